@@ -1,0 +1,1 @@
+"""Moving bytes: the transports know sockets and streams, and no policy."""
