@@ -1,0 +1,43 @@
+"""One way to open a connection to Redis, for the server, the readers and the commands alike."""
+
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at start
+CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
+
+
+def open_client(url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S) -> "redis.Redis":
+    """Return a redis-py client for `url`; nothing is sent yet.
+
+    Retries are off: redis-py would replay a whole pipeline, and what may be sent again is ours to decide.
+    Answers are bytes.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        call_timeout_s: how long one call may wait for its answer; a blocking read needs more or None.
+
+    Raises:
+        ValueError: the URL's scheme or form is not known.
+    """
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=call_timeout_s,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+        protocol=2,
+        decode_responses=False,
+    )
+
+
+def redacted(url: str) -> str:
+    """Return `url` with the password, if it has one, replaced by ``***``."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))

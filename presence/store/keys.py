@@ -1,0 +1,65 @@
+"""Key names and shards: the one place that knows how presence data is called in Redis."""
+
+import zlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of all keys and channels below one prefix.
+
+    Args:
+        prefix: what every key begins with.
+        shards: how many shards the users are spread over (S); the shard of a uid never changes while S stands.
+    """
+
+    prefix: str = "presence"
+    shards: int = 1
+
+    def shard(self, uid: str) -> int:
+        """Return the shard of a user: the CRC-32 of the uid's UTF-8 bytes, modulo S."""
+        return zlib.crc32(uid.encode()) % self.shards
+
+    def events(self, shard: int) -> str:
+        """Stream of every transition in the shard, in order."""
+        return f"{self.prefix}:{{{shard}}}:events"
+
+    def online(self, shard: int) -> str:
+        """Hash: uid to the JSON record of its sessions; only users online."""
+        return f"{self.prefix}:{{{shard}}}:online"
+
+    def seen(self, shard: int) -> str:
+        """Sorted set: uid to Unix milliseconds last seen; only users offline."""
+        return f"{self.prefix}:{{{shard}}}:seen"
+
+    def node(self, shard: int, node: str) -> str:
+        """Hash: what a node owns in the shard, its generation, last batch number, fence and inbox."""
+        return f"{self.prefix}:{{{shard}}}:node:{node}"
+
+    def members(self, shard: int) -> str:
+        """Set: ids of the nodes that have a `node` hash in the shard."""
+        return f"{self.prefix}:{{{shard}}}:members"
+
+    @property
+    def nodes(self) -> str:
+        """Sorted set: node to the end of its lease, ms of Redis time."""
+        return f"{self.prefix}:nodes"
+
+    @property
+    def meta(self) -> str:
+        """Hash: the data's version and the number of shards."""
+        return f"{self.prefix}:meta"
+
+    @property
+    def online_channel(self) -> str:
+        """Pub/sub channel that hints at users who came online."""
+        return f"{self.prefix}:online"
+
+    @property
+    def offline_channel(self) -> str:
+        """Pub/sub channel that hints at users who went offline."""
+        return f"{self.prefix}:offline"
+
+    def control_channel(self, node: str) -> str:
+        """Pub/sub channel for kicks, displacements and deliveries to the sessions of one node."""
+        return f"{self.prefix}:node:{node}"
