@@ -10,7 +10,7 @@ class Keys:
 
     Args:
         prefix: what every key begins with.
-        shards: how many shards the users are spread over (S); the shard of a uid never changes while S stands.
+        shards: how many shards the users are spread over (S).
     """
 
     prefix: str = "presence"
