@@ -1,0 +1,100 @@
+"""The presence protocol, version 1: bytes to packets and back, without I/O.
+
+`SPEC.md` beside this file is the specification, `vectors.json` its test vectors. Nothing here knows of
+sockets or clocks.
+"""
+
+from protocol.codec import (
+    HEADER_BYTES,
+    KEEPALIVE,
+    KEEPALIVE_PACKET,
+    decode,
+    encode,
+    frame_end,
+    keepalives,
+)
+from protocol.constants import (
+    DEPTH_MAX,
+    DEVICE_MAX_BYTES,
+    FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+    FRAME_LIMIT_BYTES,
+    META_MAX_BYTES,
+    SERVER_FRAME_LIMIT_BYTES,
+    STATUSES,
+    TOKEN_MAX_BYTES,
+    UID_MAX_BYTES,
+    UIDS_MAX,
+    UINT_MAX,
+    VERSION,
+    Code,
+    Kind,
+)
+from protocol.decoder import Decoder
+from protocol.errors import EncodeError, ProtocolError
+from protocol.packet import (
+    NO_PAYLOAD,
+    Packet,
+    deliver,
+    error,
+    goodbye,
+    keepalive,
+    login,
+    logout,
+    message,
+    ok,
+    presence,
+    query,
+    unwatch,
+    update,
+    watch,
+)
+from protocol.schema import check_payload
+from protocol.states import TABLE, Answer, Other, Reaction, State
+
+__all__ = [
+    "DEPTH_MAX",
+    "DEVICE_MAX_BYTES",
+    "FRAME_LIMIT_BEFORE_LOGIN_BYTES",
+    "FRAME_LIMIT_BYTES",
+    "HEADER_BYTES",
+    "KEEPALIVE",
+    "KEEPALIVE_PACKET",
+    "META_MAX_BYTES",
+    "NO_PAYLOAD",
+    "SERVER_FRAME_LIMIT_BYTES",
+    "STATUSES",
+    "TABLE",
+    "TOKEN_MAX_BYTES",
+    "UIDS_MAX",
+    "UID_MAX_BYTES",
+    "UINT_MAX",
+    "VERSION",
+    "Answer",
+    "Code",
+    "Decoder",
+    "EncodeError",
+    "Kind",
+    "Other",
+    "Packet",
+    "ProtocolError",
+    "Reaction",
+    "State",
+    "check_payload",
+    "decode",
+    "deliver",
+    "encode",
+    "error",
+    "frame_end",
+    "goodbye",
+    "keepalive",
+    "keepalives",
+    "login",
+    "logout",
+    "message",
+    "ok",
+    "presence",
+    "query",
+    "unwatch",
+    "update",
+    "watch",
+]

@@ -1,0 +1,155 @@
+"""Frames to packets and back. A frame is a 4-byte big-endian length and that many bytes of MessagePack."""
+
+import struct
+from typing import Any, Final
+
+import msgpack
+
+from protocol.constants import DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES, Code, Kind
+from protocol.errors import EncodeError, ProtocolError
+from protocol.packet import NO_PAYLOAD, Packet
+from protocol.scan import end_of_value
+from protocol.schema import check_payload
+
+HEADER_BYTES: Final = 4
+_ELEMENTS_MAX: Final = 3  # kind, id, payload
+_header = struct.Struct("!I")
+_unpack_header = _header.unpack_from
+
+KEEPALIVE: Final = bytes.fromhex("00000002 9103")  # the whole frame of a keepalive that wants no reply
+KEEPALIVE_PACKET: Final = Packet(Kind.KEEPALIVE)  # what that frame decodes to
+
+
+def keepalives(data: bytes | bytearray) -> int:
+    """Return how many `KEEPALIVE` frames ``data`` is made of; 0 if it holds anything else, or nothing.
+
+    For a transport that wants to recognise the commonest read without decoding it.
+    """
+    count, rest = divmod(len(data), len(KEEPALIVE))
+    return count if not rest and data.count(KEEPALIVE) == count else 0
+
+
+def frame_end(buffer: bytes | bytearray, start: int, limit_bytes: int) -> int:
+    """Return the end of the frame that begins at ``start``, or 0 while the buffer does not hold it all.
+
+    Args:
+        buffer: what was read so far.
+        start: offset of the frame's first length byte.
+        limit_bytes: the largest length allowed, without the length's own four bytes.
+
+    Raises:
+        ProtocolError: the length is over the limit (``TOO_LARGE``) or 0, seen on its four bytes alone.
+    """
+    if len(buffer) - start < HEADER_BYTES:
+        return 0
+    (length,) = _unpack_header(buffer, start)
+    if length > limit_bytes:
+        raise ProtocolError(
+            Code.TOO_LARGE, f"a frame of {length} bytes is over the limit of {limit_bytes} bytes"
+        )
+    if not length:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a frame is empty")
+    end: int = start + HEADER_BYTES + length
+    return end if end <= len(buffer) else 0
+
+
+def decode(body: bytes) -> Packet:
+    """Turn one frame's body, without its length, into a packet that obeys every rule of the protocol.
+
+    Unknown kinds pass with any payload. Keys of a payload that its kind does not define are kept.
+
+    Raises:
+        ProtocolError: the body breaks a rule; ``kind`` and ``id`` are set as far as they can be read.
+    """
+    try:
+        return _decode(body)
+    except ProtocolError as error:
+        error.kind, error.id = _peek(body)
+        raise
+
+
+def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes:
+    """Return the packet as a frame, with its length; an empty payload and a missing id are left out.
+
+    Whatever `decode` would refuse is refused here, so that a mistake shows on the side that made it.
+
+    Raises:
+        EncodeError: the packet breaks a rule of the protocol, or its body is longer than ``limit_bytes``.
+    """
+    elements: list[Any] = [packet.kind, packet.id, dict(packet.payload)]
+    if not packet.payload:
+        del elements[2 if packet.id is not None else 1 :]
+    try:
+        body: bytes = msgpack.packb(elements)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EncodeError(f"kind {packet.kind} cannot be packed: {error}") from error
+    if len(body) > limit_bytes:
+        raise EncodeError(f"kind {packet.kind}: {len(body)} bytes are over the limit of {limit_bytes} bytes")
+    try:
+        _decode(body)
+    except ProtocolError as error:
+        raise EncodeError(f"kind {packet.kind}: {error.message}") from error
+    return _header.pack(len(body)) + body
+
+
+def _decode(body: bytes) -> Packet:
+    # The walk comes first: it bounds what unpackb may build, and leaves it nothing to refuse but bad UTF-8.
+    if end_of_value(body, 0, DEPTH_MAX + 1) != len(body):
+        raise _malformed("bytes follow the array")
+    try:
+        elements = msgpack.unpackb(body)
+    except ValueError:
+        raise _malformed("a string is not UTF-8") from None
+    if type(elements) is not list:
+        raise _malformed("a frame must hold an array")
+    count = len(elements)
+    if not 1 <= count <= _ELEMENTS_MAX:
+        raise _malformed("the array must have 1 to 3 elements")
+    kind = elements[0]
+    if not _is_uint(kind):
+        raise _malformed("kind must be an unsigned integer")
+    id = elements[1] if count > 1 else None
+    if id is not None and not _is_uint(id):
+        raise _malformed("id must be an unsigned integer or nil")
+    payload = elements[2] if count > 2 else NO_PAYLOAD
+    if count > 2 and type(payload) is not dict:
+        raise _malformed("payload must be a map")
+    check_payload(kind, payload)
+    return Packet(kind, id, payload)
+
+
+def _peek(body: bytes) -> tuple[int | None, int | None]:
+    """Read kind and id from a body that was refused, as far as they are sound."""
+    kind = id = None
+    try:
+        count, at = _array_header(body)
+        if 1 <= count <= _ELEMENTS_MAX:
+            kind, at = _peek_uint(body, at)
+        if kind is not None and count > 1:
+            id, at = _peek_uint(body, at)
+    except (ProtocolError, UnicodeDecodeError):
+        pass  # so much could be read, and no more
+    return kind, id
+
+
+def _array_header(body: bytes) -> tuple[int, int]:
+    """Return an array's count and where its elements begin; a count of 0 if there is no array."""
+    tag = body[0] if body else 0
+    if 0x90 <= tag <= 0x9F:
+        return tag & 0x0F, 1
+    width = {0xDC: 2, 0xDD: 4}.get(tag, 0)
+    return int.from_bytes(body[1 : 1 + width], "big"), 1 + width
+
+
+def _peek_uint(body: bytes, at: int) -> tuple[int | None, int]:
+    end = end_of_value(body, at, 0)
+    value = msgpack.unpackb(body[at:end])
+    return (value if _is_uint(value) else None), end
+
+
+def _is_uint(value: object) -> bool:
+    return type(value) is int and value >= 0  # a bool is no number here, though Python says it is one
+
+
+def _malformed(message: str) -> ProtocolError:
+    return ProtocolError(Code.PROTOCOL_ERROR, message)

@@ -1,0 +1,97 @@
+"""Numbers of protocol version 1: kinds, reason codes and limits."""
+
+from enum import IntEnum
+from typing import Final
+
+VERSION: Final = 1
+
+
+class Kind(IntEnum):
+    """What a packet is. Below 64 the client sends it, from 64 on the server."""
+
+    LOGIN = 1
+    MESSAGE = 2
+    KEEPALIVE = 3
+    LOGOUT = 4
+    QUERY = 5
+    WATCH = 6
+    UNWATCH = 7
+    UPDATE = 8
+    OK = 64
+    ERROR = 65
+    PRESENCE = 66
+    DELIVER = 67
+    GOODBYE = 68
+
+
+class Code(IntEnum):
+    """Reason codes, one table for errors, goodbyes and events."""
+
+    LOGIN = 1
+    RETURNED = 2
+    LOGOUT = 100
+    BACKGROUND = 101
+    CLOSED = 200
+    IDLE_TIMEOUT = 201
+    SLOW_CONSUMER = 202
+    REPLACED = 300
+    KICKED = 301
+    AUTH_EXPIRED = 302
+    AUTH_FAILED = 303
+    SESSION_LIMIT = 304
+    PROTOCOL_ERROR = 310
+    RATE_LIMITED = 311
+    LOGIN_TIMEOUT = 312
+    UNSUPPORTED = 313
+    RECIPIENT_OFFLINE = 314
+    TOO_LARGE = 315
+    NOT_LOGGED_IN = 316
+    SERVER_DRAIN = 400
+    SERVER_RESTART = 401
+    NODE_DOWN = 402
+    SERVER_ERROR = 403
+    BUSY = 404
+
+    @property
+    def reason(self) -> str:
+        """The code's name on the wire and in events, for example ``idle_timeout``."""
+        return self.name.lower()
+
+    @property
+    def reconnect(self) -> bool:
+        """Whether a client may come back by itself after its connection ended with this code."""
+        return self in _RECONNECT
+
+
+_RECONNECT: Final = frozenset(
+    {
+        Code.CLOSED,
+        Code.IDLE_TIMEOUT,
+        Code.SLOW_CONSUMER,
+        Code.AUTH_EXPIRED,
+        Code.RATE_LIMITED,
+        Code.LOGIN_TIMEOUT,
+        Code.SERVER_DRAIN,
+        Code.SERVER_RESTART,
+        Code.NODE_DOWN,
+        Code.SERVER_ERROR,
+        Code.BUSY,
+    }
+)
+
+STATUSES: Final = ("online", "away", "offline", "unknown")  # of a user, as the server reports it
+
+# Frames: the length N, without the four bytes that carry it.
+FRAME_LIMIT_BEFORE_LOGIN_BYTES: Final = 1024  # a login fits; strangers get no more memory than that
+FRAME_LIMIT_BYTES: Final = 16 * 1024  # 500 uids of 30 bytes fit; 100k clients cannot hold 100k large buffers
+SERVER_FRAME_LIMIT_BYTES: Final = 256 * 1024  # 500 states with long uids and full meta fit
+
+UIDS_MAX: Final = 500  # bounds the work that one packet causes
+UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it becomes part of Redis keys
+DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
+META_MAX_BYTES: Final = 256  # packed; kept in memory for each session, and sent with each state
+TOKEN_MAX_BYTES: Final = 768  # a login frame of 1 KiB holds it beside the longest uid and device
+DEPTH_MAX: Final = (
+    12  # containers inside each other, the payload counted as the first; JSON APIs rarely pass 8
+)
+UINT_MAX: Final = 2**64 - 1  # MessagePack's largest integer

@@ -1,0 +1,73 @@
+"""The incremental reader: bytes in as they come, packets out."""
+
+from protocol.codec import HEADER_BYTES, KEEPALIVE, KEEPALIVE_PACKET, decode, frame_end
+from protocol.constants import SERVER_FRAME_LIMIT_BYTES
+from protocol.errors import ProtocolError
+from protocol.packet import Packet
+
+
+class Decoder:
+    """Cuts a stream of bytes into packets, however the stream was cut before.
+
+    Call `next` until it returns None after each `feed`: then the decoder holds at most one unfinished
+    frame. After a `ProtocolError` it stays failed: what is fed is dropped, and `next` raises it again.
+
+    Args:
+        limit_bytes: the largest frame allowed, without its length.
+
+    Attributes:
+        limit_bytes: may be changed between packets; it holds from the next call of `next`.
+    """
+
+    __slots__ = ("_buffer", "_failure", "_start", "limit_bytes")
+
+    def __init__(self, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._buffer = bytearray()
+        self._start = 0  # what lies before it was handed out
+        self._failure: ProtocolError | None = None
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Add bytes as they were read.
+
+        Raises:
+            BufferError: more than one whole frame is waiting already; the caller forgot to call `next`.
+        """
+        if self._failure is not None:
+            return
+        if len(self._buffer) - self._start > self.limit_bytes + HEADER_BYTES:
+            raise BufferError("call next() until it returns None before feeding more")
+        self._buffer += data
+
+    def next(self) -> Packet | None:
+        """Return the next packet, or None until more bytes are fed.
+
+        Raises:
+            ProtocolError: the stream breaks a rule, now or at an earlier call.
+        """
+        if self._failure is not None:
+            raise _copy(self._failure)
+        try:
+            return self._next()
+        except ProtocolError as error:
+            # A copy, for the one that was raised keeps its whole stack of frames alive.
+            self._failure = _copy(error)
+            self._buffer = bytearray()
+            raise
+
+    def _next(self) -> Packet | None:
+        buffer, start = self._buffer, self._start
+        if buffer.startswith(KEEPALIVE, start):
+            self._start = start + len(KEEPALIVE)
+            return KEEPALIVE_PACKET
+        end = frame_end(buffer, start, self.limit_bytes)
+        if not end:
+            del buffer[:start]
+            self._start = 0
+            return None
+        self._start = end
+        return decode(bytes(buffer[start + HEADER_BYTES : end]))
+
+
+def _copy(error: ProtocolError) -> ProtocolError:
+    return ProtocolError(error.code, error.message, kind=error.kind, id=error.id)

@@ -1,0 +1,123 @@
+"""Packets, and one constructor for each kind.
+
+The constructors only name the parts. Whether the values are valid is decided where all packets pass,
+in `protocol.codec.encode`. A part given as None is left out.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from protocol.constants import Code, Kind
+
+NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all packets without any
+
+
+class Packet(NamedTuple):
+    """One packet, in either direction.
+
+    Attributes:
+        kind: a `Kind`, or a number that this version does not know.
+        id: chosen by the client, carried back by the reply; None if there is none.
+        payload: string keys; do not change it. Keys that the kind does not define are kept.
+    """
+
+    kind: int
+    id: int | None = None
+    payload: Mapping[str, Any] = NO_PAYLOAD
+
+
+def _packet(kind: Kind, id: int | None, **payload: Any) -> Packet:
+    return Packet(kind, id, {name: value for name, value in payload.items() if value is not None})
+
+
+def login(
+    uid: str | None,
+    *,
+    id: int | None = None,
+    device: str | None = None,
+    token: str | None = None,
+    idle_timeout: float | None = None,
+    meta: Mapping[str, Any] | None = None,
+    v: int | None = None,
+) -> Packet:
+    """Begin a session. ``uid`` may be None where a token names it; ``idle_timeout`` is a wish, in seconds."""
+    return _packet(
+        Kind.LOGIN, id, uid=uid, device=device, token=token, idle_timeout=idle_timeout, meta=meta, v=v
+    )
+
+
+def message(to: str, body: Any, *, id: int | None = None) -> Packet:
+    """Send ``body``, any value of MessagePack's own types, to the sessions of the user ``to``."""
+    return Packet(Kind.MESSAGE, id, {"to": to, "body": body})
+
+
+def keepalive(id: int | None = None) -> Packet:
+    """Show that the client lives; answered only if it carries an id."""
+    return Packet(Kind.KEEPALIVE, id)
+
+
+def logout(reason: str | None = None, *, id: int | None = None) -> Packet:
+    """End the session at once; ``reason`` is ``"logout"`` or ``"background"``."""
+    return _packet(Kind.LOGOUT, id, reason=reason)
+
+
+def query(uids: Iterable[str], *, id: int | None = None) -> Packet:
+    """Ask once for the states of some users."""
+    return Packet(Kind.QUERY, id, {"uids": list(uids)})
+
+
+def watch(uids: Iterable[str], *, id: int | None = None) -> Packet:
+    """Ask for the states of some users, and for each change from now on."""
+    return Packet(Kind.WATCH, id, {"uids": list(uids)})
+
+
+def unwatch(uids: Iterable[str] | None = None, *, id: int | None = None) -> Packet:
+    """Stop watching some users, or all of them if ``uids`` is None."""
+    return _packet(Kind.UNWATCH, id, uids=None if uids is None else list(uids))
+
+
+def update(
+    *,
+    id: int | None = None,
+    meta: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    status: str | None = None,
+) -> Packet:
+    """Change the session's meta, token or status (``"away"`` or ``"online"``); empty meta removes it."""
+    return _packet(Kind.UPDATE, id, meta=meta, token=token, status=status)
+
+
+def ok(id: int | None, **payload: Any) -> Packet:
+    """Grant the request with that id."""
+    return Packet(Kind.OK, id, payload)
+
+
+def error(id: int | None, code: Code, message: str, retry_after: float | None = None) -> Packet:
+    """Refuse the request with that id; ``retry_after`` in seconds."""
+    return _packet(
+        Kind.ERROR, id, code=int(code), reason=code.reason, message=message, retry_after=retry_after
+    )
+
+
+def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
+    """Tell a watcher a user's new state: ``status``, ``since_ms``, ``last_seen_ms``, ``id``, perhaps ``meta``."""
+    return Packet(Kind.PRESENCE, None, {"uid": uid, **state, "reason": reason})
+
+
+def deliver(sender: str, body: Any, at_ms: int) -> Packet:
+    """Hand on a message that ``sender`` sent at ``at_ms`` (Unix milliseconds)."""
+    return Packet(Kind.DELIVER, None, {"from": sender, "body": body, "at_ms": at_ms})
+
+
+def goodbye(code: Code, message: str | None = None, retry_after: float | None = None) -> Packet:
+    """Announce that the server closes the connection; ``retry_after`` in seconds."""
+    return _packet(
+        Kind.GOODBYE,
+        None,
+        code=int(code),
+        reason=code.reason,
+        reconnect=code.reconnect,
+        message=message,
+        retry_after=retry_after,
+    )

@@ -1,0 +1,249 @@
+"""What the payload of each kind may hold: a table, and the checks that it names.
+
+A key that the table does not name is ignored, so that newer peers can send more. A key that it names
+must have the right type; nil is not "absent".
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from protocol.constants import (
+    DEVICE_MAX_BYTES,
+    META_MAX_BYTES,
+    STATUSES,
+    TOKEN_MAX_BYTES,
+    UID_MAX_BYTES,
+    UIDS_MAX,
+    Code,
+    Kind,
+)
+from protocol.errors import ProtocolError
+
+Complaint = tuple[Code, str]  # what is wrong with a value, and the code to say it with
+Check = Callable[[object], Complaint | None]
+
+# C0, DEL and C1 controls, every Unicode white space, and the braces of Redis hash tags.
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\s{}]")
+
+
+def _wrong(what: str) -> Complaint:
+    return Code.PROTOCOL_ERROR, what
+
+
+def _too_large(what: str) -> Complaint:
+    return Code.TOO_LARGE, what
+
+
+def _name(max_bytes: int) -> Check:
+    """Make the check for uids and devices, which become parts of Redis keys and log lines."""
+
+    def check(value: object) -> Complaint | None:
+        if type(value) is not str:
+            return _wrong("must be a string")
+        if not value:
+            return _wrong("must not be empty")
+        if len(value) > max_bytes or len(value.encode()) > max_bytes:
+            return _too_large(f"is longer than {max_bytes} bytes")
+        if _FORBIDDEN.search(value):
+            return _wrong("holds a control character, white space, { or }")
+        return None
+
+    return check
+
+
+_check_uid: Final = _name(UID_MAX_BYTES)
+
+
+def _check_uids(value: object) -> Complaint | None:
+    if type(value) is not list:
+        return _wrong("must be a list of uids")
+    if len(value) > UIDS_MAX:
+        return _too_large(f"holds more than {UIDS_MAX} uids")
+    for uid in value:
+        if complaint := _check_uid(uid):
+            return complaint[0], f"an element {complaint[1]}"
+    return None
+
+
+def _check_token(value: object) -> Complaint | None:
+    if type(value) is not str or not value:
+        return _wrong("must be a string that is not empty")
+    if len(value) > TOKEN_MAX_BYTES or len(value.encode()) > TOKEN_MAX_BYTES:
+        return _too_large(f"is longer than {TOKEN_MAX_BYTES} bytes")
+    return None
+
+
+def _check_meta(value: object) -> Complaint | None:
+    if type(value) is not dict:
+        return _wrong("must be a map")
+    # Packed again: the limit must not depend on how wastefully the sender packed it.
+    if len(msgpack.packb(value)) > META_MAX_BYTES:
+        return _too_large(f"takes more than {META_MAX_BYTES} bytes packed")
+    return None
+
+
+def _check_string(value: object) -> Complaint | None:
+    return None if type(value) is str else _wrong("must be a string")
+
+
+def _check_bool(value: object) -> Complaint | None:
+    return None if type(value) is bool else _wrong("must be a boolean")
+
+
+def _check_any(value: object) -> Complaint | None:
+    return None
+
+
+def _check_uint(value: object) -> Complaint | None:
+    return None if type(value) is int and value >= 0 else _wrong("must be an unsigned integer")
+
+
+def _check_seconds(value: object) -> Complaint | None:
+    if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]  # a number by then
+        return _wrong("must be a number above 0")
+    return None
+
+
+def _check_delay(value: object) -> Complaint | None:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]  # a number by then
+        return _wrong("must be a number of at least 0")
+    return None
+
+
+def _one_of(*choices: str) -> Check:
+    def check(value: object) -> Complaint | None:
+        return None if type(value) is str and value in choices else _wrong(f"must be {' or '.join(choices)}")
+
+    return check
+
+
+def _or_nil(check: Check) -> Check:
+    def check_or_nil(value: object) -> Complaint | None:
+        return None if value is None else check(value)
+
+    return check_or_nil
+
+
+class Field(NamedTuple):
+    """One key of a payload.
+
+    Attributes:
+        type: its type in words, as the specification prints it.
+        check: returns what is wrong with a value, or None.
+        required: whether it must be there.
+        unless: the key whose presence lifts the requirement.
+    """
+
+    type: str
+    check: Check
+    required: bool = False
+    unless: str | None = None
+
+
+Fields = Mapping[str, Field]
+
+_STATE: Final[Fields] = {
+    "status": Field("`online`, `away`, `offline` or `unknown`", _one_of(*STATUSES), required=True),
+    "since_ms": Field("uint or nil", _or_nil(_check_uint)),
+    "last_seen_ms": Field("uint or nil", _or_nil(_check_uint)),
+    "id": Field("string or nil", _or_nil(_check_string)),
+    "meta": Field("meta", _check_meta),
+}
+
+
+def _check_states(value: object) -> Complaint | None:
+    if type(value) is not dict:
+        return _wrong("must be a map of uids to states")
+    if len(value) > UIDS_MAX:
+        return _too_large(f"holds more than {UIDS_MAX} states")
+    for uid, state in value.items():
+        if complaint := _check_uid(uid):
+            return complaint[0], f"a uid {complaint[1]}"
+        if type(state) is not dict:
+            return _wrong("a state must be a map")
+        if complaint := _complaint(state, _STATE):
+            return complaint[0], f"a state's {complaint[1]}"
+    return None
+
+
+_UID: Final = Field("uid", _check_uid, required=True)
+_UIDS: Final = Field("list of uids", _check_uids, required=True)
+_META: Final = Field("meta", _check_meta)
+_TOKEN: Final = Field("token", _check_token)
+_UINT: Final = Field("uint", _check_uint)
+_STRING: Final = Field("string", _check_string, required=True)
+_SECONDS: Final = Field("number > 0, seconds", _check_seconds)
+_RETRY_AFTER: Final = Field("number >= 0, seconds", _check_delay)
+_BODY: Final = Field("any", _check_any, required=True)
+
+SCHEMA: Final[Mapping[int, Fields]] = {
+    Kind.LOGIN: {
+        "uid": _UID._replace(unless="token"),
+        "device": Field("device", _name(DEVICE_MAX_BYTES)),
+        "token": _TOKEN,
+        "idle_timeout": _SECONDS,
+        "meta": _META,
+        "v": _UINT,
+    },
+    Kind.MESSAGE: {"to": _UID, "body": _BODY},
+    Kind.KEEPALIVE: {},
+    Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
+    Kind.QUERY: {"uids": _UIDS},
+    Kind.WATCH: {"uids": _UIDS},
+    Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
+    Kind.UPDATE: {
+        "meta": _META,
+        "token": _TOKEN,
+        "status": Field("`away` or `online`", _one_of("away", "online")),
+    },
+    Kind.OK: {
+        "session": _STRING._replace(required=False),
+        "idle_timeout": _SECONDS,
+        "keepalive": _SECONDS,
+        "time_ms": _UINT,
+        "v": _UINT,
+        "delivered": _UINT,
+        "presence": Field("map of uids to states", _check_states),
+    },
+    Kind.ERROR: {
+        "code": _UINT._replace(required=True),
+        "reason": _STRING,
+        "message": _STRING,
+        "retry_after": _RETRY_AFTER,
+    },
+    Kind.PRESENCE: {"uid": _UID, **_STATE, "reason": _STRING},
+    Kind.DELIVER: {"from": _UID, "body": _BODY, "at_ms": _UINT._replace(required=True)},
+    Kind.GOODBYE: {
+        "code": _UINT._replace(required=True),
+        "reason": _STRING,
+        "reconnect": Field("boolean", _check_bool, required=True),
+        "retry_after": _RETRY_AFTER,
+        "message": _STRING._replace(required=False),
+    },
+}
+
+
+def check_payload(kind: int, payload: Mapping[str, Any]) -> None:
+    """Check a payload against the table; a kind that the table does not know may hold anything.
+
+    Raises:
+        ProtocolError: a key is missing, of the wrong type, or over a limit (then ``TOO_LARGE``).
+    """
+    fields = SCHEMA.get(kind)
+    if fields and (complaint := _complaint(payload, fields)):
+        code, what = complaint
+        raise ProtocolError(code, f"{Kind(kind).name.lower()}: {what}")
+
+
+def _complaint(payload: Mapping[str, Any], fields: Fields) -> Complaint | None:
+    for name, field in fields.items():
+        if name in payload:
+            if complaint := field.check(payload[name]):
+                return complaint[0], f"{name} {complaint[1]}"
+        elif field.required and field.unless not in payload:
+            return _wrong(f"{name} is missing")
+    return None

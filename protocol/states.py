@@ -1,0 +1,97 @@
+"""What a server does with whatever a client can send, in each state of a connection: the table as data.
+
+`SPEC.md` prints this table, and a session is tested against it cell by cell.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from protocol.constants import Code, Kind
+
+
+class State(Enum):
+    """How far a connection has come, as the server sees it."""
+
+    CONNECTED = "connected"  # accepted, not logged in
+    LOGGED_IN = "logged_in"
+    CLOSING = "closing"  # the server has said why, and only drains what still arrives
+
+
+class Other(Enum):
+    """What can happen on a connection besides a valid packet of a known kind."""
+
+    UNKNOWN = "unknown kind"  # a valid packet of a kind that this version does not know
+    INVALID = "invalid packet"  # `ProtocolError.kind` is set: kind, and perhaps the id, could be read
+    MALFORMED = "malformed frame"  # `ProtocolError.kind` is None; a length over the limit, too
+    LOGIN_TIMEOUT = "login timeout"  # no complete login within the login time-out of the accept
+
+
+class Answer(Enum):
+    """What the server sends back. Ok and error carry the request's id, or nil where there is none."""
+
+    NOTHING = "nothing"
+    OK = "ok"
+    OK_OR_ERROR = "ok, or error and close"  # as the server decides: its load, the token …
+    OK_IF_ID = "ok if it has an id"
+    ERROR = "error"
+    GOODBYE = "goodbye"
+
+
+class Reaction(NamedTuple):
+    """One cell of the table.
+
+    Attributes:
+        answer: what the server sends.
+        code: the reason code in an error or a goodbye; None there means the `ProtocolError`'s own.
+        then: the state afterwards (of ``OK_OR_ERROR``: after the ok; after the error it is closing).
+        activity: whether it counts as a sign of life, and puts the idle deadline off.
+        offline: whether the session ends at once, without grace.
+    """
+
+    answer: Answer
+    code: Code | None
+    then: State
+    activity: bool = False
+    offline: bool = False
+
+
+Trigger = Kind | Other
+
+_CONNECTED, _LOGGED_IN, _CLOSING = State.CONNECTED, State.LOGGED_IN, State.CLOSING
+
+_NOT_LOGGED_IN: Final = Reaction(Answer.ERROR, Code.NOT_LOGGED_IN, _CLOSING)
+_REFUSED: Final = Reaction(Answer.ERROR, None, _CLOSING)
+_UNSUPPORTED: Final = Reaction(Answer.ERROR, Code.UNSUPPORTED, _LOGGED_IN, activity=True)
+_MISPLACED: Final = Reaction(Answer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True)
+
+_EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
+    (_CONNECTED, Kind.LOGIN): Reaction(Answer.OK_OR_ERROR, None, _LOGGED_IN, activity=True),
+    (_CONNECTED, Other.INVALID): _REFUSED,
+    (_CONNECTED, Other.MALFORMED): _REFUSED,
+    (_CONNECTED, Other.LOGIN_TIMEOUT): Reaction(Answer.ERROR, Code.LOGIN_TIMEOUT, _CLOSING),
+    (_LOGGED_IN, Kind.LOGIN): _MISPLACED,
+    (_LOGGED_IN, Kind.KEEPALIVE): Reaction(Answer.OK_IF_ID, None, _LOGGED_IN, activity=True),
+    (_LOGGED_IN, Kind.LOGOUT): Reaction(Answer.OK, None, _CLOSING, activity=True, offline=True),
+    (_LOGGED_IN, Kind.OK): _MISPLACED,
+    (_LOGGED_IN, Kind.ERROR): _MISPLACED,
+    (_LOGGED_IN, Kind.PRESENCE): _MISPLACED,
+    (_LOGGED_IN, Kind.DELIVER): _MISPLACED,
+    (_LOGGED_IN, Kind.GOODBYE): _MISPLACED,
+    (_LOGGED_IN, Other.INVALID): _REFUSED,
+    (_LOGGED_IN, Other.MALFORMED): Reaction(Answer.GOODBYE, None, _CLOSING),
+    (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(Answer.NOTHING, None, _LOGGED_IN),
+}
+# What is left in a state. Message, query, watch, unwatch and update are known to this version of the
+# protocol and not served by it yet, so logged in they meet the same answer as an unknown kind.
+_RULE: Final = {
+    _CONNECTED: _NOT_LOGGED_IN,
+    _LOGGED_IN: _UNSUPPORTED,
+    _CLOSING: Reaction(Answer.NOTHING, None, _CLOSING),
+}
+
+TABLE: Final[Mapping[tuple[State, Trigger], Reaction]] = {
+    (state, trigger): _EXCEPTIONS.get((state, trigger), _RULE[state])
+    for state in State
+    for trigger in (*Kind, *Other)
+}
