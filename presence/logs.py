@@ -1,0 +1,243 @@
+"""Logs on standard error that can never hold up the event loop.
+
+Lines go through a bounded queue to a thread that alone writes. When whoever reads standard error stops
+reading, the thread waits, the queue fills, and further lines are dropped and counted; nobody else waits.
+Secrets are replaced and control characters escaped before a line is queued. structlog is loaded by
+`configure`, not by importing this module.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Hashable, MutableMapping
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from presence.redaction import plain
+from presence.rendering import console_line, json_line
+
+QUEUE_LINES = 10_000  # a few MB of text; seconds of a very noisy server
+CLOSE_TIMEOUT_S = 1.0  # a live reader takes the whole queue in far less
+NOTICE_INTERVAL_S = 1.0  # dropped lines are told at most this often while lines keep being dropped
+STDERR = 2
+
+
+class LogWriter:
+    """Owns the file descriptor that log lines go to, and the one thread that writes to it.
+
+    Lines of one thread keep their order. `line` never blocks: when `capacity_lines` wait, the line is
+    dropped and counted, and a later line tells how many were.
+
+    Args:
+        fd: where to write; it is not closed.
+        capacity_lines: how many lines may wait.
+        notice: makes the line that tells of dropped lines from their number.
+    """
+
+    def __init__(
+        self,
+        fd: int = STDERR,
+        *,
+        capacity_lines: int = QUEUE_LINES,
+        notice: Callable[[int], str] = "{} log lines were dropped".format,
+    ) -> None:
+        self._fd = fd
+        self._capacity_lines = capacity_lines
+        self._notice = notice
+        # SimpleQueue.put takes no lock that a writing thread could hold.
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._count_lock = threading.Lock()
+        self._dropped = 0
+        self._told = 0
+        self._closing = False
+        # A daemon: a reader that never reads again must not keep the process from ending.
+        self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were dropped so far."""
+        return self._dropped
+
+    def line(self, text: str) -> None:
+        """Queue a line of log, or drop it when the queue is full or closed."""
+        if self._closing or self._queue.qsize() >= self._capacity_lines:
+            self._drop()
+        else:
+            self._queue.put(text)
+
+    def raw_line(self, text: str) -> None:
+        """Queue a line that others wait for, such as ``ready HOST:PORT``: it is never dropped for room."""
+        self._queue.put(text)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Write what is queued, for at most `timeout_s`, then give up; a second call does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _drop(self) -> None:
+        with self._count_lock:
+            self._dropped += 1
+
+    def _write_all(self) -> None:
+        next_notice = 0.0
+        while (text := self._queue.get()) is not None:
+            if not self._write(text):
+                self._drop()
+            if self._dropped > self._told and (self._queue.empty() or time.monotonic() >= next_notice):
+                next_notice = time.monotonic() + NOTICE_INTERVAL_S
+                self._tell()
+        self._tell()
+
+    def _tell(self) -> None:
+        dropped = self._dropped
+        if dropped > self._told and self._write(self._notice(dropped - self._told)):
+            self._told = dropped
+
+    def _write(self, text: str) -> bool:
+        rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:  # somebody who shares the terminal made it non-blocking
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
+            except OSError:  # the reader is gone, the disk is full: there is no place left to say so
+                return False
+        return True
+
+
+class RateLimited:
+    """At most one line per interval and event; the next line says how many were suppressed.
+
+    Args:
+        log: a structlog logger, or whatever has its methods.
+        interval_s: the least time between two lines of one event.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, log: Any, *, interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_s
+        self._clock = clock
+        self._last: dict[Hashable, float] = {}
+        self._suppressed: dict[Hashable, tuple[int, str, dict[str, object]]] = {}
+
+    def warning(self, event: str, **values: object) -> None:
+        """Log a warning, unless one of this event was logged less than an interval ago."""
+        self._limited("warning", event, values)
+
+    def error(self, event: str, **values: object) -> None:
+        """Log an error, unless one of this event was logged less than an interval ago."""
+        self._limited("error", event, values)
+
+    def info(self, event: str, **values: object) -> None:
+        """Log for information, unless a line of this event was logged less than an interval ago."""
+        self._limited("info", event, values)
+
+    def flush(self) -> None:
+        """Log the last suppressed line of each event with its count, so that no burst ends untold."""
+        waiting, self._suppressed = self._suppressed, {}
+        for event, (count, level, values) in waiting.items():
+            self._last[event] = self._clock()
+            getattr(self._log, level)(event, **values, suppressed=count)
+
+    def _limited(self, level: str, event: str, values: dict[str, object]) -> None:
+        now = self._clock()
+        count = self._suppressed.get(event, (0, "", {}))[0]
+        last = self._last.get(event)
+        if last is not None and now - last < self._interval_s:
+            self._suppressed[event] = (count + 1, level, values)
+            return
+        self._last[event] = now
+        self._suppressed.pop(event, None)
+        if count:
+            values = {**values, "suppressed": count}
+        getattr(self._log, level)(event, **values)
+
+
+def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace secrets in an event, and everything in it by plain data (a structlog processor)."""
+    return {str(key): plain(value, key) for key, value in event.items()}
+
+
+def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR) -> LogWriter:
+    """Send structlog's lines and the standard library's to `fd`, by way of the writer that is returned.
+
+    Args:
+        log_format: ``console``, ``json`` or ``auto``: console on a terminal, JSON otherwise.
+        level: the least severe level that is written: ``debug``, ``info``, ``warning`` or ``error``.
+        fd: a file descriptor, standard error by default.
+    """
+    import structlog  # noqa: PLC0415 - loads for 0.3 s where rich is installed; readers need none of it
+
+    if log_format == "auto":
+        log_format = "console" if os.isatty(fd) else "json"
+    render = console_line if log_format == "console" else json_line
+    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+
+    def notice(count: int) -> str:
+        event = {"event": "log lines dropped", "level": "warning", "count": count}
+        return render(stamp(None, "warning", event))
+
+    writer = LogWriter(fd, notice=notice)
+    number = getattr(logging, level.upper())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            stamp,
+            structlog.processors.format_exc_info,
+            redact,
+            lambda _logger, _method, event: render(event),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=lambda *_names: _Output(writer),
+        # A cached logger would go on writing to the writer of an earlier configuration.
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_Bridge(structlog.get_logger())], level=number, force=True)
+    return writer
+
+
+class _Output:
+    """What structlog hands a finished line to."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+
+    def msg(self, text: str) -> None:
+        self._writer.line(text)
+
+    debug = info = warning = warn = error = critical = exception = fatal = msg
+
+
+class _Bridge(logging.Handler):
+    """Takes what libraries log with the standard library, whose own handlers write and may block."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(TypeError, ValueError):  # arguments that do not fit their format
+            level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
+            self._log.log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info)

@@ -1,0 +1,62 @@
+"""Secrets leave no trace in what is printed: values by the name of their key, passwords inside URLs."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+REDACTED = "***"
+_MAX_DEPTH = 6  # of nested values in a line of log; deeper ones are shown as their type
+_SECRET_KEY = re.compile(
+    r"(token|passw(or)?d|passphrase|secret|authorization|cookie|credentials?|(api|private|secret|access)_?key)$"
+)
+# Up to the last @ of the word, for a password may hold one.
+_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:@/]*:)[^\s\"'<>]*(?=@)", re.IGNORECASE)
+_ASSIGNED = re.compile(r"((?:password|passwd|secret|token)=|\bBearer )[^\s&,;\"'<>]+", re.IGNORECASE)
+
+
+def redact_text(text: str) -> str:
+    """Return `text` without the passwords of URLs, what follows ``password=`` or ``token=``, and bearers."""
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1{REDACTED}", text)
+    return _ASSIGNED.sub(rf"\1{REDACTED}", text)
+
+
+def plain(value: object, key: object = None, depth: int = 0) -> object:
+    """Return `value` as data that JSON can hold, without its secrets; it never raises.
+
+    Args:
+        value: anything.
+        key: the name that it stands under; one that names a secret hides the value.
+        depth: how deep inside other values it stands.
+    """
+    if _names_secret(key) and value is not None:
+        return REDACTED
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return _container(value, depth)
+    if isinstance(value, bytes | bytearray):
+        value = value.decode("utf-8", "backslashreplace")
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _text(value)
+
+
+def _container(value: Mapping[Any, Any] | Iterable[object], depth: int) -> object:
+    if depth >= _MAX_DEPTH:
+        return f"<{type(value).__name__}>"
+    if isinstance(value, Mapping):
+        return {_text(key): plain(item, key, depth + 1) for key, item in value.items()}
+    return [plain(item, None, depth + 1) for item in value]
+
+
+def _names_secret(key: object) -> bool:
+    if isinstance(key, bytes):
+        key = key.decode("utf-8", "replace")
+    return isinstance(key, str) and _SECRET_KEY.search(key.lower().replace("-", "_")) is not None
+
+
+def _text(value: object) -> str:
+    try:
+        return redact_text(str(value))
+    except Exception:  # somebody else's __str__; a line of log must not raise
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,45 @@
+"""Lines of text for people and for programs, in which no value can forge a line or drive a terminal."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_EVENT_WIDTH = 28
+_NEEDS_QUOTES = frozenset(" =\"'")
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with every control, format and otherwise invisible character escaped (``\x1b``)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_line(values: Mapping[str, Any]) -> str:
+    """Return `values`, which must be plain data, as one line of JSON in ASCII."""
+    # JSON does not demand that DEL be escaped; terminals do.
+    return json.dumps(values, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def console_line(values: Mapping[str, Any]) -> str:
+    """Return an event of the log for a person: time, level, event, then ``key=value``.
+
+    An exception follows on lines of its own, indented, so that its text cannot pass for another event.
+    """
+    rest = dict(values)
+    stamp = str(rest.pop("timestamp", ""))
+    level = str(rest.pop("level", ""))
+    event = str(rest.pop("event", ""))
+    exception = rest.pop("exception", None)
+    pairs = " ".join(f"{printable(key)}={_value(value)}" for key, value in rest.items())
+    line = f"{printable(stamp)} {printable(level):<7} {printable(event):<{_EVENT_WIDTH}} {pairs}".rstrip()
+    if exception:
+        line += "".join(f"\n    {printable(part)}" for part in str(exception).splitlines())
+    return line
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and (not text or not _NEEDS_QUOTES.isdisjoint(text)):
+        text = json.dumps(text, ensure_ascii=False)
+    return printable(text)

@@ -1,0 +1,313 @@
+"""Logs: nobody waits for them, no secret is in them, no value drives the terminal."""
+
+import fcntl
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from presence.logs import LogWriter, RateLimited, configure
+from presence.redaction import redact_text
+
+CANARY = "canary-3f9c"
+
+
+class Pipe:
+    """A pipe: what was written to it so far, and a way to fill it up."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+
+    def fill(self) -> None:
+        """Make the next write wait, as a reader does that has stopped reading."""
+        os.set_blocking(self.write_fd, False)
+        try:
+            while True:
+                os.write(self.write_fd, b"." * 4096)
+        except BlockingIOError:
+            os.set_blocking(self.write_fd, True)
+
+    def text(self) -> str:
+        """Close the writing end and return all that came."""
+        os.close(self.write_fd)
+        self.write_fd = -1
+        chunks = []
+        while chunk := os.read(self.read_fd, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks).decode()
+
+    def close(self) -> None:
+        for fd in (self.read_fd, self.write_fd):
+            if fd >= 0:
+                os.close(fd)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.close()
+
+
+@pytest.fixture(autouse=True)
+def _structlog_as_it_was() -> Iterator[None]:
+    level = logging.root.level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers.clear()
+    logging.root.setLevel(level)
+
+
+def logged(pipe: Pipe, log_format: str, event: str, **values: object) -> str:
+    with configure(log_format, fd=pipe.write_fd):
+        structlog.get_logger().info(event, **values)
+    return pipe.text()
+
+
+def test_json_line_has_event_level_time_and_values(pipe: Pipe) -> None:
+    entry = json.loads(logged(pipe, "json", "started", port=7400, ratio=float("inf")))
+    assert entry.pop("timestamp").endswith("Z")
+    assert entry == {"event": "started", "level": "info", "port": 7400, "ratio": "inf"}
+
+
+def test_console_line_has_event_level_and_quoted_values(pipe: Pipe) -> None:
+    line = logged(pipe, "console", "started", port=7400, why="a b=c")
+    assert "info    started" in line
+    assert line.endswith('port=7400 why="a b=c"\n')
+
+
+def test_auto_is_json_where_there_is_no_terminal(pipe: Pipe) -> None:
+    assert json.loads(logged(pipe, "auto", "started"))["event"] == "started"
+
+
+def test_auto_is_console_on_a_terminal() -> None:
+    master, terminal = os.openpty()
+    try:
+        with configure("auto", fd=terminal):
+            structlog.get_logger().info("started", port=1)
+        assert os.read(master, 4096).endswith(b"port=1\r\n")
+    finally:
+        os.close(master)
+        os.close(terminal)
+
+
+def test_lines_below_the_level_are_not_written(pipe: Pipe) -> None:
+    with configure("json", "warning", fd=pipe.write_fd):
+        structlog.get_logger().info("hidden")
+        structlog.get_logger().warning("seen")
+    assert [json.loads(line)["event"] for line in pipe.text().splitlines()] == ["seen"]
+
+
+def test_raw_line_stands_alone_and_in_order(pipe: Pipe) -> None:
+    with configure("json", fd=pipe.write_fd) as writer:
+        structlog.get_logger().info("before")
+        writer.raw_line("ready 127.0.0.1:7400")
+        structlog.get_logger().info("after")
+    lines = pipe.text().splitlines()
+    assert lines[1] == "ready 127.0.0.1:7400"
+    assert [json.loads(lines[i])["event"] for i in (0, 2)] == ["before", "after"]
+
+
+def test_standard_library_logs_take_the_same_way(pipe: Pipe) -> None:
+    with configure("json", fd=pipe.write_fd):
+        logging.getLogger("trio.somewhere").error("no %s", "descriptors")
+    entry = json.loads(pipe.text())
+    assert (entry["event"], entry["logger"], entry["level"]) == ("no descriptors", "trio.somewhere", "error")
+
+
+def test_stuck_reader_does_not_hold_up_who_logs(pipe: Pipe) -> None:
+    pipe.fill()
+    writer = LogWriter(pipe.write_fd, capacity_lines=100)
+    began = time.monotonic()
+    for number in range(10_000):
+        writer.line(f"line {number}")
+    assert time.monotonic() - began < 1.0
+    assert writer.dropped >= 10_000 - 100 - 1  # one line may be in the writing thread's hands
+    os.close(pipe.read_fd)  # lets the writing thread go
+    pipe.read_fd = -1
+    writer.close()
+
+
+def test_close_gives_up_on_a_stuck_reader(pipe: Pipe) -> None:
+    pipe.fill()
+    writer = LogWriter(pipe.write_fd)
+    writer.line("never read")
+    began = time.monotonic()
+    writer.close(0.05)
+    assert 0.04 < time.monotonic() - began < 1.0
+    os.close(pipe.read_fd)
+    pipe.read_fd = -1
+    writer._thread.join(5)
+    assert not writer._thread.is_alive()
+
+
+def test_process_ends_with_a_stuck_reader(pipe: Pipe) -> None:
+    pipe.fill()
+    program = "from presence.logs import LogWriter\nwith LogWriter() as w: w.line('x')"
+    done = subprocess.run([sys.executable, "-c", program], check=False, stderr=pipe.write_fd, timeout=20)
+    assert done.returncode == 0
+
+
+def test_later_line_tells_how_many_were_dropped(pipe: Pipe) -> None:
+    pipe.fill()
+    with configure("json", fd=pipe.write_fd) as writer:
+        writer._capacity_lines = 10
+        for _ in range(500):
+            structlog.get_logger().info("flood")
+        dropped = writer.dropped
+        # Reading lets the writer go on.
+        flood = os.read(pipe.read_fd, 1 << 20)
+    lines = (flood.decode() + pipe.text()).lstrip(".").splitlines()
+    notices = [entry for entry in map(json.loads, lines) if entry["event"] == "log lines dropped"]
+    assert dropped >= 489
+    assert sum(entry["count"] for entry in notices) == dropped
+
+
+def test_raw_line_is_kept_when_the_queue_is_full(pipe: Pipe) -> None:
+    pipe.fill()
+    writer = LogWriter(pipe.write_fd, capacity_lines=1)
+    for _ in range(10):
+        writer.line("flood")
+    writer.raw_line("ready 127.0.0.1:1")
+    filled = os.read(pipe.read_fd, 1 << 20)
+    writer.close()
+    assert "ready 127.0.0.1:1" in (filled.decode() + pipe.text()).splitlines()
+
+
+def test_non_blocking_descriptor_gets_every_line(pipe: Pipe) -> None:
+    os.set_blocking(pipe.write_fd, False)
+    fcntl.fcntl(pipe.write_fd, fcntl.F_SETPIPE_SZ, 4096)
+    writer = LogWriter(pipe.write_fd)
+    for number in range(1000):
+        writer.line(f"{number:0100}")
+    got = b""
+    while got.count(b"\n") < 1000:
+        got += os.read(pipe.read_fd, 65536)
+    writer.close()
+    assert got.decode().splitlines() == [f"{number:0100}" for number in range(1000)]
+
+
+def test_reader_that_went_away_ends_nothing(pipe: Pipe) -> None:
+    os.close(pipe.read_fd)
+    pipe.read_fd = -1
+    writer = LogWriter(pipe.write_fd)
+    writer.line("to nobody")
+    writer.close(5)
+    assert writer.dropped == 1
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"token": CANARY},
+        {"admin_token": CANARY},
+        {"Password": CANARY.encode()},
+        {"headers": {"Authorization": f"Bearer {CANARY}"}},
+        {"login": [{"payload": {"token": CANARY}}]},
+        {"fields": {b"password": CANARY}},
+        {"url": f"redis://user:{CANARY}@host:6379/0"},
+        {"url": f"rediss://:{CANARY}@x@host"},
+        {"url": f"redis://host?password={CANARY}"},
+        {"error": ValueError(f"cannot reach redis://:{CANARY}@host")},
+        {"message": f"Authorization: Bearer {CANARY}"},
+    ],
+    ids=str,
+)
+def test_secrets_are_not_written(pipe: Pipe, log_format: str, values: dict[str, object]) -> None:
+    text = logged(pipe, log_format, "something", **values)
+    assert "***" in text
+    assert CANARY not in text
+
+
+def test_secret_in_an_exception_is_not_written(pipe: Pipe) -> None:
+    with configure("json", fd=pipe.write_fd):
+        error = ConnectionError(f"redis://:{CANARY}@host is away")
+        structlog.get_logger().error("lost", exc_info=error)
+    text = pipe.text()
+    assert "redis://:***@host is away" in text
+    assert CANARY not in text
+
+
+def test_redaction_leaves_plain_text_alone() -> None:
+    assert redact_text("redis://host:6379/0 and a@b") == "redis://host:6379/0 and a@b"
+
+
+EVIL = "\x1b[2J\x07\r\n2031-01-01 info forged\x7f\x9b31m\u202egnp.exe"
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize("where", ["event", "value", "key", "nested", "bytes", "exception"])
+def test_control_characters_are_escaped(pipe: Pipe, log_format: str, where: str) -> None:
+    cases: dict[str, tuple[str, dict[str, object]]] = {
+        "event": (EVIL, {}),
+        "value": ("x", {"uid": EVIL}),
+        "key": ("x", {EVIL: 1}),
+        "nested": ("x", {"meta": {EVIL: [EVIL]}}),
+        "bytes": ("x", {"body": EVIL.encode()}),
+        "exception": ("x", {"exc_info": ValueError(EVIL)}),
+    }
+    event, values = cases[where]
+    text = logged(pipe, log_format, event, **values)
+    assert "gnp.exe" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+    # Only an exception has further lines, and those are indented.
+    assert all(line.startswith("    ") for line in text.splitlines()[1:])
+
+
+def test_value_that_cannot_be_shown_does_not_raise(pipe: Pipe) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("broken")
+
+    assert json.loads(logged(pipe, "json", "x", it=Broken()))["it"] == "<Broken>"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rate_limited_counts_what_it_suppressed() -> None:
+    clock, lines = Clock(), structlog.testing.LogCapture()
+    structlog.configure(processors=[lines])
+    limited = RateLimited(structlog.get_logger(), clock=clock)
+    for _ in range(5):
+        limited.warning("full", uid="u")
+    clock.now += 1.0
+    limited.warning("full", uid="v")
+    assert [(e["uid"], e.get("suppressed")) for e in lines.entries] == [("u", None), ("v", 4)]
+
+
+def test_rate_limit_is_one_per_event() -> None:
+    lines = structlog.testing.LogCapture()
+    structlog.configure(processors=[lines])
+    limited = RateLimited(structlog.get_logger(), clock=Clock())
+    limited.warning("full")
+    limited.error("broken")
+    assert [e["event"] for e in lines.entries] == ["full", "broken"]
+
+
+def test_flush_tells_of_a_burst_that_has_ended() -> None:
+    lines = structlog.testing.LogCapture()
+    structlog.configure(processors=[lines])
+    limited = RateLimited(structlog.get_logger(), clock=Clock())
+    for number in range(3):
+        limited.info("full", number=number)
+    limited.flush()
+    limited.flush()
+    assert [(e["number"], e.get("suppressed")) for e in lines.entries] == [(0, None), (2, 2)]
+
+
+def test_importing_the_logs_loads_neither_structlog_nor_redis() -> None:
+    program = "import sys, presence.logs\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"structlog", "rich", "redis", "trio"}.isdisjoint(done.stdout.split())
