@@ -1,0 +1,193 @@
+"""Settings from flags, variables, a file and defaults, checked together before anything starts.
+
+``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
+wins over a variable, a variable over the file, the file over the default. What is not known or not
+sound refuses to start: all problems are reported together, each names its key and where it came from.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec
+
+__all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]
+
+CONFIG_VARIABLE = "PRESENCE_CONFIG"
+DEFAULT_SOURCE = "default"
+_SHOWN_CHARS = 60  # of a bad value; enough to recognise it
+# What Kubernetes puts into every container of a namespace that has a Service named "presence".
+_SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
+_SERVICE_LINK_HINT = "looks like a Kubernetes service link: set enableServiceLinks: false"
+
+
+class ConfigError(Exception):
+    """The settings are unknown, unsound or contradict each other.
+
+    Attributes:
+        problems: one line each; every line names a key and its source.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Checked settings and where each came from: a flag, a variable, ``file PATH`` or ``default``."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+class _Given(NamedTuple):
+    key: str
+    raw: object
+    source: str
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    serving: bool = True,
+) -> Loaded:
+    """Return the settings in effect.
+
+    Args:
+        flags: field name (or ``config``) to the text of its flag, True for a switch; None means not given.
+        environ: the environment; `os.environ` by default.
+        serving: check also what only a server cares about: how values agree with each other, and whether
+            what they ask for exists yet. A reader may share a server's file.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
+    flags = {name: raw for name, raw in (flags or {}).items() if raw is not None}
+    environ = os.environ if environ is None else environ
+    problems: list[str] = []
+    # The weakest source first, so that a later one replaces what it says.
+    given = [
+        *_from_file(flags.get("config") or environ.get(CONFIG_VARIABLE), problems),
+        *_from_environment(environ, problems),
+        *(_Given(name, raw, SPECS[name].flag) for name, raw in flags.items() if name != "config"),
+    ]
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(SPECS, DEFAULT_SOURCE)
+    bad: set[str] = set()
+    for key, raw, source in given:
+        try:
+            values[key] = SPECS[key].parse(raw)
+            sources[key] = source
+        except ValueError as error:
+            bad.add(key)
+            problems.append(f"{key}: {error}{_instead(key, raw)} (from {source})")
+    settings = Settings(**values)
+    if serving:
+        for keys, complaint in (*_contradictions(settings), *_not_yet(settings, sources)):
+            if bad.isdisjoint(keys):
+                origin = ", ".join(f"{key} from {sources[key]}" for key in keys)
+                problems.append(f"{keys[0]}: {complaint} ({origin})")
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(settings, sources)
+
+
+def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
+    if path is None:
+        return
+    source = f"file {path}"
+    try:
+        content = tomllib.loads(Path(str(path)).read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(f"config: cannot read {path}: {error.strerror}")
+        return
+    except ValueError as error:  # no TOML, or no UTF-8
+        problems.append(f"config: {path} is not valid TOML: {error}")
+        return
+    for key, raw in content.items():
+        if key in SPECS:
+            yield _Given(key, raw, source)
+        else:
+            problems.append(f"{key!r}: unknown key (from {source}){nearest(key, SPECS)}")
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
+    variables = {spec.variable: name for name, spec in SPECS.items()}
+    for variable in sorted(environ):
+        if not variable.startswith(VARIABLE_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if variable in variables:
+            yield _Given(variables[variable], environ[variable], variable)
+        elif _SERVICE_LINK.fullmatch(variable):
+            problems.append(f"{variable}: unknown variable; {_SERVICE_LINK_HINT}")
+        else:
+            hint = nearest(variable, [*variables, CONFIG_VARIABLE])
+            problems.append(f"{variable!r}: unknown variable{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` with the known name that resembles `name` most, or nothing."""
+    # Case and the kind of dash are what people mix up most.
+    folded = {other.lower().replace("-", "_"): other for other in known}
+    close = get_close_matches(name.lower().replace("-", "_"), folded, n=1)
+    return f"; did you mean {folded[close[0]]}?" if close else ""
+
+
+def _instead(key: str, raw: object) -> str:
+    if key == "redis":
+        return ""  # it may hold a password, and a malformed URL cannot be redacted with certainty
+    text = repr(raw)
+    shown_raw = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    link = f"; {_SERVICE_LINK_HINT}" if key == "port" and str(raw).startswith("tcp://") else ""
+    return f", not {shown_raw}{link}"
+
+
+def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if s.tick > s.idle_timeout / 2:
+        yield (
+            ("tick", "idle_timeout"),
+            f"{s.tick:g} s is more than half of idle_timeout, {s.idle_timeout:g} s",
+        )
+    if s.min_idle_timeout > s.max_idle_timeout:
+        yield (
+            ("min_idle_timeout", "max_idle_timeout"),
+            f"{s.min_idle_timeout:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
+        )
+    if s.disconnect_grace > s.max_idle_timeout:
+        yield (
+            ("disconnect_grace", "max_idle_timeout"),
+            f"{s.disconnect_grace:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
+        )
+    if s.batch_window_ms > s.tick * 1000 / 4:
+        yield (
+            ("batch_window_ms", "tick"),
+            f"{s.batch_window_ms} ms is more than a quarter of tick, {s.tick * 1000:g} ms",
+        )
+    if s.data_dir is not None and s.redis is not None:
+        yield ("data_dir", "redis"), "is for serve's own Redis and does not go with a redis URL"
+
+
+def _not_yet(s: Settings, sources: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if s.workers > 1:
+        yield ("workers",), "more than 1 comes with a later version"
+    if sources["admin"] != DEFAULT_SOURCE and not s.no_admin:
+        yield ("admin",), "the HTTP server for operators comes with a later version; leave it out for now"
+
+
+def shown(settings: Settings, name: str) -> str | float | None:
+    """Return a setting as it may be printed: a plain value, the password of a URL replaced."""
+    value: object = getattr(settings, name)
+    if name == "redis" and isinstance(value, str):
+        from presence.store.client import redacted  # noqa: PLC0415 - loads redis-py, half a second
+
+        return redacted(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value)
