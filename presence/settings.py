@@ -33,7 +33,11 @@ def _address(text: str) -> None:
 
 
 def _redis_url(text: str) -> None:
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:  # its message would show a part of the URL, which may be the password
+        raise ValueError("is not a URL with a valid host and port") from None
     if parts.scheme == "redis+cluster":
         raise ValueError("redis+cluster:// comes with a later version; one Redis for now")
     if parts.scheme not in {"redis", "rediss", "unix"}:
@@ -42,7 +46,6 @@ def _redis_url(text: str) -> None:
         raise ValueError("must not hold white space or control characters")
     if parts.scheme == "unix" and not parts.path:
         raise ValueError("must name the socket: unix:///path/to/redis.sock")
-    _ = parts.port  # raises ValueError when it is no port
     for name, _value in parse_qsl(parts.query):
         # redis-py takes any of its own options from here, the password and the time-outs included.
         if name != "db" and not name.startswith("ssl_"):

@@ -1,0 +1,257 @@
+"""Settings: every bad one is refused by name and source, and the stronger source wins."""
+
+from pathlib import Path
+
+import pytest
+
+from presence.config import SPECS, ConfigError, Loaded, Settings, load, shown
+
+
+def written(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "presence.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def problems(flags: dict[str, object] | None = None, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(flags, environ or {})
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return list(caught.value.problems)
+
+
+BAD = {
+    "host": ["", "a b", "a\x1bb"],
+    "port": ["-1", "65536", "http", "80.5", "tcp://10.0.0.1:7400"],
+    "workers": ["0", "2", "many"],
+    "redis": ["", "http://h", "h:6379", "redis+cluster://h", "redis://h:port", "unix://", "redis://h h"],
+    "prefix": ["", "a b", "{a}", "a\n"],
+    "shards": ["0", "16385", "1.5"],
+    "data_dir": ["", "a\0b"],
+    "idle_timeout": ["0", "-30", "nan", "inf", "30s", "86401"],
+    "min_idle_timeout": ["0", "nan", "301"],
+    "max_idle_timeout": ["0", "x", "86401"],
+    "tick": ["0.04", "nan", "61", "16"],
+    "disconnect_grace": ["-1", "nan", "301"],
+    "login_timeout": ["0", "301"],
+    "drain_timeout": ["-1", "inf"],
+    "max_connections": ["-1", "1e6"],
+    "outbox_items": ["-1", "x"],
+    "unsent_bytes": ["0", "64KiB"],
+    "unsent_timeout": ["0", "nan"],
+    "batch_window_ms": ["-1", "251", "1.5"],
+    "stall_guard": ["maybe", "2"],
+    "stream_maxlen": ["0", "x"],
+    "seen_retention_days": ["0", "1.5"],
+    "admin": ["", "7480", ":7480", "h:99999", "h:x"],
+    "no_admin": ["", "x"],
+    "insecure": ["y"],
+    "log_format": ["xml", "JSON"],
+    "log_level": ["loud", "INFO"],
+}
+
+
+def test_no_setting_lacks_a_bad_value() -> None:
+    assert set(BAD) == set(SPECS) == set(Settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD.items() for value in values])
+def test_bad_variable_is_refused_by_name_and_source(key: str, value: str) -> None:
+    (problem,) = problems(environ={SPECS[key].variable: value})
+    assert problem.startswith(f"{key}: ")
+    assert SPECS[key].variable in problem
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_bad_flag_is_refused_by_name_and_source(key: str) -> None:
+    (problem,) = problems({key: BAD[key][0]})
+    assert problem.startswith(f"{key}: ")
+    assert SPECS[key].flag in problem
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_value_of_the_wrong_type_in_the_file_is_refused(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path, f"{key} = [1]")
+    (problem,) = problems({"config": path})
+    assert problem.startswith(f"{key}: must be ")
+    assert f"file {path}" in problem
+
+
+@pytest.mark.parametrize(("key", "value"), [("port", "true"), ("port", "80.0"), ("no_admin", "1")])
+def test_file_does_not_mix_up_numbers_and_booleans(key: str, value: str, tmp_path: Path) -> None:
+    assert problems({"config": written(tmp_path, f"{key} = {value}")})[0].startswith(f"{key}: must be ")
+
+
+@pytest.mark.parametrize("key", [key for key, spec in SPECS.items() if spec.kind in {int, float}])
+def test_limits_of_a_number_are_inside_and_the_next_value_is_not(key: str) -> None:
+    spec = SPECS[key]
+    assert spec.bounds is not None
+    for bound, step in zip(spec.bounds, (-1, 1), strict=True):
+        assert spec.parse(str(bound)) == bound
+        with pytest.raises(ValueError, match="must be a"):
+            spec.parse(str(bound + step))
+
+
+def test_defaults_are_sound() -> None:
+    loaded = load({}, {})
+    assert loaded.settings == Settings()
+    assert set(loaded.sources.values()) == {"default"}
+
+
+def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
+    path = written(tmp_path, "port = 1\ntick = 2\nshards = 3")
+    loaded = load({"config": path, "port": "1000"}, {"PRESENCE_PORT": "10", "PRESENCE_TICK": "5"})
+    settings, sources = loaded.settings, loaded.sources
+    assert (settings.port, settings.tick, settings.shards, settings.host) == (1000, 5.0, 3, "127.0.0.1")
+    assert [sources[key] for key in ("port", "tick", "shards", "host")] == [
+        "--port",
+        "PRESENCE_TICK",
+        f"file {path}",
+        "default",
+    ]
+
+
+def test_flag_names_the_file_that_the_variable_names_otherwise(tmp_path: Path) -> None:
+    path = written(tmp_path, "port = 1")
+    assert load({}, {"PRESENCE_CONFIG": path}).settings.port == 1
+    assert load({"config": path}, {"PRESENCE_CONFIG": "/nowhere"}).settings.port == 1
+
+
+def test_unknown_key_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    path = written(tmp_path, "idle-timeout = 3\nidle_timout = 3\nzzz = 1")
+    assert problems({"config": path}) == [
+        f"'idle-timeout': unknown key (from file {path}); did you mean idle_timeout?",
+        f"'idle_timout': unknown key (from file {path}); did you mean idle_timeout?",
+        f"'zzz': unknown key (from file {path})",
+    ]
+
+
+def test_unknown_variable_is_refused_with_the_nearest_name() -> None:
+    (problem,) = problems(environ={"PRESENCE_IDLE_TIMOUT": "3"})
+    assert problem == "'PRESENCE_IDLE_TIMOUT': unknown variable; did you mean PRESENCE_IDLE_TIMEOUT?"
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    assert load({}, {"PATH": "/bin", "PRESENCE": "1", "presence_port": "x"}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    "variable", ["PRESENCE_SERVICE_HOST", "PRESENCE_PORT_7400_TCP_ADDR", "PRESENCE_PORT"]
+)
+def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
+    (problem,) = problems(environ={variable: "tcp://10.0.0.1:7400"})
+    assert "enableServiceLinks" in problem
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path, "tik = 1\nshards = 0")
+    found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_FOO": "1"})
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("port 7", "is not valid TOML"), ("port = 7\nport = 8", "is not valid TOML")]
+)
+def test_file_that_is_no_toml_is_refused(text: str, expected: str, tmp_path: Path) -> None:
+    assert expected in problems({"config": written(tmp_path, text)})[0]
+
+
+def test_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.toml"
+    file.write_bytes(b'prefix = "\xe9"')
+    assert "is not valid TOML" in problems({"config": str(file)})[0]
+
+
+def test_file_that_is_not_there_is_refused() -> None:
+    (problem,) = problems(environ={"PRESENCE_CONFIG": "/nowhere/presence.toml"})
+    assert problem == "config: cannot read /nowhere/presence.toml: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tick": "16"}, "tick: 16 s is more than half of idle_timeout, 30 s"),
+        (
+            {"min_idle_timeout": "50", "max_idle_timeout": "40"},
+            "min_idle_timeout: 50 s is above max_idle_timeout, 40 s",
+        ),
+        ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
+        ({"tick": "0.05"}, "batch_window_ms: 20 ms is more than a quarter of tick, 50 ms"),
+        ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
+        ({"workers": "2"}, "workers: more than 1 comes with a later version"),
+        ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
+        ({"redis": "redis+cluster://h"}, "redis: redis+cluster:// comes with a later version"),
+    ],
+)
+def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object], message: str) -> None:
+    (problem,) = problems(flags)
+    assert problem.startswith(message)
+    assert all(SPECS[key].flag in problem for key in flags)
+
+
+def test_values_at_the_edge_of_a_contradiction_pass() -> None:
+    loaded = load({"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"}, {})
+    assert loaded.settings.batch_window_ms == 250
+
+
+def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
+    assert len(problems({"idle_timeout": "x", "tick": "16"})) == 1
+
+
+def test_no_admin_is_accepted_whatever_the_file_says(tmp_path: Path) -> None:
+    path = written(tmp_path, 'admin = "0.0.0.0:80"')
+    assert load({"config": path, "no_admin": True}, {}).settings.no_admin
+
+
+def test_reader_may_share_the_file_of_a_server(tmp_path: Path) -> None:
+    path = written(tmp_path, 'data_dir = "d"\nworkers = 4')
+    loaded = load({"config": path, "redis": "unix:///r.sock"}, {}, serving=False)
+    assert loaded.settings.redis == "unix:///r.sock"
+
+
+@pytest.mark.parametrize(
+    ("idle", "wish", "granted"),
+    [
+        (30.0, None, 30.0),
+        (30.0, 60.0, 60.0),
+        (30.0, 1.0, 5.0),
+        (30.0, 1e9, 300.0),
+        (2.0, 1.0, 2.0),
+        (2.0, 3.0, 3.0),
+        (600.0, 1e9, 600.0),
+        (600.0, 1.0, 5.0),
+    ],
+)
+def test_wish_for_an_idle_timeout_is_clamped(idle: float, wish: float | None, granted: float) -> None:
+    assert Settings(idle_timeout=idle).clamp_idle_timeout(wish) == granted
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://u:s3cret@h:6379", "rediss://:s3cret@h/0?ssl_cert_reqs=none&db=1", "unix://:s3cret@/r.sock"],
+)
+def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> None:
+    loaded: Loaded = load({"redis": url}, {})
+    assert loaded.settings.redis == url
+    assert "s3cret" not in str(shown(loaded.settings, "redis"))
+    assert "***" in str(shown(loaded.settings, "redis"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://u:s3cret@h",
+        "redis://u:s3cret@h:port",
+        "redis://h?password=s3cret",
+        "u:s3cret@h",
+        "redis://u:s3cret/x@h",
+        "redis://[s3cret",
+        "redis://:s3cret\u2100@h",
+    ],
+)
+def test_password_of_a_bad_url_is_not_told(url: str) -> None:
+    assert "s3cret" not in "".join(problems({"redis": url}))
+
+
+def test_long_value_is_cut() -> None:
+    assert len(problems({"tick": "9" * 10_000})[0]) < 200
