@@ -79,8 +79,6 @@ _RECONNECT: Final = frozenset(
     }
 )
 
-STATUSES: Final = ("online", "away", "offline", "unknown")  # of a user, as the server reports it
-
 # Frames: the length N, without the four bytes that carry it.
 FRAME_LIMIT_BEFORE_LOGIN_BYTES: Final = 1024  # a login fits; strangers get no more memory than that
 FRAME_LIMIT_BYTES: Final = 16 * 1024  # 500 uids of 30 bytes fit; 100k clients cannot hold 100k large buffers
@@ -94,4 +92,3 @@ TOKEN_MAX_BYTES: Final = 768  # a login frame of 1 KiB holds it beside the longe
 DEPTH_MAX: Final = (
     12  # containers inside each other, the payload counted as the first; JSON APIs rarely pass 8
 )
-UINT_MAX: Final = 2**64 - 1  # MessagePack's largest integer

@@ -101,7 +101,7 @@ def error(id: int | None, code: Code, message: str, retry_after: float | None = 
 
 
 def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
-    """Tell a watcher a user's new state: ``status``, ``since_ms``, ``last_seen_ms``, ``id``, perhaps ``meta``."""
+    """Tell a watcher a user's new state: a map with ``status``, ``since_ms``, ``last_seen_ms``, ``id``."""
     return Packet(Kind.PRESENCE, None, {"uid": uid, **state, "reason": reason})
 
 

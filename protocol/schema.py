@@ -14,7 +14,6 @@ import msgpack
 from protocol.constants import (
     DEVICE_MAX_BYTES,
     META_MAX_BYTES,
-    STATUSES,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
     UIDS_MAX,
@@ -65,7 +64,7 @@ def _check_uids(value: object) -> Complaint | None:
         return _too_large(f"holds more than {UIDS_MAX} uids")
     for uid in value:
         if complaint := _check_uid(uid):
-            return complaint[0], f"an element {complaint[1]}"
+            return complaint[0], f"has an element that {complaint[1]}"
     return None
 
 
@@ -147,7 +146,8 @@ class Field(NamedTuple):
 Fields = Mapping[str, Field]
 
 _STATE: Final[Fields] = {
-    "status": Field("`online`, `away`, `offline` or `unknown`", _one_of(*STATUSES), required=True),
+    # Any string: a status that a later server adds must not end an older client's connection.
+    "status": Field("string", _check_string, required=True),
     "since_ms": Field("uint or nil", _or_nil(_check_uint)),
     "last_seen_ms": Field("uint or nil", _or_nil(_check_uint)),
     "id": Field("string or nil", _or_nil(_check_string)),
@@ -162,11 +162,11 @@ def _check_states(value: object) -> Complaint | None:
         return _too_large(f"holds more than {UIDS_MAX} states")
     for uid, state in value.items():
         if complaint := _check_uid(uid):
-            return complaint[0], f"a uid {complaint[1]}"
+            return complaint[0], f"has a uid that {complaint[1]}"
         if type(state) is not dict:
-            return _wrong("a state must be a map")
+            return _wrong("has a state that is no map")
         if complaint := _complaint(state, _STATE):
-            return complaint[0], f"a state's {complaint[1]}"
+            return complaint[0], f"has a state whose {complaint[1]}"
     return None
 
 
