@@ -6,6 +6,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+# For the readers, so that redis-py is imported below `presence.store` only.
+Redis = redis.Redis
+RedisError = redis.RedisError
+CONNECTION_LOST = (redis.ConnectionError, redis.TimeoutError)  # passes when Redis is back
+
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
 

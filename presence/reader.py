@@ -1,0 +1,169 @@
+"""Presence straight from Redis, for programs that are no server: states of users, and the events.
+
+Plain blocking calls on a client of `presence.store.client.open_client`. All of them raise `RedisError`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from presence.store.client import Redis
+from presence.store.keys import Keys
+
+EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
+_BEFORE_ALL = "0-0"
+State = dict[str, Any]
+
+
+def stored_shards(client: Redis, prefix: str) -> int | None:
+    """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
+
+    Raises:
+        ValueError: what is stored is not a number of shards.
+    """
+    stored = client.hget(Keys(prefix).meta, "shards")
+    if stored is None:
+        return None
+    if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
+        raise ValueError(f"{Keys(prefix).meta}: {stored!r} is not a number of shards")
+    return int(stored)
+
+
+def read_states(client: Redis, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+    """Return the state of each user, in the order of `uids`.
+
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online`` or ``offline``; a
+    user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are those of the
+    online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node, login_ms}`` by
+    device. Offline: only `last_seen_ms` may be known. Times are Unix milliseconds.
+    """
+    wanted = list(dict.fromkeys(uids))
+    by_shard: dict[int, list[str]] = {}
+    for uid in wanted:
+        by_shard.setdefault(keys.shard(uid), []).append(uid)
+    # One transaction: a user who goes or comes between the two reads must not look like a stranger.
+    with client.pipeline(transaction=True) as pipe:
+        for shard, members in by_shard.items():
+            pipe.hmget(keys.online(shard), members)
+            pipe.zmscore(keys.seen(shard), members)
+        answers = iter(pipe.execute())
+    states: dict[str, State] = {}
+    for members in by_shard.values():
+        for uid, record, score in zip(members, next(answers), next(answers), strict=True):
+            states[uid] = _online(record) or _offline(score)
+    return {uid: states[uid] for uid in wanted}
+
+
+def _online(text: bytes | None) -> State | None:
+    """Return the state that a record tells; as for the store, one that is damaged counts as absent."""
+    try:
+        record = json.loads(text or b"null")
+        sessions = [
+            {
+                "device": device,
+                "session": session["session"],
+                "node": session["node"],
+                "login_ms": int(session["login_ms"]),
+            }
+            for device, session in sorted(record["sessions"].items())
+        ]
+        since_ms, entry_id = int(record["since_ms"]), str(record["id"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return _state("online", since_ms, None, entry_id, sessions) if sessions else None
+
+
+def _offline(last_seen_ms: float | None) -> State:
+    return _state("offline", None, None if last_seen_ms is None else int(last_seen_ms), None, [])
+
+
+def _state(
+    status: str, since_ms: int | None, last_seen_ms: int | None, entry_id: str | None, sessions: list[State]
+) -> State:
+    return {
+        "status": status,
+        "since_ms": since_ms,
+        "last_seen_ms": last_seen_ms,
+        "id": entry_id,
+        "sessions": sessions,
+    }
+
+
+class Event(NamedTuple):
+    """An entry of a shard's stream."""
+
+    shard: int
+    id: str
+    fields: dict[str, str]
+
+
+class EventReader:
+    """Reads the streams of all shards, each entry once, in order within a shard.
+
+    Where it stands is kept here and not in the client: after a failed call, call again.
+
+    Args:
+        client: its calls must be allowed to take longer than a read blocks.
+        prefix: what the keys begin with.
+        after: the entry id after which to begin, ``0`` for all that is kept, None for new events only.
+
+    Raises:
+        RedisError: Redis cannot be asked where its streams end.
+        ValueError: as `stored_shards`.
+    """
+
+    def __init__(self, client: Redis, prefix: str, after: str | None = None) -> None:
+        self._client = client
+        self._prefix = prefix
+        # Streams that do not exist yet hold nothing that was there before.
+        self._start = after or _BEFORE_ALL
+        stored = stored_shards(client, prefix)
+        self._is_complete = stored is not None
+        self._last_ids: dict[int, str] = {}
+        self._add_shards(stored or 1)
+        if after is None:
+            self._skip_to_the_end()
+
+    def read(self, block_ms: int) -> Sequence[Event]:
+        """Return the next events of all shards, merged by entry id, after at most about `block_ms`."""
+        if not self._is_complete and (stored := stored_shards(self._client, self._prefix)) is not None:
+            self._is_complete = True
+            self._add_shards(stored)
+        keys = Keys(self._prefix, len(self._last_ids))
+        shards = {keys.events(shard).encode(): shard for shard in self._last_ids}
+        positions: dict[Any, Any] = {name: self._last_ids[shard] for name, shard in shards.items()}
+        answer: Any = self._client.xread(positions, count=EVENTS_PER_READ, block=block_ms)
+        events = [
+            Event(
+                shards[name], entry_id.decode(), {_text(key): _text(value) for key, value in fields.items()}
+            )
+            for name, entries in answer or ()
+            for entry_id, fields in entries
+        ]
+        for event in events:
+            self._last_ids[event.shard] = event.id
+        events.sort(key=_position)
+        return events
+
+    def _add_shards(self, shards: int) -> None:
+        for shard in range(shards):
+            self._last_ids.setdefault(shard, self._start)
+
+    def _skip_to_the_end(self) -> None:
+        # Concrete ids instead of "$", which would miss what is written between two reads.
+        keys = Keys(self._prefix, len(self._last_ids))
+        with self._client.pipeline(transaction=False) as pipe:
+            for shard in self._last_ids:
+                pipe.xrevrange(keys.events(shard), count=1)
+            for shard, newest in zip(list(self._last_ids), pipe.execute(), strict=True):
+                if newest:
+                    self._last_ids[shard] = newest[0][0].decode()
+
+
+def _position(event: Event) -> tuple[int, int, int]:
+    milliseconds, _, number = event.id.partition("-")
+    return int(milliseconds), int(number), event.shard
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
