@@ -1,0 +1,109 @@
+"""SPEC.md says what the tables say."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from protocol import TABLE, Answer, Code, Decoder, Kind, Other, Reaction, State
+from protocol import constants as limits
+from protocol.schema import SCHEMA
+
+SPEC = (files("protocol") / "SPEC.md").read_text("utf-8")
+
+
+def _section(heading: str) -> str:
+    """Return the text under a heading, up to the next heading of any level."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", SPEC, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Return the cells of the table in a text, without its head."""
+    table = text.partition("\n| ---")[2].splitlines()[1:]
+    return [line.strip("| ").split(" | ") for line in table if line.startswith("|")]
+
+
+def _cell(state: State, reaction: Reaction) -> str:
+    answer = reaction.answer.value
+    if reaction.answer in (Answer.ERROR, Answer.GOODBYE):
+        answer += f" {reaction.code:d}" if reaction.code else " 310 or 315"
+    parts = [answer]
+    if reaction.then is not state:
+        parts.append(f"→ {reaction.then.value}")
+    if reaction.activity:
+        parts.append("activity")
+    if reaction.offline:
+        parts.append("offline at once")
+    return "; ".join(parts)
+
+
+def _trigger(trigger: Kind | Other) -> str:
+    return f"{trigger.value} {trigger.name.lower()}" if isinstance(trigger, Kind) else trigger.value
+
+
+def test_table_has_every_cell() -> None:
+    assert set(TABLE) == {(state, trigger) for state in State for trigger in (*Kind, *Other)}
+
+
+def test_printed_state_table_equals_the_data() -> None:
+    expected = [
+        [_trigger(trigger), *(_cell(state, TABLE[state, trigger]) for state in State)]
+        for trigger in (*Kind, *Other)
+    ]
+    assert _rows(_section("States of a connection")) == expected
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_printed_payload_table_equals_the_schema(kind: Kind) -> None:
+    expected = [
+        [
+            f"`{name}`",
+            field.type,
+            f"unless `{field.unless}`" if field.unless else "yes" if field.required else "no",
+        ]
+        for name, field in SCHEMA[kind].items()
+    ]
+    assert [row[:3] for row in _rows(_section(f"{kind.value} {kind.name.lower()}"))] == expected
+
+
+def test_printed_code_table_equals_the_data() -> None:
+    expected = [[str(code.value), f"`{code.reason}`", "yes" if code.reconnect else "no"] for code in Code]
+    assert [row[:3] for row in _rows(_section("Reason codes"))] == expected
+
+
+def test_printed_frame_limits_equal_the_constants() -> None:
+    printed = [int(row[1].removesuffix(" bytes").replace(",", "")) for row in _rows(_section("Frames"))]
+    assert printed == [
+        limits.FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+        limits.FRAME_LIMIT_BYTES,
+        limits.SERVER_FRAME_LIMIT_BYTES,
+    ]
+
+
+def test_printed_type_limits_equal_the_constants() -> None:
+    rules = {row[0]: row[1] for row in _rows(_section("Types"))}
+    printed = {
+        name: int(re.findall(r"\d+", rules[name].split(" bytes")[0].split(" uids")[0])[-1])
+        for name in ("uid", "device", "token", "meta", "list of uids", "map of uids to states")
+    }
+    assert printed == {
+        "uid": limits.UID_MAX_BYTES,
+        "device": limits.DEVICE_MAX_BYTES,
+        "token": limits.TOKEN_MAX_BYTES,
+        "meta": limits.META_MAX_BYTES,
+        "list of uids": limits.UIDS_MAX,
+        "map of uids to states": limits.UIDS_MAX,
+    }
+    assert f"at most {limits.DEPTH_MAX} deep" in _section("Types")
+
+
+def test_printed_examples_decode() -> None:
+    decoder = Decoder()
+    lines = re.findall(r"^ {12}((?:[0-9a-f]{2} ?)+)$", _section("Examples"), re.MULTILINE)
+    decoder.feed(bytes.fromhex("".join(lines)))
+    kinds = []
+    while (packet := decoder.next()) is not None:
+        kinds.append(packet.kind)
+    assert kinds == [1, 64, 3, 3, 64, 9, 65, 4, 64]

@@ -1,0 +1,83 @@
+"""Reads `protocol/vectors.json` the way any client's tests would."""
+
+import json
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from protocol import (
+    FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+    FRAME_LIMIT_BYTES,
+    SERVER_FRAME_LIMIT_BYTES,
+    Packet,
+)
+
+_LIMITS = {
+    None: FRAME_LIMIT_BYTES,
+    "before_login": FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+    "server": SERVER_FRAME_LIMIT_BYTES,
+}
+
+
+class Good(NamedTuple):
+    name: str
+    frame: bytes
+    limit_bytes: int
+    packet: Packet
+
+
+class Bad(NamedTuple):
+    name: str
+    frame: bytes
+    limit_bytes: int
+    code: int
+    reason: str
+    kind: int | None
+    id: int | None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case {"$bin": digits, **rest} if not rest:
+            return bytes.fromhex(digits)
+        case {"$int": digits, **rest} if not rest:
+            return int(digits)
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list():
+            return [_plain(inner) for inner in value]
+    return value
+
+
+def _load() -> tuple[list[Good], list[Bad]]:
+    vectors = json.loads((files("protocol") / "vectors.json").read_text("utf-8"))
+    good = [
+        Good(
+            each["name"],
+            bytes.fromhex(each["hex"]),
+            _LIMITS[each.get("limit")],
+            Packet(**_plain(each["packet"])),
+        )
+        for each in vectors["good"]
+    ]
+    bad = [
+        Bad(
+            each["name"],
+            bytes.fromhex(each["hex"]),
+            _LIMITS[each.get("limit")],
+            each["code"],
+            each["reason"],
+            each["kind"],
+            each["id"],
+        )
+        for each in vectors["bad"]
+    ]
+    return good, bad
+
+
+GOOD, BAD = _load()
+
+
+def exact(packet: Packet) -> str:
+    """Text that differs wherever two packets do; plain equality holds 1, 1.0 and True for the same."""
+    kind, id, payload = packet
+    return f"{int(kind)} {id!r} {dict(payload)!r}"
