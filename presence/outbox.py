@@ -1,0 +1,175 @@
+"""The bounded, ordered queue between the core and Redis.
+
+Appending never waits: presence goes on in memory while Redis is away. One bound holds for all shards
+together. Once it is hit, nothing is queued any more, not even when there is room again: a later change
+must not overtake a skipped one. What is skipped is counted per shard, until a resync compares the live
+sessions with Redis and writes the count into the stream (`begin_resync`).
+
+A change counts against the bound from `append` until `release`, so what was taken but not yet
+acknowledged counts too. Memory: about 400 bytes a change, so the smallest default bound of 100,000 is 40 MB.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import trio
+
+from presence.changes import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes of one shard that were skipped because the outbox was full.
+
+    Attributes:
+        dropped: how many.
+        from_ms: Unix milliseconds of the earliest decision among them.
+        to_ms: Unix milliseconds of the latest.
+        from_at: earliest `Change.at` among them, monotonic seconds: a login before it was not skipped.
+    """
+
+    dropped: int
+    from_ms: int
+    to_ms: int
+    from_at: float
+
+    def with_change(self, change: Change) -> "Gap":
+        """Return the gap with one more change in it."""
+        return self.merged(Gap(1, change.at_ms, change.at_ms, change.at))
+
+    def merged(self, other: "Gap") -> "Gap":
+        """Return the gap that covers both."""
+        return Gap(
+            self.dropped + other.dropped,
+            min(self.from_ms, other.from_ms),
+            max(self.to_ms, other.to_ms),
+            min(self.from_at, other.from_at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatistics:
+    """How full the outbox is.
+
+    Attributes:
+        held: changes that wait or are under way; what a stop would leave behind.
+        queued: those of them that nobody has taken yet.
+        high_water: the most that were held at once.
+        appended_total: changes accepted since the start.
+        dropped_total: changes skipped since the start because the bound was hit.
+        skipping_shards: shards that skip now, until their resync.
+        max_items: the bound.
+    """
+
+    held: int
+    queued: int
+    high_water: int
+    appended_total: int
+    dropped_total: int
+    skipping_shards: int
+    max_items: int
+
+
+class Outbox:
+    """Changes on their way to Redis, first in first out in each shard.
+
+    Args:
+        shard_of: the shard of a uid, from 0 to `shards` - 1.
+        shards: how many shards there are.
+        max_items: the bound over all shards.
+    """
+
+    def __init__(self, shard_of: Callable[[str], int], shards: int, *, max_items: int) -> None:
+        self.shards = shards
+        self._shard_of = shard_of
+        self._max_items = max_items
+        self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
+        self._gaps: list[Gap | None] = [None] * shards
+        self._skipping = [False] * shards
+        self._held = 0
+        self._queued = 0
+        self._high_water = 0
+        self._appended = 0
+        self._dropped = 0
+        self._wanted = 0  # `wait` is woken at so many queued changes; 0: nobody waits
+        self._wake = trio.Event()
+
+    @property
+    def held(self) -> int:
+        """Changes that wait or are under way."""
+        return self._held
+
+    def append(self, change: Change) -> None:
+        """Queue one change, or skip and count it when the bound was hit. Never waits."""
+        shard = self._shard_of(change.uid)
+        if self._held >= self._max_items:
+            self._skipping = [True] * self.shards
+        if self._skipping[shard]:
+            self._skip(shard, change)
+            return
+        self._queues[shard].append(change)
+        self._appended += 1
+        self._queued += 1
+        self._held += 1
+        self._high_water = max(self._high_water, self._held)
+        if 0 < self._wanted <= self._queued:
+            self._wake.set()
+
+    def extend(self, changes: Iterable[Change]) -> None:
+        """Append several changes in order. Never waits."""
+        for change in changes:
+            self.append(change)
+
+    def _skip(self, shard: int, change: Change) -> None:
+        gap = self._gaps[shard]
+        self._dropped += 1
+        self._gaps[shard] = gap.with_change(change) if gap else Gap(1, change.at_ms, change.at_ms, change.at)
+
+    def take(self, shard: int, limit: int) -> list[Change]:
+        """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
+        queue = self._queues[shard]
+        taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        self._queued -= len(taken)
+        return taken
+
+    def release(self, count: int) -> None:
+        """Forget `count` changes that were taken: Redis has them."""
+        self._held -= count
+
+    def queued(self, shard: int) -> int:
+        """Return how many changes of a shard nobody has taken yet."""
+        return len(self._queues[shard])
+
+    def is_skipping(self, shard: int) -> bool:
+        """Whether changes of this shard are skipped until its resync begins."""
+        return self._skipping[shard]
+
+    def begin_resync(self, shard: int) -> Gap | None:
+        """Queue again what comes from now on; return what was skipped, which the caller now answers for."""
+        gap, self._gaps[shard] = self._gaps[shard], None
+        self._skipping[shard] = False
+        return gap
+
+    async def wait(self, at_least: int) -> None:
+        """Wait until `at_least` (1 or more) changes are queued, over all shards. One waiter at a time."""
+        if self._queued >= at_least:
+            await trio.lowlevel.checkpoint()
+            return
+        self._wanted, self._wake = at_least, trio.Event()
+        try:
+            await self._wake.wait()
+        finally:
+            self._wanted = 0
+
+    def statistics(self) -> OutboxStatistics:
+        """Return the counters as they are now."""
+        return OutboxStatistics(
+            held=self._held,
+            queued=self._queued,
+            high_water=self._high_water,
+            appended_total=self._appended,
+            dropped_total=self._dropped,
+            skipping_shards=sum(self._skipping),
+            max_items=self._max_items,
+        )

@@ -1,0 +1,258 @@
+"""The one task that moves changes from the outbox to Redis.
+
+Redis is called in a worker thread, one call at a time, so nothing here delays a client. Each round sends
+what every shard's writer has next. A call that was cancelled leaves its thread behind; the store's
+connection is closed then, and the next call waits for that thread to end.
+
+Whatever fails is sent again, after a pause: no change is ever given up. An answer that waiting may not
+cure is an error in the log and is retried all the same.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from presence.outbox import Outbox
+from presence.shard_writer import BATCH_ITEMS, Live, ShardWriter
+from presence.store.batches import (
+    Batch,
+    Displaced,
+    Step,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Superseded,
+)
+
+GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
+PROBE_INTERVAL_S: Final = 2.5  # a quarter of the lease: the same beat will renew it
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
+
+_log = structlog.get_logger(__name__)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatistics:
+    """Counters since the start, and how things stand.
+
+    Attributes:
+        node: the node's id now.
+        batches: batches acknowledged.
+        items: items in them, registrations of a resync included.
+        retries: rounds that failed and were made again.
+        resyncs: resyncs of single shards.
+        errors: answers that waiting may not cure.
+        last_error: the last failure's text; "" if there was none.
+        connected: whether the last call got its answers.
+        away_since: monotonic seconds since when it is not; None while connected.
+        backlog: changes that wait or are under way.
+    """
+
+    node: str
+    batches: int
+    items: int
+    retries: int
+    resyncs: int
+    errors: int
+    last_error: str
+    connected: bool
+    away_since: float | None
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Whom the relay tells what Redis decided about sessions of this node; plain calls that return at once.
+
+    Attributes:
+        superseded: sessions that never got their place: another node's goes before.
+        displaced: sessions whose place a login elsewhere took. Each is told at least once.
+        new_node_id: asked for a new id when this node was declared dead.
+    """
+
+    superseded: Callable[[Sequence[Superseded]], None]
+    displaced: Callable[[Sequence[Displaced]], None]
+    new_node_id: Callable[[], str]
+
+
+class Relay:
+    """Outbox to store.
+
+    Args:
+        outbox: the changes; the relay is its only reader.
+        store: Redis.
+        node: the node's id at first.
+        live: registrations (code 2) of all live sessions of a shard.
+        verdicts: whom to tell.
+        alive: whether another node that left its trace in a shard may be at work; a resync waits for such.
+        clock: monotonic seconds, the clock of `Change.at`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        store: Store,
+        *,
+        node: str,
+        live: Live,
+        verdicts: Verdicts,
+        alive: Callable[[str], bool] = lambda _node: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node = node
+        self._outbox = outbox
+        self._store = store
+        self._verdicts = verdicts
+        self._clock = clock
+        self._writers = [
+            ShardWriter(shard, node, outbox, live, alive=alive) for shard in range(outbox.shards)
+        ]
+        self._thread = trio.CapacityLimiter(1)
+        self._rounds = trio.lowlevel.ParkingLot()  # `drain` waits here for the end of a round
+        self._next_probe = -math.inf
+        self._away_since: float | None = None
+        self._failures = 0  # in a row
+        self._batches = self._items = self._retries = self._errors = 0
+        self._last_error = ""
+
+    async def start(self) -> None:
+        """Make the first contact: check the data's version and shards, and probe.
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached.
+            StoreMismatch: its data has another version or number of shards.
+            StoreError: it answered with another error.
+        """
+        await self._call(self._store.check_meta)
+        await self._probe()
+
+    async def run(self) -> None:
+        """Move changes for ever; cancel it to stop."""
+        while True:
+            try:
+                if self._away_since is not None or self._clock() >= self._next_probe:
+                    await self._probe()
+                await self._round()
+            except (StoreUnavailable, StoreError) as error:
+                await self._pause(error)
+            else:
+                self._came_back()
+                await self._gather()
+
+    async def drain(self, deadline: float) -> int:
+        """Wait until every change is in Redis, at most until `deadline`; return how many are not.
+
+        `run` must be running. `deadline` is a time of trio's clock.
+        """
+        with trio.move_on_at(deadline):
+            while self._outbox.held:
+                await self._rounds.park()
+        return self._outbox.held
+
+    async def _call(self, call: Callable[[], _Result]) -> _Result:
+        try:
+            return await trio.to_thread.run_sync(call, limiter=self._thread, abandon_on_cancel=True)
+        except trio.Cancelled:
+            self._store.close()
+            raise
+
+    async def _probe(self) -> None:
+        node, read = self.node, [writer.inbox_read for writer in self._writers]
+        probes = await self._call(lambda: self._store.probe(node, read))
+        self._next_probe = self._clock() + PROBE_INTERVAL_S
+        displaced: list[Displaced] = []
+        for writer, probe in zip(self._writers, probes, strict=True):
+            displaced += writer.probed(probe)
+        if displaced:
+            self._verdicts.displaced(displaced)
+
+    async def _round(self) -> None:
+        """Send what every shard has next, if anything, and take the answers."""
+        if any(writer.fenced for writer in self._writers):
+            self._take_new_id()
+        now = self._clock()
+        planned = [(writer, step) for writer in self._writers if (step := writer.next(now)) is not None]
+        steps: list[Step] = [step for _, step in planned]
+        if any(isinstance(step, Batch) and step.opening for step in steps):
+            await self._call(self._store.check_meta)  # a Redis that lost its data lost this too
+        if not steps:
+            return
+        answers = await self._call(lambda: self._store.apply(steps))
+        superseded: list[Superseded] = []
+        failures: list[StoreUnavailable | StoreError] = []
+        for (writer, step), answer in zip(planned, answers, strict=True):
+            if isinstance(answer, Exception):
+                failures.append(answer)
+                continue
+            superseded += writer.accept(step, answer)
+            if isinstance(step, Batch):
+                self._batches += 1
+                self._items += len(step.items)
+        if superseded:
+            self._verdicts.superseded(superseded)
+        self._rounds.unpark_all()
+        if failures:
+            # What waiting may not cure is the one to be heard of.
+            raise next((f for f in failures if isinstance(f, StoreError)), failures[0])
+
+    def _take_new_id(self) -> None:
+        old, self.node = self.node, self._verdicts.new_node_id()
+        _log.warning("declared dead by another node: registering all sessions anew", was=old, node=self.node)
+        for writer in self._writers:
+            writer.rename(self.node)
+
+    async def _gather(self) -> None:
+        """Wait until there is something to send, and a little longer for what comes with it."""
+        now = self._clock()
+        if any(writer.is_eager(now) for writer in self._writers):
+            return
+        due = [at for writer in self._writers if (at := writer.wakes_at(now)) is not None]
+        with trio.move_on_after(max(0.0, min([self._next_probe, *due]) - now)):
+            await self._outbox.wait(1)
+            with trio.move_on_after(GATHER_S):
+                await self._outbox.wait(BATCH_ITEMS)
+
+    async def _pause(self, error: StoreUnavailable | StoreError) -> None:
+        self._retries += 1
+        self._last_error = str(error)
+        if isinstance(error, StoreError):
+            self._errors += 1
+            _log.error("Redis refused", error=str(error), waiting=self._outbox.held)
+        if self._away_since is None:
+            self._away_since = self._clock()
+            if isinstance(error, StoreUnavailable):
+                _log.warning("Redis is away", error=str(error))
+        limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
+        self._failures += 1
+        # Jitter, so that nodes do not come back in step; it protects nothing.
+        await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311
+
+    def _came_back(self) -> None:
+        self._failures = 0
+        if self._away_since is not None:
+            away_s = round(self._clock() - self._away_since, 3)
+            self._away_since = None
+            _log.info("Redis is back", away_s=away_s, waiting=self._outbox.held)
+
+    def statistics(self) -> RelayStatistics:
+        """Return the counters as they are now."""
+        return RelayStatistics(
+            node=self.node,
+            batches=self._batches,
+            items=self._items,
+            retries=self._retries,
+            resyncs=sum(writer.resyncs for writer in self._writers),
+            errors=self._errors,
+            last_error=self._last_error,
+            connected=self._away_since is None,
+            away_since=self._away_since,
+            backlog=self._outbox.held,
+        )

@@ -1,0 +1,47 @@
+"""The order in which a node tells a shard, anew, how things are and what happened meanwhile."""
+
+from collections.abc import Iterable, Iterator
+
+from presence.changes import Change, Op
+from presence.store.batches import Item
+from protocol.constants import Code
+
+
+def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped_from: float) -> list[Item]:
+    """Return what to send after the opening batch, in order.
+
+    First the live sessions as they stood before the waiting changes, then these in order, logins as
+    registrations, and last the live sessions whose login was skipped.
+
+    Args:
+        waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
+        live: registrations of the sessions that live now, when all of `waiting` has happened.
+        lost: whether Redis lost what it had acknowledged, so that an end may have to tell its period whole.
+        skipped_from: earliest `Change.at` that a full outbox skipped, monotonic seconds; infinity if none.
+    """
+    changes = [item for item in waiting if not item.snapshot]
+    arriving = {item.change.session for item in changes if item.change.op is not Op.END}
+    before: list[Item] = []
+    after: list[Item] = []
+    for change in live:
+        if change.session not in arriving:
+            (before if change.at < skipped_from else after).append(Item(change, snapshot=True))
+    return [*before, *_replay(changes, arriving, lost), *after]
+
+
+def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Item]:
+    replayed = []
+    ended_later: set[str] = set()
+    for item in reversed(changes):
+        change = item.change
+        if change.op is not Op.END:
+            replayed.append(Item(change._replace(op=Op.REGISTER)))
+            continue
+        # A replaced session was no longer in the record. Of a user's several sessions the last to end tells
+        # the period: while one of them lived the user was online.
+        forgotten = lost and change.session not in arriving and change.code != Code.REPLACED
+        restores = item.restores or (forgotten and change.uid not in ended_later)
+        replayed.append(Item(change, restores=restores))
+        if forgotten:
+            ended_later.add(change.uid)
+    return reversed(replayed)

@@ -1,0 +1,288 @@
+"""What one node writes to one shard next, and what the answers mean: pure, no I/O, no clock.
+
+The other half of the protocol is `store/scripts/apply.lua`. A *generation* is opened by an empty batch and
+goes on with batches numbered 1, 2, 3 …; one batch is under way at a time and is frozen once it was sent, so
+that sending it again after a lost answer is safe. A refusal, or a probe that finds another state than the
+acknowledged one, begins a *resync*, which is a new generation:
+
+1. Open. The answer says how the counter stood until then, in the same atomic call, and so settles whether
+   the batch under way was applied (then it is done) and whether Redis lost batches that it had acknowledged.
+2. Register the live sessions whose login does not wait here: as it was before the waiting changes.
+3. Replay the waiting changes in order, logins as registrations. If Redis lost data, an end whose login was
+   acknowledged *restores*: the script tells the lost period, online and offline, unless the user is online.
+4. Register the live sessions whose login was skipped by a full outbox.
+5. Retire what older generations still own: ends that were skipped, or that Redis lost.
+
+Order holds per user throughout. During the settle wait only ends, what follows them of the same user, and
+the retirement wait.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from presence.changes import Change, Op
+from presence.outbox import Gap, Outbox
+from presence.resync import plan
+from presence.store.batches import (
+    NO_ENTRY_ID,
+    Batch,
+    Counter,
+    Displaced,
+    Item,
+    Opened,
+    Opening,
+    Probe,
+    Reply,
+    Retirement,
+    Status,
+    Step,
+    Superseded,
+)
+
+BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
+# After a resync began other nodes register first, or the end of a user's one session would be taken for the
+# user's. With nobody else in the shard there is nobody to wait for, and the outbox is to be empty within 5 s.
+SETTLE_S: Final = 10.0
+# A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
+OVERFLOW_PAUSE_S: Final = 1.0
+
+Live = Callable[[int], list[Change]]
+"""Registrations (code 2) of all live sessions of a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """The batch under way when a resync began: whether it was applied is not known yet."""
+
+    counter: Counter
+    items: tuple[Item, ...]
+
+
+class ShardWriter:
+    """The state of one node in one shard.
+
+    Args:
+        shard: the shard.
+        node: the node's id.
+        outbox: where the changes come from.
+        live: see `Live`.
+        alive: whether another node that left its trace in the shard may be at work.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        node: str,
+        outbox: Outbox,
+        live: Live,
+        *,
+        alive: Callable[[str], bool] = lambda _node: True,
+    ) -> None:
+        self.shard = shard
+        self.fenced = False  # until `rename`: nothing is sent
+        self.resyncs = 0
+        self.inbox_read = 0
+        self._node = node
+        self._outbox = outbox
+        self._live = live
+        self._alive = alive
+        self._acknowledged = Counter(node, 0, 0)
+        self._generation = 0  # the highest ever tried or seen
+        self._is_open = False
+        self._replication_id = ""
+        self._floor = NO_ENTRY_ID
+        self._gap: Gap | None = None  # until the opening that carries it is acknowledged
+        self._frozen: Batch | None = None
+        self._pending: _Pending | None = None
+        self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
+        self._held: list[Item] = []  # goes before the sequence, once settled
+        self._held_uids: set[str] = set()
+        self._others: frozenset[str] = frozenset()
+        self._began = -math.inf
+        self._settled_at = -math.inf
+        self._cursor: str | None = None  # of the retirement; None: nothing to retire
+        self._latest_ms = 0
+
+    def is_eager(self, now: float) -> bool:
+        """Whether there is something to send that need not be gathered first."""
+        if self.fenced:
+            return False
+        if not self._is_open or self._frozen or self._sequence or self._must_resync(now):
+            return True
+        return now >= self._settled_at and (bool(self._held) or self._may_retire())
+
+    def wakes_at(self, now: float) -> float | None:
+        """Return when something that waits now becomes due, monotonic seconds."""
+        due = [self._settled_at] if self._held or self._cursor is not None else []
+        if self._outbox.is_skipping(self.shard):
+            due.append(self._began + OVERFLOW_PAUSE_S)
+        return min((at for at in due if at > now), default=None)
+
+    def next(self, now: float) -> Step | None:
+        """Return what to send now, None if nothing. The same again until `accept` had its answer."""
+        if self.fenced:
+            return None
+        if self._frozen is None:
+            if not self._is_open or self._must_resync(now):
+                self._begin(now)
+            elif items := self._gather(now):
+                counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
+                self._frozen = Batch(self.shard, counter, items, now, self._replication_id)
+        if self._frozen is not None:
+            return replace(self._frozen, now=now)
+        if now >= self._settled_at and self._may_retire():
+            return Retirement(
+                self.shard, self._acknowledged, self._replication_id, self._cursor or "0", self._latest_ms
+            )
+        return None
+
+    def accept(self, step: Step, reply: Reply) -> tuple[Superseded, ...]:
+        """Take the answer to what `next` gave; return the sessions that have to go."""
+        self._raise_floor(reply.last_id)
+        if reply.status is not Status.OK:
+            self._refused(reply)
+            return ()
+        if isinstance(step, Retirement):
+            self._cursor = None if reply.cursor == "0" else reply.cursor
+            return ()
+        self._frozen = None
+        self._release(step.items)
+        superseded = reply.superseded
+        if reply.opened is not None:
+            superseded += self._opened(step, reply.opened)
+            self._replication_id = reply.replication_id
+        self._acknowledged = step.counter
+        return superseded
+
+    def probed(self, probe: Probe) -> tuple[Displaced, ...]:
+        """Compare what a probe saw with what was acknowledged; return the displacements not yet known."""
+        self._raise_floor(probe.last_id)
+        self._others = probe.others
+        self._generation = max(self._generation, probe.counter.generation)
+        self.inbox_read = probe.inbox_n
+        if probe.fenced:
+            self._interrupt()
+            self.fenced = True
+        elif self._is_open and (
+            probe.replication_id != self._replication_id or not self._is_known(probe.counter)
+        ):
+            self._interrupt()
+        return probe.inbox
+
+    def rename(self, node: str) -> None:
+        """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
+        self._interrupt()
+        self._node, self.fenced = node, False
+        self._generation = self.inbox_read = 0
+
+    def _is_known(self, counter: Counter) -> bool:
+        # The batch under way may have been applied already.
+        expected = self._acknowledged.n
+        under_way = 1 if self._frozen else 0
+        same = counter.generation == self._acknowledged.generation
+        return same and expected <= counter.n <= expected + under_way
+
+    def _refused(self, reply: Reply) -> None:
+        self._interrupt()
+        self._generation = max(self._generation, reply.generation)
+        self.fenced = reply.status is Status.FENCED
+
+    def _interrupt(self) -> None:
+        """Leave the generation; the batch under way waits for the next opening's answer."""
+        if self._frozen is not None and self._frozen.opening is None:
+            self._pending = _Pending(self._frozen.counter, self._frozen.items)
+        self._frozen, self._is_open, self._cursor = None, False, None
+
+    def _must_resync(self, now: float) -> bool:
+        """Whether changes were skipped and everything before them was written."""
+        waiting = self._held or self._sequence or self._outbox.queued(self.shard)
+        due = now >= self._began + OVERFLOW_PAUSE_S
+        return due and not waiting and self._outbox.is_skipping(self.shard)
+
+    def _begin(self, now: float) -> None:
+        self._interrupt()
+        self._began = now
+        self._generation += 1
+        skipped = self._outbox.begin_resync(self.shard)
+        if skipped is not None:
+            self._gap = self._gap.merged(skipped) if self._gap else skipped
+        counter = Counter(self._node, self._generation, 1)
+        opening = Opening(self._acknowledged.node, self._floor, self._gap)
+        self._frozen = Batch(self.shard, counter, (), now, opening=opening)
+
+    def _opened(self, step: Batch, opened: Opened) -> tuple[Superseded, ...]:
+        """Plan the resync: all of it from one moment's queue and sessions."""
+        known, previous = self._acknowledged, opened.previous
+        others = (self._others | opened.others) - {self._node, known.node}
+        first = known.generation == 0
+        if not first:
+            self.resyncs += 1
+            if any(self._alive(other) for other in others):
+                self._settled_at = self._began + SETTLE_S
+        pending, superseded = self._settle_pending(opened)
+        waiting = [*pending, *self._held, *self._sequence]
+        waiting += map(Item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
+        skipped = self._gap
+        sequence = plan(
+            waiting,
+            self._live(self.shard),
+            lost=(previous.generation, previous.n) < (known.generation, known.n),
+            skipped_from=skipped.from_at if skipped else math.inf,
+        )
+        self._sequence, self._held, self._held_uids = deque(sequence), [], set()
+        self._gap, self._is_open = None, True
+        self._latest_ms = skipped.to_ms if skipped else 0
+        self._cursor = "0" if step.counter.generation > 1 else None
+        return superseded
+
+    def _settle_pending(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
+        """Return what of the batch under way is still to be sent, and the answer it got if it was applied."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return (), ()
+        if pending.counter == opened.previous:
+            self._release(pending.items)
+            return (), opened.superseded
+        return pending.items, ()
+
+    def _gather(self, now: float) -> tuple[Item, ...]:
+        """Return the items of the next batch, in order for each user."""
+        settled = now >= self._settled_at
+        if settled and self._held:
+            self._sequence.extendleft(reversed(self._held))
+            self._held, self._held_uids = [], set()
+        items: list[Item] = []
+        while len(items) < BATCH_ITEMS:
+            if not self._sequence:
+                if settled and self._may_retire():
+                    break  # what comes next happened after the retirement was due
+                self._sequence.extend(map(Item, self._outbox.take(self.shard, BATCH_ITEMS - len(items))))
+                if not self._sequence:
+                    break
+            item = self._sequence.popleft()
+            uid = item.change.uid
+            if not settled and (item.change.op is Op.END or uid in self._held_uids):
+                self._held.append(item)
+                self._held_uids.add(uid)
+            else:
+                items.append(item)
+        return tuple(items)
+
+    def _may_retire(self) -> bool:
+        # While changes are skipped the live sessions are not what they will be when these are made good.
+        waiting = self._held or self._sequence or self._outbox.is_skipping(self.shard)
+        return self._cursor is not None and not waiting
+
+    def _release(self, items: Iterable[Item]) -> None:
+        self._outbox.release(sum(not item.snapshot for item in items))
+
+    def _raise_floor(self, entry_id: str) -> None:
+        if entry_id:
+            self._floor = max(self._floor, entry_id, key=_id_order)
+
+
+def _id_order(entry_id: str) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split("-")))

@@ -1,0 +1,136 @@
+-- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
+--
+-- KEYS and ARGV 1-9: see prelude.lua. ARGV
+--   10 n, the batch's number in its generation, from 1
+--   11 items, MessagePack: [[op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms,
+--      idle_timeout_ms, restores]...], op one of login, register, end
+--   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: changes
+--      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
+--      that the caller had in its generation before this one
+-- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
+--   {status = "ok", last_id, superseded = [[uid, device, session]...]}, and of an opening batch `others` (ids of
+--   nodes at work here) and `previous` = [generation, n, superseded of that n] of `before`, as it stood until now.
+--
+-- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
+-- generation), gap (a number is missing). A number that was applied gets its reply again and changes nothing.
+
+local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
+local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
+local INBOX_LIMIT = 50         -- a node that misses more finds out by comparing
+
+local n = tonumber(ARGV[10])
+local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
+
+local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
+local present_generation, last_n = tonumber(counter[1] or 0), tonumber(counter[2] or 0)
+
+if ARGV[3] ~= history and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
+if counter[4] then return refuse('fenced', present_generation) end
+local opens = opening and generation > present_generation
+if not opens and generation ~= present_generation then return refuse('unknown', present_generation) end
+if opens then last_n = 0 end
+if n <= last_n then return {counter[3], history} end
+if n > last_n + 1 then return refuse('gap', present_generation) end
+
+local superseded = {}
+
+local function numbers(id)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+-- Entry ids go on above the highest that the node has seen, whatever this server's clock and memory say.
+local function raise_floor(floor)
+  local ms, seq = numbers(floor)
+  local last_ms, last_seq = numbers(last_id())
+  if ms > last_ms or (ms == last_ms and seq > last_seq) then
+    redis.call('XDEL', events_key, redis.call('XADD', events_key, floor, 'v', 1, 'type', 'floor'))
+  end
+end
+
+local function open_generation()
+  local before = redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply')
+  redis.call('SADD', members_key, node)
+  redis.call('HSET', node_key, 'gen', generation)
+  raise_floor(opening.floor)
+  if opening.dropped > 0 then
+    highest_id = redis.call('XADD', events_key, 'MAXLEN', '~', ARGV[8], '*', 'v', 1, 'type', 'gap',
+      'node', node, 'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
+  end
+  return {tonumber(before[1] or 0), tonumber(before[2] or 0), before[3] and cmsgpack.unpack(before[3]).superseded or {}}
+end
+
+-- Tells the owner of a session that another node's login took its place: numbered in its inbox, which its
+-- probe reads, and on its control channel, which only hastens.
+local function tell_owner(uid, device, present, age_ms)
+  local key = node_prefix .. present.node
+  local unsure = now_ms - present.login_ms < UNSURE_LOGIN_MS
+    or present.arrived_ms - present.login_ms > UNSURE_LOGIN_MS or age_ms > UNSURE_LOGIN_MS
+  local number = redis.call('HINCRBY', key, 'inbox_n', 1)
+  local ok, inbox = pcall(cjson.decode, redis.call('HGET', key, 'inbox') or '[]')
+  if not ok or type(inbox) ~= 'table' then inbox = {} end
+  local entry = {n = number, type = 'displaced', uid = uid, device = device, session = present.session,
+    by = node, return_allowed = unsure}
+  inbox[#inbox + 1] = entry
+  if #inbox > INBOX_LIMIT then table.remove(inbox, 1) end
+  redis.call('HSET', key, 'inbox', cjson.encode(inbox))
+  redis.call('PUBLISH', ARGV[7] .. present.node, cjson.encode(entry))
+end
+
+-- Whether `present`, another session of the same (uid, device), goes before the one that arrives. A node's own
+-- older session never does (its outbox is in order), nor does one of a fenced node.
+local function yields_to(present, op, login_ms, age_ms)
+  if present.node == node or is_fenced(present.node) then return false end
+  return op == 'register' or (age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)
+end
+
+local function arrive(op, uid, device, session, code, reason, at_ms, _, age_ms, idle_timeout_ms)
+  local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
+    arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
+  if present and present.session == session then
+    entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
+  elseif present and yields_to(present, op, login_ms, age_ms) then
+    superseded[#superseded + 1] = {uid, device, session}
+    return
+  end
+  if present and present.node ~= node then
+    redis.call('HDEL', node_prefix .. present.node, field)
+    if present.session ~= session and not is_fenced(present.node) then
+      tell_owner(uid, device, present, age_ms)
+    end
+  end
+  record = record or go_online(uid, device, session, code, reason, at_ms)
+  record.sessions[device] = entry
+  write_record(uid, record)
+  redis.call('HSET', node_key, field, string.format('%.0f %s', generation, session))
+end
+
+local function finish(_, uid, device, session, code, reason, at_ms, last_seen_ms, _, _, restores)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  if present and present.session == session then
+    depart(record, uid, device, code, reason, at_ms, last_seen_ms)
+  elseif restores and not record then
+    -- Redis lost the period that ends here: it is told whole, and leaves nothing behind.
+    local since_ms = math.min(last_seen_ms, at_ms)
+    record = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
+    go_offline(record, uid, device, session, code, reason, at_ms, last_seen_ms)
+  end
+end
+
+local previous = opens and open_generation()
+local items = cmsgpack.unpack(ARGV[11])
+for _, item in ipairs(items) do
+  local perform = item[1] == 'end' and finish or arrive
+  perform(unpack(item))
+end
+trim_seen(16 + 2 * #items)
+
+local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
+if opens then reply.others, reply.previous = others(), previous end
+local packed = cmsgpack.pack(reply)
+redis.call('HSET', node_key, 'n', n, 'reply', packed)
+return {packed, history}

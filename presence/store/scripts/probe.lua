@@ -1,0 +1,21 @@
+-- How one shard stands to one node. Writes nothing.
+--
+-- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 1 and 4 are looked at). ARGV
+--   10 the inbox number up to which the node has read
+-- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, others = ids of
+--   the other nodes at work here, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
+--   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
+
+local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inbox_n')
+local inbox_n, after = tonumber(counter[5] or 0), tonumber(ARGV[10])
+if inbox_n < after then after = 0 end
+
+local unread = {}
+if inbox_n > after and counter[4] then
+  for _, entry in ipairs(cjson.decode(counter[4])) do
+    if entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
+  end
+end
+
+return {cmsgpack.pack({fenced = counter[3] and true or false, generation = tonumber(counter[1] or 0),
+  n = tonumber(counter[2] or 0), last_id = last_id(), others = others(), inbox_n = inbox_n, inbox = unread}), history}
