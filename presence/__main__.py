@@ -1,0 +1,7 @@
+"""``python -m presence``."""
+
+import sys
+
+from presence.cli import main
+
+sys.exit(main())
