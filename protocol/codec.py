@@ -81,7 +81,7 @@ def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes
         del elements[2 if packet.id is not None else 1 :]
     try:
         body: bytes = msgpack.packb(elements)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EncodeError(f"kind {packet.kind} cannot be packed: {error}") from error
     if len(body) > limit_bytes:
         raise EncodeError(f"kind {packet.kind}: {len(body)} bytes are over the limit of {limit_bytes} bytes")

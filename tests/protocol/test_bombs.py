@@ -58,6 +58,9 @@ def test_container_bombs_take_memory_in_proportion_to_the_frame(bomb: bytes) -> 
     assert peak < 32 * 1024
 
 
+@pytest.mark.skipif(
+    msgpack.Unpacker.__module__ == "msgpack.fallback", reason="msgpack's pure Python does not allocate ahead"
+)
 def test_control_the_bomb_works_without_the_walk() -> None:
     peak = _peak_bytes(msgpack.unpackb, NESTED_CLAIMS)
     print(f"frame {len(NESTED_CLAIMS)} bytes, peak {peak} bytes")
