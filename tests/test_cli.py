@@ -314,8 +314,8 @@ def test_status_looks_into_the_shards_that_the_server_stored(
     redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.hset("presence:meta", "shards", 16)
-    client.zadd("presence:{0}:seen", {"bob": 1_700_000_000_000})  # CRC-32 of bob, modulo 16
-    main(["status", "bob", "--redis", redis_server.url])
+    client.zadd("presence:{3}:seen", {"carol": 1_700_000_000_000})  # CRC-32 of carol, modulo 16
+    main(["status", "carol", "--redis", redis_server.url])
     assert "last seen 2023" in capsys.readouterr().out
 
 
