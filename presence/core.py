@@ -1,0 +1,289 @@
+"""The synchronous heart: it performs what the pure parts decide.
+
+Transports hand it bytes and lost connections, the ticker hands it ticks; it keeps registry and wheel in
+step, appends every change to the outbox in order, and tells transports whom to hang up. No method waits,
+so each is atomic and none needs a lock.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import protocol
+from presence.changes import Change
+from presence.clock import Clock
+from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
+from presence.session import Outcome, SessionProtocol
+from presence.ticker import StallGuard, Ticks
+from presence.wheel import TimingWheel
+from protocol import Code
+
+SLICE = 256  # sessions that end without a turn for others: a few milliseconds
+_REPLACED = protocol.encode(protocol.goodbye(Code.REPLACED))
+_IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
+
+
+class Sink(Protocol):
+    """Where changes go: the outbox."""
+
+    def append(self, change: Change) -> None:
+        """Take one change; never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatistics:
+    """Counters since the start, and sessions now."""
+
+    sessions: int
+    logins: int
+    taken_over: int
+    returned_in_grace: int
+    beats: int
+    frames: int
+    refused: dict[str, int]
+    ended: dict[str, int]
+    saved_by_a_last_look: int
+
+
+class Core:
+    """Sessions and their deadlines.
+
+    Args:
+        registry: who is here.
+        rules: what a connection may do next.
+        outbox: where changes go.
+        ticks: time to slots.
+        guard: told whenever connections were read.
+        clock: monotonic time.
+        idle_timeout: T of a session that asked for nothing else, seconds.
+        disconnect_grace: seconds that a lost connection's session lives on; 0: none.
+        max_idle_timeout: seconds; sizes the ring.
+        look: whether connections are read once more before their sessions end; tests switch it off.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        rules: SessionProtocol,
+        outbox: Sink,
+        ticks: Ticks,
+        guard: StallGuard,
+        clock: Clock,
+        *,
+        idle_timeout: float,
+        disconnect_grace: float,
+        max_idle_timeout: float,
+        look: bool = True,
+    ) -> None:
+        self._registry = registry
+        self._rules = rules
+        self._outbox = outbox
+        self._ticks = ticks
+        self._guard = guard
+        self._clock = clock
+        self._idle_timeout = idle_timeout
+        self._grace = disconnect_grace
+        self._look = look
+        reach = int(max(idle_timeout, max_idle_timeout) / ticks.slot_s) + 2
+        self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, ticks.begun(clock.now()))
+        self._slice: list[Session] = []
+        self._stale: set[Session] = set()
+        self.awaits_readers = False
+        self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
+        self._refused: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
+
+    # What transports call
+
+    def opened(self, link: Link, handle: Any) -> Guest:
+        """A connection was accepted."""
+        return Guest(link, handle)
+
+    def received(self, peer: Peer, data: bytes) -> Outcome:
+        """Bytes were read; the caller sends the reply and, with an end code, hangs up."""
+        now = self._clock.now()
+        outcome = self._rules.receive(peer, data, now)
+        self._frames += outcome.frames
+        after = outcome.peer
+        if isinstance(after, Session):
+            if after is not peer:
+                self._enter(after, outcome)
+            elif outcome.frames and after in self._registry:
+                after.last_seen = now
+                self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
+        if outcome.end_code is not None:
+            if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
+                _count(self._refused, outcome.end_code)
+            self.closed(after, outcome.end_code)
+        return outcome
+
+    def _enter(self, session: Session, outcome: Outcome) -> None:
+        """A login: the wheel, Redis and whoever it takes the place of come to know."""
+        self._logins += 1
+        self._wheel.touch(session.key, self._ticks.at_or_after(session.last_seen + session.idle_timeout))
+        if outcome.change is not None:
+            self._outbox.append(outcome.change)
+        if (old := outcome.displaced) is None:
+            return
+        self._stale.discard(old)
+        if old.link is None:
+            self._returned += 1
+        else:
+            self._taken_over += 1
+            self._part(old, _REPLACED)
+
+    def beats(self, sessions: Iterable[Session]) -> None:
+        """Each of these sent exactly one keepalive; called after the whole batch was read.
+
+        The time is taken here, after the reads: a time taken before them could end a session early whose
+        packet arrived while the batch was being read.
+        """
+        now = self._clock.now()
+        self._guard.alive(now)
+        usual = self._idle_timeout
+        keys = []
+        for session in sessions:
+            session.last_seen = now
+            if session.idle_timeout == usual:
+                keys.append(session.key)
+            else:
+                self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+                self._beats += 1
+        if keys:
+            self._beats += len(keys)
+            self._wheel.touch_all(keys, self._ticks.at_or_after(now + usual))
+
+    def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
+        """The connection is gone, or about to be hung up by its transport, for the reason `code`.
+
+        A client that may come back has its grace; for reasons that forbid a return the session ends at once.
+        """
+        if not isinstance(peer, Session) or peer.link is None:
+            return
+        peer.link = peer.handle = None
+        if peer not in self._registry:
+            return
+        now = self._clock.now()
+        if not code.reconnect or not self._grace:
+            self._end(peer, code, now)
+            return
+        peer.end_code = code
+        idle_deadline = self._wheel.tick_of(peer.key)
+        if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
+            self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + self._grace)))
+
+    def note_refusal(self, code: Code) -> None:
+        """A transport refused a connection by itself."""
+        _count(self._refused, code)
+
+    # What the ticker calls
+
+    def take_due(self, tick: int) -> bool:
+        """Take a slice of what is due; its connections are read before anybody's session ends."""
+        keys = self._wheel.expire(tick, SLICE)
+        self.awaits_readers = False
+        self._slice = [session for key in keys if (session := self._registry.get(key)) is not None]
+        if self._look:
+            for session in self._slice:
+                if session.link is not None and not session.link.look(session.handle):
+                    self.awaits_readers = True
+        return bool(keys)
+
+    def end_silent(self, now: float) -> int:
+        """End those of the slice that nothing was heard of: a touch puts a key back into the wheel."""
+        ended = 0
+        for session in self._slice:
+            if session not in self._registry:
+                continue
+            if session.key in self._wheel:
+                self._saved += 1
+                continue
+            self._end(session, session.end_code, now)
+            if session.link is not None:
+                self._part(session, _IDLE)
+            ended += 1
+        self._slice = []
+        return ended
+
+    def ticked(self, now: float) -> None:
+        """Register those that were too silent to be registered, and have been heard since."""
+        for session in list(self._stale):
+            if session not in self._registry:
+                self._stale.discard(session)
+            elif now - session.last_seen <= session.idle_timeout:
+                self._stale.discard(session)
+                self._outbox.append(self._registry.registration(session, now))
+
+    # What the relay and the server call
+
+    def registrations(self, wanted: Callable[[str], bool]) -> list[Change]:
+        """Return registrations of the live sessions whose uid is `wanted`.
+
+        Sessions not heard within their time-out are not vouched for; they register with their next packet.
+        """
+        now = self._clock.now()
+        changes = []
+        for session in self._registry:
+            if wanted(session.uid):
+                if now - session.last_seen <= session.idle_timeout:
+                    changes.append(self._registry.registration(session, now))
+                else:
+                    self._stale.add(session)
+        return changes
+
+    def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
+        """Give up a session that another node has taken over; Redis knows already."""
+        session = self._registry.get(key)
+        if session is None or self._registry.session_id(session) != session_id:
+            return False
+        self._registry.displace(session)
+        self._wheel.forget(key)
+        self._stale.discard(session)
+        self._taken_over += 1
+        if session.link is not None:
+            self._part(session, protocol.encode(protocol.goodbye(code)))
+        return True
+
+    def farewell(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
+        """Hang up on sessions without ending them: this server stops, and they have time to come back."""
+        for session in sessions:
+            if session.link is not None:
+                self._part(session, goodbye())
+
+    @property
+    def sessions(self) -> Registry:
+        """The registry, to be read."""
+        return self._registry
+
+    def statistics(self) -> CoreStatistics:
+        """Return the counters."""
+        return CoreStatistics(
+            len(self._registry),
+            self._logins,
+            self._taken_over,
+            self._returned,
+            self._beats,
+            self._frames,
+            dict(self._refused),
+            dict(self._ended),
+            self._saved,
+        )
+
+    def _end(self, session: Session, code: Code, now: float) -> None:
+        change = self._registry.end(session, code, now)
+        if change is not None:
+            self._wheel.forget(session.key)
+            self._stale.discard(session)
+            _count(self._ended, code)
+            self._outbox.append(change)
+
+    def _part(self, session: Session, farewell: bytes) -> None:
+        """Let a session's connection go with a last packet."""
+        link, handle = session.link, session.handle
+        session.link = session.handle = None
+        if link is not None:
+            link.hang_up(handle, farewell)
+
+
+def _count(counters: dict[str, int], code: Code) -> None:
+    counters[code.reason] = counters.get(code.reason, 0) + 1

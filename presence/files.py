@@ -1,0 +1,36 @@
+"""How many connections the file limit allows."""
+
+import resource
+
+RESERVE_SHARE = 20  # one in so many descriptors is kept for Redis, logs, listeners and what a library opens
+RESERVE_MIN = 64
+RESERVE_MAX = 1000
+
+
+class FileLimitError(Exception):
+    """The process may not open as many files as the settings need."""
+
+
+def claim(max_connections: int) -> int:
+    """Raise the file limit as far as allowed; return how many connections fit.
+
+    Args:
+        max_connections: what was asked for; 0 takes what fits.
+
+    Raises:
+        FileLimitError: what was asked for does not fit, or nothing does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, 1_048_576)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    fit = hard - min(RESERVE_MAX, max(RESERVE_MIN, hard // RESERVE_SHARE))
+    if fit < 1:
+        raise FileLimitError(f"the file limit (ulimit -n) is {hard}: too low to serve any connection")
+    if max_connections > fit:
+        raise FileLimitError(
+            f"max_connections: {max_connections} do not fit below the file limit of {hard} (ulimit -n), "
+            f"of which {hard - fit} are reserved; at most {fit} do"
+        )
+    return max_connections or fit

@@ -1,0 +1,188 @@
+"""Who is here: guests, sessions, and the registry of sessions by (uid, device).
+
+A change of the registry returns what it causes and performs nothing. Only the owner acts: whatever ends
+a session must hold that very session, so a late close of a replaced connection finds nothing to end.
+
+The records are small on purpose, for there is one per connection and 100,000 on a machine: slots, a uid
+that serves as the wheel's key too, and a session id that is a number until somebody asks for its text.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from presence.changes import Change, Op
+from presence.clock import Clock
+from protocol import Code
+
+SessionKey: TypeAlias = str | tuple[str, str]
+"""The uid itself for a user's default device, (uid, device) otherwise."""
+
+
+class Link(Protocol):
+    """What the core may ask of a transport about one of its connections, none of it waiting."""
+
+    def hang_up(self, handle: Any, farewell: bytes) -> None:
+        """Send `farewell`, end the sending side, drain for a bounded time, close."""
+
+    def look(self, handle: Any) -> bool:
+        """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
+
+    def unread_s(self, handle: Any) -> float:
+        """Return for how many seconds the bytes that were read last had lain unread."""
+
+
+class Guest:
+    """A connection that has not logged in.
+
+    Attributes:
+        link: the transport of the connection.
+        handle: what the transport knows the connection by.
+        partial: the bytes of an unfinished frame. Never None, which is a session's sign that nothing is
+            unfinished: so the fast path needs one test to know both.
+    """
+
+    __slots__ = ("handle", "link", "partial")
+
+    def __init__(self, link: Link, handle: Any) -> None:
+        self.link = link
+        self.handle = handle
+        self.partial: bytes | None = b""
+
+
+class Session:
+    """A logged-in connection, or one that was lost and still has its grace.
+
+    Attributes:
+        link, handle: as a guest's; `link` is None from the moment when the connection is gone.
+        partial: the bytes of an unfinished frame, None without one.
+        key: the session's key in registry and wheel.
+        number: counts the logins of this process; the session's id is made of it.
+        idle_timeout: seconds of silence after which this session ends.
+        login_at: monotonic time at which its login arrived.
+        last_seen: monotonic time at which its last valid frame was read.
+        end_code: the reason that its end will have once its time is up.
+    """
+
+    __slots__ = (
+        "end_code",
+        "handle",
+        "idle_timeout",
+        "key",
+        "last_seen",
+        "link",
+        "login_at",
+        "number",
+        "partial",
+    )
+
+    def __init__(self, guest: Guest, key: SessionKey, number: int, idle_timeout: float, now: float) -> None:
+        self.link: Link | None = guest.link
+        self.handle: Any = guest.handle
+        self.partial: bytes | None = None
+        self.key = key
+        self.number = number
+        self.idle_timeout = idle_timeout
+        self.login_at = now
+        self.last_seen = now
+        self.end_code = Code.IDLE_TIMEOUT
+
+    @property
+    def uid(self) -> str:
+        """The user."""
+        return self.key if isinstance(self.key, str) else self.key[0]
+
+    @property
+    def device(self) -> str:
+        """The user's device; the default one is ``""``."""
+        return "" if isinstance(self.key, str) else self.key[1]
+
+
+Peer: TypeAlias = Guest | Session
+
+
+class Joined(NamedTuple):
+    """What a login causes: the session, the one that it takes the place of, the change for Redis."""
+
+    session: Session
+    displaced: Session | None
+    change: Change
+
+
+class Registry:
+    """All live sessions of this process, those in their grace included.
+
+    Args:
+        boot_id: unique to this run of the process; what its session ids begin with.
+        clock: names moments in Unix milliseconds.
+    """
+
+    def __init__(self, boot_id: str, clock: Clock) -> None:
+        self._boot_id = boot_id
+        self._clock = clock
+        self._sessions: dict[SessionKey, Session] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def __contains__(self, session: Session) -> bool:
+        return self._sessions.get(session.key) is session
+
+    def get(self, key: SessionKey) -> Session | None:
+        """Return the live session of `key`, if there is one."""
+        return self._sessions.get(key)
+
+    def session_id(self, session: Session) -> str:
+        """Return the id of a session: unique over all nodes and restarts."""
+        return f"{self._boot_id}-{session.number:x}"
+
+    def login(self, guest: Guest, key: SessionKey, idle_timeout: float, arrived: float, now: float) -> Joined:
+        """Make the guest a session, in place of the same device's older one.
+
+        Args:
+            guest: the connection that logs in.
+            key: which user and device it is.
+            idle_timeout: seconds, within the limits already.
+            arrived: when the login arrived; `now` if it was read at once.
+            now: the moment of the decision.
+        """
+        self._numbers += 1
+        session = Session(guest, key, self._numbers, idle_timeout, now)
+        session.login_at = arrived
+        displaced = self._sessions.get(key)
+        self._sessions[key] = session
+        return Joined(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
+
+    def end(self, session: Session, code: Code, now: float) -> Change | None:
+        """Remove `session`; None if it does not live any more (it was replaced, or ended before)."""
+        if session not in self:
+            return None
+        del self._sessions[session.key]
+        return self._change(Op.END, session, code, now, now)
+
+    def displace(self, session: Session) -> bool:
+        """Remove `session` without a change: another node has taken it over, and Redis knows."""
+        if session not in self:
+            return False
+        del self._sessions[session.key]
+        return True
+
+    def registration(self, session: Session, now: float) -> Change:
+        """Return the change that registers a live session anew."""
+        return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)
+
+    def _change(self, op: Op, session: Session, code: Code, at: float, now: float) -> Change:
+        return Change(
+            op,
+            session.uid,
+            session.device,
+            self.session_id(session),
+            int(code),
+            at,
+            self._clock.decided_ms(now),
+            self._clock.seen_ms(session.last_seen),
+            round(session.idle_timeout * 1000),
+        )

@@ -1,0 +1,283 @@
+"""The server, wired: the only file that knows everybody.
+
+Start: Redis first (a server that cannot tell anybody of what it sees is of no use), then the tick, the
+relay and the listeners. Stop: accepting ends and the tick stops, every client is told goodbye with its
+own time to return, connections drain, and the outbox has what is left of the time. Nothing is declared
+about the users: their records wait for them, for they have the lease and T to come back.
+"""
+
+import gc
+import random
+import secrets
+import select
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
+from itertools import islice
+
+import structlog
+import trio
+
+import protocol
+from presence import files
+from presence.changes import Change
+from presence.clock import Clock
+from presence.config import Settings
+from presence.core import Core
+from presence.logs import LogWriter
+from presence.outbox import Outbox
+from presence.registry import Registry, SessionKey
+from presence.relay import Relay, Verdicts
+from presence.session import SessionProtocol
+from presence.store.batches import Displaced, StoreError, StoreMismatch, StoreUnavailable, Superseded
+from presence.store.client import redacted
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticker, Ticks
+from presence.transports import tcp
+from presence.transports.epoll import EpollTransport
+from presence.transports.limits import DRAIN_S, Limits
+from presence.transports.stream import StreamTransport
+from protocol import Code
+
+log = structlog.get_logger("presence.server")
+
+REPORT_INTERVAL_S = 60.0
+GOODBYES_A_TURN = 256
+RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping server are asked to return
+RETURNS_PER_S = 2000  # and the rate that longer ones are made for
+OUTBOX_MIN_ITEMS = 100_000
+STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
+START_PATIENCE_S = 7.0  # a Redis that loads its data is waited for; the answer is due within 10 s
+
+
+class Server:
+    """One worker: transports, core, ticker and relay.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is; `settings.redis`, or the embedded server's.
+        max_connections: connections at once.
+        clock: monotonic time.
+    """
+
+    def __init__(self, settings: Settings, redis_url: str, max_connections: int, clock: Clock) -> None:
+        self._settings = settings
+        self._redis_url = redis_url
+        self._max_connections = max_connections
+        self._clock = clock
+        self.keys = Keys(settings.prefix, settings.shards)
+        now = clock.now()
+        ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
+        guard = StallGuard(settings.tick, settings.idle_timeout, now)
+        self.outbox = Outbox(
+            self.keys.shard,
+            settings.shards,
+            max_items=settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections),
+        )
+        boot_id = secrets.token_hex(6)
+        registry = Registry(boot_id, clock)
+        self.core = Core(
+            registry,
+            SessionProtocol(registry, clock, settings.clamp_idle_timeout, settings.login_timeout),
+            self.outbox,
+            ticks,
+            guard,
+            clock,
+            idle_timeout=settings.idle_timeout,
+            disconnect_grace=settings.disconnect_grace,
+            max_idle_timeout=settings.max_idle_timeout,
+            look=settings.stall_guard,
+        )
+        self.ticker = Ticker(self.core, ticks, guard, clock, credit=settings.stall_guard)
+        self.relay = Relay(
+            self.outbox,
+            RedisStore(
+                redis_url,
+                Shape(
+                    self.keys,
+                    maxlen=settings.stream_maxlen,
+                    seen_retention_ms=settings.seen_retention_days * 86_400_000,
+                ),
+            ),
+            node=f"node-{boot_id}",
+            live=self._live,
+            verdicts=Verdicts(self._superseded, self._displaced, lambda: f"node-{secrets.token_hex(6)}"),
+            clock=clock.now,
+        )
+        self._limits = Limits(
+            settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout, max_connections
+        )
+        self._serving: trio.CancelScope | None = None
+        self._ticking = trio.CancelScope()
+        self._transport: EpollTransport | StreamTransport | None = None
+        self.stopped = False
+
+    async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; tells the address once connections are accepted and Redis was reached.
+
+        Raises:
+            StoreUnavailable, StoreMismatch, StoreError: the first contact with Redis failed.
+            OSError: the address cannot be listened on.
+        """
+        await self._first_contact()
+        listeners = tcp.open_listeners(self._settings.host, self._settings.port)
+        host, port = listeners[0].getsockname()[:2]
+        async with trio.open_nursery() as nursery:
+            self._serving = nursery.cancel_scope
+            nursery.start_soon(self.relay.run)
+            nursery.start_soon(self._report)
+            nursery.start_soon(self._tick)
+            self._start_transport(nursery, listeners)
+            log.info("serving", host=host, port=port, node=self.relay.node)
+            task_status.started((host, port))
+
+    async def stop(self) -> int:
+        """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
+        deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
+        self._ticking.cancel()  # from here on silence is nobody's fault but ours
+        if self._transport is not None:
+            self._transport.stop_accepting()
+            with trio.move_on_at(deadline):
+                await self._say_goodbye()
+                with trio.move_on_after(DRAIN_S + 0.2):
+                    while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
+                        await trio.sleep(0.02)
+        left = 0
+        if self._serving is not None:
+            left = await self.relay.drain(deadline)
+            self._serving.cancel()
+        self.stopped = True
+        return left
+
+    def report(self) -> dict[str, object]:
+        """Return all figures, for the log."""
+        ticker = self.ticker.statistics()
+        return {
+            "core": asdict(self.core.statistics()),
+            "transport": asdict(self._transport.statistics()) if self._transport else {},
+            "ticker": asdict(ticker),
+            "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
+            "outbox": asdict(self.outbox.statistics()),
+            "relay": asdict(self.relay.statistics()),
+        }
+
+    async def _tick(self) -> None:
+        with self._ticking:
+            await self.ticker.run()
+
+    async def _first_contact(self) -> None:
+        give_up = trio.current_time() + START_PATIENCE_S
+        while True:
+            try:
+                await self.relay.start()
+            except StoreUnavailable:
+                if trio.current_time() > give_up:
+                    raise
+                await trio.sleep(0.25)
+            else:
+                return
+
+    def _start_transport(self, nursery: trio.Nursery, listeners: list[socket.socket]) -> None:
+        """Plain TCP over epoll; where the system has none, over streams."""
+        if hasattr(select, "epoll"):
+            window_s = self._settings.batch_window_ms / 1000
+            epoll = EpollTransport(self.core, listeners, self._limits, window_s, self._clock)
+            self._transport = epoll
+            nursery.start_soon(epoll.run)
+        else:
+            streams = StreamTransport(self.core, self._limits, self._clock)
+            self._transport = streams
+            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
+            nursery.start_soon(streams.run, sockets)
+
+    async def _say_goodbye(self) -> None:
+        sessions = list(self.core.sessions)
+        spread_s = max(RETURN_SPREAD_S, len(sessions) / RETURNS_PER_S)
+
+        def goodbye() -> bytes:
+            retry_after = round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, protects nothing
+            return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=retry_after))
+
+        remaining = iter(sessions)
+        while turn := list(islice(remaining, GOODBYES_A_TURN)):
+            self.core.farewell(turn, goodbye)
+            await trio.lowlevel.checkpoint()
+
+    async def _report(self) -> None:
+        while True:
+            await trio.sleep(REPORT_INTERVAL_S)
+            log.info("statistics", **self.report())
+
+    # What Redis decided
+
+    def _live(self, shard: int) -> list[Change]:
+        return self.core.registrations(lambda uid: self.keys.shard(uid) == shard)
+
+    def _superseded(self, sessions: Iterable[Superseded]) -> None:
+        for each in sessions:
+            self.core.displace(_key(each.uid, each.device), each.session)
+
+    def _displaced(self, sessions: Iterable[Displaced]) -> None:
+        for each in sessions:
+            code = Code.CLOSED if each.return_allowed else Code.REPLACED
+            self.core.displace(_key(each.uid, each.device), each.session, code)
+
+
+def _key(uid: str, device: str) -> SessionKey:
+    return (uid, device) if device else uid
+
+
+def run(settings: Settings, redis_url: str, writer: LogWriter) -> int:
+    """Run the server until a signal comes; return the exit status.
+
+    SIGTERM and SIGINT drain; a second one ends at once. Prints ``ready HOST:PORT`` through `writer`.
+    """
+    try:
+        max_connections = files.claim(settings.max_connections)
+    except files.FileLimitError as error:
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+        return 2
+    log.info("file limit claimed", max_connections=max_connections)
+    gc.collect()
+    gc.freeze()  # what was loaded so far lives for ever: no collection need look at it again
+    gc.set_threshold(50_000, 20, 50)  # a full collection walks every session
+    return trio.run(_run, settings, redis_url, max_connections, writer)
+
+
+async def _run(settings: Settings, redis_url: str, max_connections: int, writer: LogWriter) -> int:
+    server = Server(settings, redis_url, max_connections, Clock())
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_on_signals, signals, server, nursery.cancel_scope)
+            try:
+                host, port = await nursery.start(server.serve)
+            except (StoreUnavailable, StoreMismatch, StoreError) as error:
+                log.error("cannot start", redis=redacted(redis_url), error=str(error))  # noqa: TRY400
+                nursery.cancel_scope.cancel()
+            except OSError as error:
+                where = f"{settings.host}:{settings.port}"
+                log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400
+                nursery.cancel_scope.cancel()
+            else:
+                writer.raw_line(f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}")
+    return 0 if server.stopped else 1
+
+
+async def _end_on_signals(signals: AsyncIterator[int], server: Server, everything: trio.CancelScope) -> None:
+    """Drain at the first signal, end at once at the second."""
+    await anext(signals)
+    async with trio.open_nursery() as nursery:
+
+        async def end_at_once() -> None:
+            await anext(signals)
+            log.warning("ended by a second signal", left_in_outbox=server.outbox.held)
+            everything.cancel()
+
+        nursery.start_soon(end_at_once)
+        log.info("stopping", sessions=len(server.core.sessions))
+        left = await server.stop()
+        (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
+        everything.cancel()

@@ -1,0 +1,166 @@
+"""What one connection may do next: bytes in, an outcome out; no I/O and no clock of its own.
+
+A connection is a `Guest` until its login, then the `Session` that the login made. What follows a hang-up
+is the transport's business: it drains and closes. The reactions are the table in `protocol/states.py`.
+"""
+
+from collections.abc import Callable
+
+import protocol
+from presence.changes import Change
+from presence.clock import Clock
+from presence.registry import Guest, Peer, Registry, Session, SessionKey
+from protocol import Code, Kind, Packet, ProtocolError
+
+KEEPALIVE_SHARE = 0.4  # of the idle time-out: two beats can be lost before the third would be late
+_KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
+_LATER = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH, Kind.UPDATE})
+
+
+class Outcome:
+    """What some bytes of one connection caused, for the shell to perform.
+
+    Attributes:
+        peer: who the connection belongs to from now on.
+        frames: complete valid frames, each of them activity.
+        reply: bytes to send on the connection.
+        end_code: set if the connection is to be hung up after the reply, with the reason.
+        change: what a login causes in Redis.
+        displaced: the session that a login took the place of.
+    """
+
+    __slots__ = ("change", "displaced", "end_code", "frames", "peer", "reply")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.frames = 0
+        self.reply = b""
+        self.end_code: Code | None = None
+        self.change: Change | None = None
+        self.displaced: Session | None = None
+
+
+class SessionProtocol:
+    """The server's side of the protocol, for every connection alike.
+
+    Args:
+        registry: where logins are entered.
+        clock: for the time that a login's answer tells.
+        clamp_idle_timeout: turns a client's wish (seconds, None without one) into what it gets.
+        login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        clamp_idle_timeout: Callable[[float | None], float],
+        login_timeout: float,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._clamp = clamp_idle_timeout
+        self._login_timeout = login_timeout
+
+    def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
+        """Take bytes that were read from `peer`'s connection at `now`."""
+        outcome = Outcome(peer)
+        if peer.partial:
+            data = peer.partial + data
+        start, size = 0, len(data)
+        packet: Packet | None = None
+        try:
+            while start < size and outcome.end_code is None:
+                peer = outcome.peer
+                logged_in = isinstance(peer, Session)
+                limit = protocol.FRAME_LIMIT_BYTES if logged_in else protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES
+                packet = None
+                end = protocol.frame_end(data, start, limit)
+                if not end:
+                    break
+                body = data[start + 4 : end]
+                start = end
+                if logged_in and body == _KEEPALIVE_BODY:
+                    outcome.frames += 1
+                    continue
+                packet = protocol.decode(body)
+                outcome.frames += 1
+                if isinstance(peer, Session):
+                    self._next(peer, packet, outcome)
+                else:
+                    self._first(peer, packet, outcome, now)
+        except ProtocolError as error:
+            self._refuse(outcome, error)
+        rest = data[start:] if outcome.end_code is None else b""
+        outcome.peer.partial = rest or (None if isinstance(outcome.peer, Session) else b"")
+        return outcome
+
+    def _first(self, guest: Guest, packet: Packet, outcome: Outcome, now: float) -> None:
+        """The first packet of a connection: a login, or a refusal."""
+        if packet.kind != Kind.LOGIN:
+            raise _refusal(Code.NOT_LOGGED_IN, "the first packet must be a login", packet)
+        payload = packet.payload
+        if "uid" not in payload:
+            raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
+        waited = guest.link.unread_s(guest.handle)
+        if waited > self._login_timeout:
+            raise _refusal(
+                Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet
+            )
+        key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
+        idle_timeout = self._clamp(payload.get("idle_timeout"))
+        joined = self._registry.login(guest, key, idle_timeout, now - waited, now)
+        outcome.peer = joined.session
+        outcome.displaced = joined.displaced
+        outcome.change = joined.change
+        outcome.reply += protocol.encode(
+            protocol.ok(
+                packet.id,
+                session=self._registry.session_id(joined.session),
+                idle_timeout=_plain(idle_timeout),
+                keepalive=_plain(round(idle_timeout * KEEPALIVE_SHARE, 3)),
+                time_ms=self._clock.seen_ms(now),
+                v=protocol.VERSION,
+            )
+        )
+
+    def _next(self, session: Session, packet: Packet, outcome: Outcome) -> None:
+        """A packet of a logged-in connection."""
+        kind = packet.kind
+        if kind == Kind.KEEPALIVE:
+            if packet.id is not None:
+                outcome.reply += protocol.encode(protocol.ok(packet.id))
+        elif kind == Kind.LOGOUT:
+            outcome.reply += protocol.encode(protocol.ok(packet.id))
+            outcome.end_code = (
+                Code.BACKGROUND if packet.payload.get("reason") == "background" else Code.LOGOUT
+            )
+        elif kind == Kind.LOGIN:
+            raise _refusal(Code.PROTOCOL_ERROR, "this connection has logged in already", packet)
+        elif kind in _SERVER_KINDS:
+            raise _refusal(Code.PROTOCOL_ERROR, "packets of this kind come from the server only", packet)
+        else:
+            what = f"{Kind(kind).name.lower()} packets" if kind in _LATER else f"packets of kind {kind}"
+            message = f"this server does not handle {what}"
+            outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, message))
+
+    def _refuse(self, outcome: Outcome, error: ProtocolError) -> None:
+        """Bad input: say what is wrong with it, then hang up."""
+        outcome.end_code = error.code
+        if isinstance(outcome.peer, Guest) or error.kind is not None:
+            refusal = protocol.error(error.id, error.code, error.message)
+        else:
+            refusal = protocol.goodbye(error.code, error.message)
+        outcome.reply += protocol.encode(refusal)
+
+
+_SERVER_KINDS = frozenset({Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE})
+
+
+def _refusal(code: Code, message: str, packet: Packet) -> ProtocolError:
+    return ProtocolError(code, message, id=packet.id, kind=packet.kind)
+
+
+def _plain(seconds: float) -> float:
+    """Seconds as a client likes to read them: 30, not 30.0."""
+    return int(seconds) if seconds == int(seconds) else seconds

@@ -1,0 +1,239 @@
+"""Connections over any trio stream: two tasks each, one that reads and one that writes.
+
+For TLS, for memory streams in tests, and for plain TCP where the system has no epoll. It keeps the same
+bounds as the epoll transport and drives the same core.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+from trio.abc import HalfCloseableStream, Stream
+
+from presence.clock import Clock
+from presence.core import Core
+from presence.registry import Guest, Peer, Session
+from presence.transports import tcp
+from presence.transports.limits import (
+    DRAIN_BYTES,
+    DRAIN_S,
+    LOGIN_TIMED_OUT,
+    READ_BYTES,
+    SERVER_ERROR,
+    Limits,
+    busy,
+)
+from protocol import Code
+
+log = structlog.get_logger("presence.transport")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatistics:
+    """Connections now, and counters since the start."""
+
+    connections: int
+    accepted: int
+    closed: int
+    slow_readers: int
+    login_timeouts: int
+    failures: int
+
+
+class _Connection:
+    """One stream: its peer, what waits to be sent, and how far its end has come.
+
+    Attributes:
+        reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
+        whole: cancelled to drop the connection at once.
+    """
+
+    def __init__(self, stream: Stream, reading: trio.CancelScope, whole: trio.CancelScope) -> None:
+        self.stream = stream
+        self.reading = reading
+        self.whole = whole
+        self.peer: Peer | None = None
+        self.unsent = bytearray()
+        self.wake = trio.Event()
+        self.hung_up = False
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the writer."""
+        self.unsent += data
+        self.wake.set()
+
+
+class StreamTransport:
+    """A task per connection.
+
+    Args:
+        core: what the bytes mean.
+        limits: see `Limits`.
+        clock: monotonic time.
+    """
+
+    def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
+        self._core = core
+        self._limits = limits
+        self._clock = clock
+        self._connections = self._accepted = self._slow = self._late = self._failures = 0
+        self._accepting = trio.CancelScope()
+
+    async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
+        async with trio.open_nursery() as connections:
+            with self._accepting:
+                await trio.serve_listeners(self.serve, list(listeners), handler_nursery=connections)
+
+    def stop_accepting(self) -> None:
+        """Close the listeners; connections stay."""
+        self._accepting.cancel()
+
+    def statistics(self) -> StreamStatistics:
+        """Return connections and counters."""
+        return StreamStatistics(
+            self._connections,
+            self._accepted,
+            self._accepted - self._connections,
+            self._slow,
+            self._late,
+            self._failures,
+        )
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one connection to its end; never raises for what the peer does or a handler fails at."""
+        self._accepted += 1
+        self._connections += 1
+        reading, whole = trio.CancelScope(), trio.CancelScope()
+        connection = _Connection(stream, reading, whole)
+        peer: Peer = self._core.opened(self, connection)
+        connection.peer = peer
+        reading.deadline = trio.current_time() + self._limits.login_timeout
+        try:
+            with whole:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, connection)
+                    if self._connections > self._limits.max_connections:
+                        self._core.note_refusal(Code.BUSY)
+                        self.hang_up(connection, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - no secret
+                    with reading:
+                        await self._read(connection)
+                    self._after_reading(connection)
+        finally:
+            self._connections -= 1
+            if connection.peer is not None:
+                self._core.closed(connection.peer)
+            await trio.aclose_forcefully(stream)
+
+    # Link
+
+    def hang_up(self, handle: _Connection, farewell: bytes) -> None:
+        """See `Link`."""
+        if handle.hung_up:
+            return
+        handle.hung_up = True
+        handle.peer = None
+        handle.send(farewell)
+        handle.reading.cancel()
+
+    def look(self, handle: _Connection) -> bool:
+        """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
+        return False
+
+    def unread_s(self, handle: _Connection) -> float:
+        """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
+        stream = getattr(handle.stream, "transport_stream", handle.stream)
+        return tcp.unread_s(stream.socket) if isinstance(stream, trio.SocketStream) else 0.0
+
+    # The two tasks
+
+    async def _read(self, connection: _Connection) -> None:
+        """Read until the peer leaves, or the connection is hung up."""
+        while (peer := connection.peer) is not None:
+            try:
+                data = await connection.stream.receive_some(READ_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                connection.whole.cancel()
+                return
+            if not data:
+                connection.peer = None
+                self._core.closed(peer)
+                connection.hung_up = True
+                connection.wake.set()
+                return
+            if connection.peer is not None:
+                self._take(connection, peer, bytes(data))
+
+    def _take(self, connection: _Connection, peer: Peer, data: bytes) -> None:
+        try:
+            outcome = self._core.received(peer, data)
+        except Exception:
+            self._failures += 1
+            log.exception("connection_failed", failures=self._failures)
+            self._core.closed(peer, Code.SERVER_ERROR)
+            self.hang_up(connection, SERVER_ERROR)
+            return
+        if outcome.peer is not peer:
+            connection.reading.deadline = math.inf
+            connection.peer = outcome.peer
+        if outcome.end_code is not None:
+            self.hang_up(connection, outcome.reply)
+        elif outcome.reply:
+            connection.send(outcome.reply)
+            if len(connection.unsent) > self._limits.unsent_bytes:
+                self._cut_off(connection)
+
+    def _after_reading(self, connection: _Connection) -> None:
+        """The reader has stopped; if nobody hung up, the time for the login is over."""
+        if isinstance(connection.peer, Guest):
+            self._late += 1
+            self._core.note_refusal(Code.LOGIN_TIMEOUT)
+            self.hang_up(connection, LOGIN_TIMED_OUT)
+
+    async def _write(self, connection: _Connection) -> None:
+        """Send what is queued; after the farewell half-close, drain, and end the connection."""
+        try:
+            while True:
+                while connection.unsent:
+                    data = bytes(connection.unsent)
+                    with trio.move_on_after(self._limits.unsent_timeout) as patience:
+                        await connection.stream.send_all(data)
+                    if patience.cancelled_caught:
+                        self._cut_off(connection)
+                        return
+                    del connection.unsent[: len(data)]
+                if connection.hung_up:
+                    break
+                connection.wake = trio.Event()
+                await connection.wake.wait()
+            await self._drain(connection)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the peer is gone: nothing more can be said to it
+        connection.whole.cancel()
+
+    async def _drain(self, connection: _Connection) -> None:
+        """Read and drop a bounded rest, so that closing resets nothing away."""
+        if isinstance(connection.stream, HalfCloseableStream):
+            await connection.stream.send_eof()
+        drained = 0
+        with trio.move_on_after(DRAIN_S):
+            while drained <= DRAIN_BYTES:
+                try:
+                    data = await connection.stream.receive_some(READ_BYTES)
+                except trio.BusyResourceError:
+                    await trio.lowlevel.checkpoint()  # the reader has yet to notice that it is cancelled
+                    continue
+                if not data:
+                    return
+                drained += len(data)
+
+    def _cut_off(self, connection: _Connection) -> None:
+        """A slow reader: what waits for it is dropped with the connection."""
+        self._slow += 1
+        if isinstance(connection.peer, Session):
+            self._core.closed(connection.peer, Code.SLOW_CONSUMER)
+        connection.peer = None
+        connection.whole.cancel()

@@ -1,0 +1,64 @@
+"""TCP sockets: opening listeners, and what the kernel knows of a connection."""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+
+import trio
+
+BACKLOG = 4096  # connections that may wait to be accepted; Linux cuts it to net.core.somaxconn
+_TCP_INFO_BYTES = 104
+_LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
+
+
+def open_listeners(host: str, port: int) -> list[socket.socket]:
+    """Return a listening socket for every address of `host`.
+
+    Args:
+        host: name or address; a name may stand for several.
+        port: 0 picks one, the same for all addresses.
+
+    Raises:
+        OSError: the name is unknown, or an address cannot be bound.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, proto, _name, address in infos:
+            listener = socket.socket(family, kind, proto)
+            listeners.append(listener)
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted connections inherit it: an answer must not wait for the acknowledgement of the last.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address[0], port, *address[2:]))
+            port = port or listener.getsockname()[1]
+            listener.listen(BACKLOG)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+@contextlib.contextmanager
+def borrowed(fd: int) -> Iterator[socket.socket]:
+    """Give a descriptor the methods of a socket for the length of a ``with`` block, without owning it."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
+    try:
+        yield sock
+    finally:
+        sock.detach()
+
+
+def unread_s(sock: "socket.socket | trio.socket.SocketType") -> float:
+    """Return for how many seconds the data that arrived last has been here; 0.0 where no kernel tells."""
+    if not sys.platform.startswith("linux"):
+        return 0.0
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return float(_LAST_DATA_RECV.unpack_from(info)[0]) / 1000

@@ -1,0 +1,133 @@
+"""Slots and the stall policy, without a loop; then the ticker itself under a clock that jumps."""
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from presence.clock import Clock
+from presence.ticker import StallGuard, Ticker, Ticks
+
+
+@given(
+    slot_s=st.floats(0.025, 5),
+    origin=st.floats(0, 1e6),
+    deadline=st.floats(0, 1e6),
+    late=st.floats(0, 1000),
+)
+def test_a_slot_is_never_due_before_its_deadline(
+    slot_s: float, origin: float, deadline: float, late: float
+) -> None:
+    ticks = Ticks(slot_s, origin)
+    due = ticks.at_or_after(deadline)
+    now = deadline + late
+    if ticks.begun(now) >= due:
+        assert now >= ticks.starts(due) >= deadline
+    assert ticks.starts(due) < deadline + 1.0001 * slot_s + 1e-6
+
+
+def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
+    ticks = Ticks(0.5, 0.0)
+    before = ticks.at_or_after(10.0)
+    ticks.credit(4.0)
+    assert ticks.starts(before) == 14.0
+    assert ticks.starts(ticks.at_or_after(20.0)) == 20.0
+
+
+def test_a_gap_of_up_to_a_tick_is_no_stall() -> None:
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, now=0.0)
+    for now in (0.5, 1.0, 2.0, 2.9):
+        guard.alive(now)
+        assert guard.take_credit(now) == 0.0
+    assert guard.stalled_s == 0.0
+
+
+def test_a_stall_is_credited_whoever_notices_it_first() -> None:
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, now=0.0)
+    guard.alive(1.0)
+    guard.alive(8.0)  # a transport ran before the ticker did
+    guard.alive(8.01)
+    assert guard.take_credit(8.02) == 7.0
+    assert guard.take_credit(8.03) == 0.0
+
+
+def test_at_most_t_is_credited_and_once_per_t() -> None:
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, now=0.0)
+    guard.alive(100.0)
+    assert guard.take_credit(100.0) == 30.0
+    guard.alive(110.0)
+    assert guard.take_credit(110.0) == 0.0
+    for second in range(111, 130):
+        guard.alive(float(second))
+    guard.alive(140.0)
+    assert guard.take_credit(140.0) == 11.0
+    assert guard.credited_s == 41.0
+
+
+class Recorder:
+    """Counts what a ticker asks for; pretends that some slices are due."""
+
+    awaits_readers = False
+
+    def __init__(self, slices: int = 0) -> None:
+        self.slices = slices
+        self.asked: list[int] = []
+        self.finished: list[float] = []
+
+    def take_due(self, tick: int) -> bool:
+        self.asked.append(tick)
+        self.slices -= 1
+        return self.slices >= 0
+
+    def end_silent(self, now: float) -> int:
+        return 3
+
+    def ticked(self, now: float) -> None:
+        self.finished.append(now)
+
+
+def ticker_of(recorder: Recorder) -> tuple[Ticker, Clock]:
+    clock = Clock(trio.current_time, lambda: 0.0)
+    now = clock.now()
+    return Ticker(recorder, Ticks(0.5, now), StallGuard(1.0, 30.0, now), clock), clock
+
+
+async def test_ticks_stand_on_absolute_deadlines(autojump_clock: MockClock) -> None:
+    recorder = Recorder()
+    ticker, clock = ticker_of(recorder)
+    start = clock.now()
+    with trio.move_on_after(10.2):
+        await ticker.run()
+    assert [round(at - start, 6) for at in recorder.finished] == [0.5 * n for n in range(1, 21)]
+    assert ticker.statistics().overrun_max_s < 1e-6
+
+
+async def test_slices_are_taken_until_nothing_is_due(autojump_clock: MockClock) -> None:
+    recorder = Recorder(slices=5)
+    ticker, _ = ticker_of(recorder)
+    with trio.move_on_after(0.7):
+        await ticker.run()
+    assert recorder.asked == [1] * 6
+    assert ticker.statistics().ended == 15
+
+
+async def test_others_run_between_slices(autojump_clock: MockClock) -> None:
+    recorder = Recorder(slices=50)
+    ticker, _ = ticker_of(recorder)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            if 0 < recorder.slices < 50:
+                turns += 1
+            if recorder.finished:
+                return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        await trio.sleep(0.5)
+        await other()
+        nursery.cancel_scope.cancel()
+    assert turns >= 48
