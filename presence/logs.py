@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from presence.redaction import plain
-from presence.rendering import console_line, json_line
+from presence.rendering import console_line, json_event
 
 QUEUE_LINES = 10_000  # a few MB of text; seconds of a very noisy server
 CLOSE_TIMEOUT_S = 1.0  # a live reader takes the whole queue in far less
@@ -191,7 +191,7 @@ def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR
 
     if log_format == "auto":
         log_format = "console" if os.isatty(fd) else "json"
-    render = console_line if log_format == "console" else json_line
+    render = console_line if log_format == "console" else json_event
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
     def notice(count: int) -> str:

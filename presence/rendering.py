@@ -21,6 +21,12 @@ def json_line(values: Mapping[str, Any]) -> str:
     return json.dumps(values, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
+def json_event(event: Mapping[str, Any]) -> str:
+    """Return an event of the log as one line of JSON, with what every event has in front."""
+    front = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
+    return json_line({**front, **event})
+
+
 def console_line(values: Mapping[str, Any]) -> str:
     """Return an event of the log for a person: time, level, event, then ``key=value``.
 

@@ -72,6 +72,7 @@ def logged(pipe: Pipe, log_format: str, event: str, **values: object) -> str:
 
 def test_json_line_has_event_level_time_and_values(pipe: Pipe) -> None:
     entry = json.loads(logged(pipe, "json", "started", port=7400, ratio=float("inf")))
+    assert list(entry)[:3] == ["timestamp", "level", "event"]
     assert entry.pop("timestamp").endswith("Z")
     assert entry == {"event": "started", "level": "info", "port": 7400, "ratio": "inf"}
 
