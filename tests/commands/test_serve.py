@@ -1,0 +1,116 @@
+"""``presence serve`` with a stand-in for the server: Redis of its own, logs, signals, exit statuses."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import structlog
+
+from presence.cli import main
+from presence.config import Settings
+from presence.embedded import embedded_redis
+from presence.logs import LogWriter
+from presence.store.client import open_client
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+DEADLINE_S = 20.0
+
+
+Run = Callable[[Settings, str, LogWriter], int]
+
+
+@pytest.fixture
+def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
+    """Put a function in the place of the server."""
+
+    def install(run: Run) -> None:
+        module = ModuleType("presence.server")
+        module.run = run  # type: ignore[attr-defined] # a module made here
+        monkeypatch.setitem(sys.modules, "presence.server", module)
+
+    return install
+
+
+def test_serve_hands_settings_and_redis_to_the_server(serve_with: Callable[[Run], None]) -> None:
+    seen: list[tuple[Settings, str]] = []
+
+    def run(settings: Settings, redis_url: str, _log: LogWriter) -> int:
+        seen.append((settings, redis_url))
+        return 0
+
+    serve_with(run)
+    assert main(["serve", "--port", "0", "--redis", "redis://h"]) == 0
+    assert seen == [(Settings(port=0, redis="redis://h"), "redis://h")]
+
+
+def test_serve_starts_a_redis_of_its_own_and_stops_it_last(serve_with: Callable[[Run], None]) -> None:
+    urls: list[str] = []
+
+    def run(_settings: Settings, redis_url: str, _log: LogWriter) -> int:
+        urls.append(redis_url)
+        with open_client(redis_url) as client:
+            assert client.ping()
+        return 0
+
+    serve_with(run)
+    assert main(["serve"]) == 0
+    assert not Path(urls[0].removeprefix("unix://")).exists()
+
+
+def test_serve_prints_ready_alone_on_a_line(
+    serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(_settings: Settings, _redis_url: str, log: LogWriter) -> int:
+        structlog.get_logger().info("accepting")
+        log.raw_line("ready 127.0.0.1:7400")
+        return 0
+
+    serve_with(run)
+    main(["serve", "--redis", "redis://h"])
+    assert capfd.readouterr().err.splitlines()[1] == "ready 127.0.0.1:7400"
+
+
+def test_serve_returns_the_status_of_the_server(serve_with: Callable[[Run], None]) -> None:
+    serve_with(lambda _settings, _url, _log: 1)
+    assert main(["serve", "--redis", "redis://h"]) == 1
+
+
+def test_serve_logs_a_failure_of_the_server(
+    serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(_settings: Settings, _redis_url: str, _log: LogWriter) -> int:
+        raise RuntimeError("out of order")
+
+    serve_with(run)
+    assert main(["serve", "--redis", "redis://h", "--log-format", "json"]) == 1
+    entry = json.loads(capfd.readouterr().err)
+    assert entry["event"] == "server failed"
+    assert "RuntimeError: out of order" in entry["exception"]
+
+
+def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_redis(tmp_path):
+        assert main(["serve", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"presence: data_dir {tmp_path}: another presence server uses it\n"
+
+
+def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callable[[Run], None]) -> None:
+    urls: list[str] = []
+
+    def run(_settings: Settings, redis_url: str, _log: LogWriter) -> int:
+        urls.append(redis_url)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(DEADLINE_S)  # which the signal ends
+        return 1
+
+    serve_with(run)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["serve"]) == 0
+    assert not Path(urls[0].removeprefix("unix://")).exists()
+    assert signal.getsignal(signal.SIGTERM) is before

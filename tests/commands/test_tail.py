@@ -1,0 +1,173 @@
+"""``presence tail``, run as a process against a real Valkey."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.client import Redis, open_client
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+DEADLINE_S = 20.0
+
+
+def event(client: Redis, entry_id: str, kind: str = "online", **fields: str | int) -> None:
+    values: dict[Any, Any] = {
+        "v": 1,
+        "type": kind,
+        "uid": "u",
+        "code": 1,
+        "at_ms": 1_700_000_000_123,
+        **fields,
+    }
+    client.xadd("presence:{0}:events", values, id=entry_id)
+
+
+class Tail:
+    """A running ``presence tail``."""
+
+    def __init__(self, url: str, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "presence", "tail", "--redis", url, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def complaint(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+    def wait_until_reading(self, client: Redis) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(peer["cmd"] == "xread" for peer in client.client_list()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def tail() -> Iterator[Callable[..., Tail]]:
+    running: list[Tail] = []
+
+    def start(url: str, *flags: str) -> Tail:
+        running.append(Tail(url, *flags))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.process.kill()
+        one.process.communicate()
+
+
+StartTail = Callable[..., Tail]
+
+
+def test_tail_prints_only_new_events_as_json(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    event(client, "1-0")
+    running = tail(redis_server.url, "--json")
+    running.wait_until_reading(client)
+    event(client, "2-0", since_ms=5, session="7")
+    assert json.loads(running.line()) == {
+        "id": "2-0",
+        "shard": 0,
+        "v": 1,
+        "type": "online",
+        "uid": "u",
+        "code": 1,
+        "at_ms": 1_700_000_000_123,
+        "since_ms": 5,
+        "session": "7",
+    }
+
+
+def test_tail_from_zero_prints_what_is_kept_of_all_shards(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    client.hset("presence:meta", "shards", 2)
+    event(client, "1-0")
+    client.xadd("presence:{1}:events", {"type": "gap", "dropped": 3}, id="2-0")
+    event(client, "3-0")
+    running = tail(redis_server.url, "--json", "--from", "0")
+    lines = [json.loads(running.line()) for _ in range(3)]
+    assert [(line["shard"], line["id"]) for line in lines] == [(0, "1-0"), (1, "2-0"), (0, "3-0")]
+    assert lines[1]["dropped"] == 3
+
+
+def test_tail_prints_the_type_asked_for(redis_server: EmbeddedRedis, client: Redis, tail: StartTail) -> None:
+    event(client, "1-0", "online")
+    event(client, "2-0", "offline")
+    assert json.loads(tail(redis_server.url, "--json", "--from=0", "--type=offline").line())["id"] == "2-0"
+
+
+def test_tail_for_a_person_escapes_control_characters(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    event(client, "1-0", "offline", uid="u\x1b[2J\nforged", device="d", reason="idle_timeout", node="n1")
+    line = tail(redis_server.url, "--from", "0").line()
+    assert line.split() == [
+        *("2023-11-14", "22:13:20.123", "offline", "idle_timeout"),
+        *(r"u\x1b[2J\nforged", "(d)", "1-0", "n1"),
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_tail_ends_well_on_a_signal(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail, number: int
+) -> None:
+    running = tail(redis_server.url)
+    running.wait_until_reading(client)
+    assert running.stop(number) == 0
+    assert running.complaint() == ""
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["with more to print", "while nothing happens"])
+def test_tail_ends_quietly_when_nobody_reads(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail, more: bool
+) -> None:
+    event(client, "1-0")
+    running = tail(redis_server.url, "--from", "0")
+    assert running.line()
+    running.wait_until_reading(client)
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    if more:
+        event(client, "2-0")
+    assert running.process.wait(DEADLINE_S) == 0
+    assert running.complaint() == ""
+    running.process.stdout = None
+
+
+def test_tail_goes_on_after_redis_was_restarted(tmp_path: Path, tail: StartTail) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    extra = ("--port", str(port), "--bind", "127.0.0.1")
+    url = f"redis://127.0.0.1:{port}"
+    with embedded_redis(tmp_path, extra), open_client(url) as client:
+        event(client, "1-0")
+        running = tail(url, "--json", "--from", "0")
+        assert json.loads(running.line())["id"] == "1-0"
+    assert running.complaint().startswith(f"presence: lost Redis at {url}, trying again: ")
+    with embedded_redis(tmp_path, extra), open_client(url) as client:
+        event(client, "2-0")
+        assert json.loads(running.line())["id"] == "2-0"
+        assert running.complaint() == f"presence: Redis at {url} is back\n"
+        assert running.stop() == 0
