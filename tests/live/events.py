@@ -1,0 +1,51 @@
+"""Reading what the server told Redis."""
+
+from typing import Any
+
+from presence.store.client import open_client
+from presence.store.keys import Keys
+
+
+def read_events(url: str, shards: int = 1) -> list[dict[str, Any]]:
+    """Return every entry of all streams, with numbers as numbers and the entry's id."""
+    client: Any = open_client(url)  # redis-py types its answers for every protocol and decoding at once
+    keys = Keys("presence", shards)
+    events: list[dict[str, Any]] = []
+    try:
+        for shard in range(shards):
+            for entry_id, fields in client.xrange(keys.events(shard)):
+                event: dict[str, Any] = {name.decode(): value.decode() for name, value in fields.items()}
+                for name in ("code", "at_ms", "since_ms", "last_seen_ms"):
+                    if name in event:
+                        event[name] = int(event[name])
+                event["entry"] = entry_id.decode()
+                event["shard"] = shard
+                events.append(event)
+    finally:
+        client.close()
+    return events
+
+
+def of_type(events: list[dict[str, Any]], kind: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the events of one type by uid, in the stream's order."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["type"] == kind:
+            found.setdefault(event["uid"], []).append(event)
+    return found
+
+
+def assert_alternation(events: list[dict[str, Any]]) -> None:
+    """Each uid goes online, offline, online …, and each offline names the online event that it ends."""
+    last: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["type"] not in {"online", "offline"}:
+            continue
+        before = last.get(event["uid"])
+        if event["type"] == "online":
+            assert before is None or before["type"] == "offline", event
+        else:
+            assert before is not None, event
+            assert before["type"] == "online", event
+            assert event["since_id"] == before["entry"], event
+        last[event["uid"]] = event

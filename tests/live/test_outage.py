@@ -1,0 +1,71 @@
+"""Redis is killed and comes back: nobody is kept waiting meanwhile, and every period is told."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from presence.embedded import find_binary
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import running_server
+from tests.live.swarm import Swarm, percentiles
+from tests.store.servers import Server as Redis
+
+OUTAGE_S = 10.0
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["data-kept", "data-lost"])
+def test_redis_is_killed_for_ten_seconds(keep: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        redis = Redis(find_binary(), Path(folder), keep=keep)
+        try:
+            outage(redis, keep=keep)
+        finally:
+            redis.close()
+
+
+def outage(redis: Redis, *, keep: bool) -> None:
+    with running_server("--redis", redis.url, "--idle-timeout", "3", "--tick", "0.5") as server:
+        with Swarm(server.address, beat_s=1.2) as swarm:
+            steady = swarm.log_in((f"steady-{n}" for n in range(100)), asks=True)
+            quiet = swarm.log_in(f"quiet-{n}" for n in range(200))
+            swarm.run(5, until=swarm.logged_in)
+            swarm.run(1.5)
+            for client in steady:
+                client.round_trips.clear()
+            redis.kill()
+            killed_at = time.monotonic()
+            for n, client in enumerate(quiet):
+                client.silent_from = killed_at + 4 * n / len(quiet)
+            late = swarm.log_in(f"late-{n}" for n in range(200))
+            for client in late[:100]:
+                client.silent_from = killed_at
+            swarm.run(killed_at + OUTAGE_S - time.monotonic())
+            waits = [seconds for client in steady for seconds in client.round_trips]
+            unanswered = sum(len(client.waiting) for client in steady)
+
+            redis.start()
+            back_at = time.monotonic()
+            swarm.run(5.0, until=lambda: len(of_type(read_events(redis.url), "offline")) >= 300)
+            caught_up_s = time.monotonic() - back_at
+            swarm.run(1.5)
+            events = read_events(redis.url)
+    online, offline = of_type(events, "online"), of_type(events, "offline")
+    print(
+        f"outage of {OUTAGE_S:.0f} s, data {'kept' if keep else 'lost'}: {len(waits)} answered keepalives, "
+        f"{percentiles(waits)}; caught up {caught_up_s:.2f} s after the restart; "
+        f"online {len(online)}, offline {len(offline)}, gaps {len(of_type(events, 'gap'))}"
+    )
+    assert len(waits) > 500
+    assert unanswered <= 20, "at most those sent in the last moment"
+    assert sorted(waits)[len(waits) * 99 // 100] <= 0.050
+    assert max(waits) <= 0.250
+    assert caught_up_s <= 5.0
+    assert_alternation(events)
+    gone = {client.uid for client in (*quiet, *late[:100])}
+    assert set(offline) == gone
+    assert set(online) == {client.uid for client in swarm.clients}
+    assert all(len(periods) == 1 for periods in (*online.values(), *offline.values()))
+    assert server.report["left_in_outbox"] == 0
+    assert server.report["relay"]["retries"] > 0, "a fault was injected"

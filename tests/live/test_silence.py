@@ -1,0 +1,47 @@
+"""The promise itself: who goes silent is told, once, in time; nobody else is."""
+
+import random
+import time
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import running_server
+from tests.live.swarm import Swarm, percentiles
+
+
+@pytest.mark.parametrize(
+    ("idle_timeout", "tick", "silence_within"),
+    [(3.0, 0.5, 4.0), (30.0, 1.0, 6.0)],
+    ids=["T=3s", "default-T=30s"],
+)
+def test_half_of_1000_clients_fall_silent(
+    redis_server: EmbeddedRedis, idle_timeout: float, tick: float, silence_within: float
+) -> None:
+    flags = () if idle_timeout == 30.0 else ("--idle-timeout", str(idle_timeout), "--tick", str(tick))
+    with running_server("--redis", redis_server.url, *flags) as server:
+        with Swarm(server.address, beat_s=idle_timeout * 0.4) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(1000))
+            swarm.run(5, until=swarm.logged_in)
+            assert swarm.logged_in()
+            silent = random.sample(swarm.clients, 500)
+            for client in silent:
+                client.silent_from = time.monotonic() + random.uniform(0, silence_within)
+            swarm.run(silence_within + 1.4 * idle_timeout + tick + 0.5)
+            events = read_events(redis_server.url)
+    offline = of_type(events, "offline")
+    assert set(offline) == {client.uid for client in silent}, "exactly the silent ones"
+    assert all(len(periods) == 1 for periods in offline.values()), "each once"
+    assert {periods[0]["reason"] for periods in offline.values()} == {"idle_timeout"}
+    assert len(of_type(events, "online")) == 1000
+    assert_alternation(events)
+    delays = [offline[client.uid][0]["at_ms"] / 1000 - client.sent_at for client in silent]
+    lag = server.report["tick_overrun_max_ms"] / 1000
+    print(
+        f"silence, T = {idle_timeout} s, tick {tick} s: 500 offline events, {percentiles(delays)} "
+        f"after the client's last send; largest tick overrun {lag * 1000:.1f} ms; false offline 0"
+    )
+    assert lag <= 0.1
+    assert min(delays) >= idle_timeout
+    assert max(delays) <= idle_timeout + tick + lag

@@ -1,0 +1,68 @@
+"""A stopped process must not take it out on clients who kept beating."""
+
+import threading
+import time
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import ServerProcess, running_server
+from tests.live.swarm import Client, Swarm
+
+FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
+
+
+def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[Client]:
+    """400 clients beat and 20 are silent while the server is stopped and continued; returns the silent."""
+    swarm.log_in(f"beating-{n}" for n in range(400))
+    swarm.run(5, until=swarm.logged_in)
+    silent = swarm.log_in((f"silent-{n}" for n in range(20)), beating=False)
+    swarm.run(5, until=swarm.logged_in)
+    assert swarm.logged_in()
+    for seconds in pauses:
+        pause = threading.Thread(target=server.pause, args=(seconds,))
+        pause.start()
+        swarm.run(seconds + 1.0)
+        pause.join()
+    return silent
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0, 10.0])
+def test_nobody_who_beats_is_ended_by_a_stop(redis_server: EmbeddedRedis, seconds: float) -> None:
+    with running_server("--redis", redis_server.url, *FLAGS) as server:
+        with Swarm(server.address, beat_s=1.2) as swarm:
+            silent = beat_through_pauses(server, swarm, [seconds])
+            swarm.run(3 + 3 + 0.5 + 0.5)  # T, a credit of at most T, a tick
+            events = read_events(redis_server.url)
+    offline = of_type(events, "offline")
+    false = [uid for uid in offline if uid.startswith("beating")]
+    credit = server.report["ticker"]["stall_credit_s"]
+    print(
+        f"stall of {seconds} s: false offline {len(false)} of 400, silent found {len(offline) - len(false)} "
+        f"of 20, credit {credit:.2f} s, saved by a last look {server.report['core']['saved_by_a_last_look']}"
+    )
+    assert not false
+    assert set(offline) == {client.uid for client in silent}
+    assert_alternation(events)
+    assert credit > 0, "a fault was injected"
+
+
+def test_without_the_guard_clients_who_beat_are_ended(redis_server: EmbeddedRedis) -> None:
+    """The negative control: which of tick and reads comes first is chance, so it is tried several times."""
+    false: list[str] = []
+    stops = 0
+    with running_server("--redis", redis_server.url, *FLAGS, "--no-stall-guard") as server:
+        with Swarm(server.address, beat_s=1.2) as swarm:
+            beat_through_pauses(server, swarm, [])
+            give_up = time.monotonic() + 60
+            while not false and time.monotonic() < give_up:
+                pause = threading.Thread(target=server.pause, args=(3.5,))
+                pause.start()
+                swarm.run(4.0)
+                pause.join()
+                stops += 1
+                offline = of_type(read_events(redis_server.url), "offline")
+                false = [uid for uid in offline if uid.startswith("beating")]
+    print(f"stall with the guard off: false offline {len(false)} of 400 after {stops} stops")
+    assert false
