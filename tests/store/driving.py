@@ -1,0 +1,166 @@
+"""Nodes that tests drive by hand, and what they read back from Redis."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from presence.changes import Change, Op
+from presence.outbox import Gap
+from presence.store.batches import (
+    NO_ENTRY_ID,
+    Batch,
+    Counter,
+    Item,
+    Opening,
+    Reply,
+    Retirement,
+    Status,
+)
+from presence.store.keys import Keys
+from presence.store.redis_store import RedisStore
+
+NOW_S = 1000.0  # monotonic, of every sending here
+NOW_MS = 1_700_000_000_000
+
+
+def change(
+    op: Op,
+    uid: str,
+    session: str,
+    device: str = "",
+    *,
+    code: int | None = None,
+    age_s: float = 0.0,
+    at_ms: int = NOW_MS,
+    last_seen_ms: int | None = None,
+) -> Change:
+    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2}[op]
+    seen = at_ms if last_seen_ms is None else last_seen_ms
+    return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000)
+
+
+def login(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.LOGIN, uid, session, device, **more)
+
+
+def end(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.END, uid, session, device, **more)
+
+
+def register(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.REGISTER, uid, session, device, **more)
+
+
+class Hand:
+    """A node that sends what the test says, in shard 0."""
+
+    def __init__(self, store: RedisStore, node: str) -> None:
+        self.store = store
+        self.node = node
+        self.generation = 0
+        self.n = 0
+        self.replication_id = ""
+
+    def open(
+        self,
+        generation: int = 1,
+        *,
+        floor: str = NO_ENTRY_ID,
+        gap: Gap | None = None,
+        before: str | None = None,
+    ) -> Reply:
+        opening = Opening(before or self.node, floor, gap)
+        reply = self.send(Batch(0, Counter(self.node, generation, 1), (), NOW_S, opening=opening))
+        if reply.status is Status.OK:
+            self.generation, self.n, self.replication_id = generation, 1, reply.replication_id
+        return reply
+
+    def batch(self, changes: Iterable[Change], n: int, *, restores: bool = False) -> Batch:
+        items = tuple(Item(c, restores=restores) for c in changes)
+        return Batch(0, Counter(self.node, self.generation, n), items, NOW_S, self.replication_id)
+
+    def send(self, batch: Batch | Retirement) -> Reply:
+        (reply,) = self.store.apply([batch])
+        assert isinstance(reply, Reply), reply
+        return reply
+
+    def apply(self, *changes: Change, restores: bool = False) -> Reply:
+        reply = self.send(self.batch(changes, self.n + 1, restores=restores))
+        if reply.status is Status.OK:
+            self.n += 1
+        return reply
+
+    def retire(self, cursor: str = "0", latest_ms: int = 0) -> Reply:
+        counter = Counter(self.node, self.generation, self.n)
+        return self.send(Retirement(0, counter, self.replication_id, cursor, latest_ms))
+
+
+Event = dict[str, str]
+
+
+def events(client: "redis.Redis", shard: int = 0) -> list[Event]:
+    """The stream's entries, oldest first, with their ids."""
+    entries: Any = client.xrange(Keys(shards=16).events(shard))
+    return [
+        {"id": i.decode(), **{k.decode(): v.decode() for k, v in fields.items()}} for i, fields in entries
+    ]
+
+
+def story(client: "redis.Redis", shard: int = 0) -> list[tuple[str, str, str]]:
+    """The stream as (type, uid, reason)."""
+    return [(e["type"], e["uid"], e["reason"]) for e in events(client, shard)]
+
+
+def record(client: "redis.Redis", uid: str, shard: int = 0) -> Any:
+    text: Any = client.hget(Keys(shards=16).online(shard), uid)
+    return None if text is None else json.loads(text)
+
+
+def online_sessions(client: "redis.Redis", shard: int = 0) -> set[tuple[str, str, str]]:
+    """Every (uid, device, session) on record."""
+    raw: Any = client.hgetall(Keys(shards=16).online(shard))
+    return {
+        (uid.decode(), device, entry["session"])
+        for uid, text in raw.items()
+        for device, entry in json.loads(text)["sessions"].items()
+    }
+
+
+def owned(client: "redis.Redis", node: str, shard: int = 0) -> set[tuple[str, str, str]]:
+    """Every (uid, device, session) in a node's hash."""
+    raw: Any = client.hgetall(Keys(shards=16).node(shard, node))
+    return {
+        (*field.decode().split(" "), value.decode().split(" ")[1])
+        for field, value in raw.items()
+        if b" " in field
+    }
+
+
+def check_alternation(stream: Iterable[Event]) -> set[str]:
+    """Assert that each user's events alternate and each offline names its online; return who is online."""
+    last: dict[str, Event] = {}
+    for event in stream:
+        if event["type"] == "gap":
+            continue
+        before = last.get(event["uid"])
+        if event["type"] == "online":
+            assert before is None or before["type"] == "offline", (before, event)
+            assert event["since_ms"] == event["at_ms"]
+        else:
+            assert before is not None, event
+            assert before["type"] == "online", (before, event)
+            assert event["since_id"] == before["id"], (before, event)
+            assert event["since_ms"] == before["since_ms"], (before, event)
+        last[event["uid"]] = event
+    return {uid for uid, event in last.items() if event["type"] == "online"}
+
+
+def listen(client: "redis.Redis", *channels: str) -> Any:
+    """A pub/sub listener whose subscriptions stand."""
+    listener = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
+    listener.subscribe(*channels)
+    for _ in channels:
+        listener.get_message(timeout=1)
+    return listener

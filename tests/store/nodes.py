@@ -1,0 +1,116 @@
+"""A whole node without its tasks: sessions, outbox, writers and store, moved by hand in a fake time."""
+
+from collections import Counter as Tally
+from collections.abc import Callable
+from enum import Enum
+
+from presence.changes import Change, Op
+from presence.outbox import Outbox
+from presence.shard_writer import ShardWriter
+from presence.store.batches import Reply, Superseded
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+
+START_MS = 1_700_000_000_000
+
+
+class Loss(Enum):
+    """What becomes of a call."""
+
+    NONE = "none"
+    REQUEST = "request"  # never reaches Redis
+    REPLY = "reply"  # applied, but the answer is lost
+
+
+class ManualNode:
+    """A node as the relay runs it. `truth` is the naive model: what each user's transitions were."""
+
+    def __init__(
+        self,
+        url: str,
+        node: str = "a",
+        *,
+        shards: int = 1,
+        max_items: int = 1_000_000,
+        alive: Callable[[str], bool] = lambda _node: True,
+    ) -> None:
+        self.keys = Keys(shards=shards)
+        self.store = RedisStore(url, Shape(self.keys, maxlen=1_000_000, seen_retention_ms=10**13))
+        self.outbox = Outbox(self.keys.shard, shards, max_items=max_items)
+        self.node = node
+        self.now = 1000.0
+        self.live: dict[tuple[str, str], Change] = {}
+        self.truth: list[tuple[str, str]] = []
+        self.superseded: list[Superseded] = []
+        self.lost: Tally[Loss] = Tally()
+        self._sessions = 0
+        self._devices: Tally[str] = Tally()
+        self.writers = [
+            ShardWriter(s, node, self.outbox, self._registrations, alive=alive) for s in range(shards)
+        ]
+
+    def _registrations(self, shard: int) -> list[Change]:
+        return [c for c in self.live.values() if self.keys.shard(c.uid) == shard]
+
+    def _change(self, op: Op, uid: str, device: str, session: str, code: int) -> Change:
+        self.now += 0.001
+        at_ms = START_MS + round(self.now * 1000)
+        return Change(op, uid, device, session, code, self.now, at_ms, at_ms, 30_000)
+
+    def is_online(self, uid: str) -> bool:
+        return self._devices[uid] > 0
+
+    def login(self, uid: str, device: str = "") -> str:
+        self._sessions += 1
+        session = f"{self.node}-{self._sessions}"
+        if not self.is_online(uid):
+            self.truth.append(("online", uid))
+        self._devices[uid] += (uid, device) not in self.live
+        change = self._change(Op.LOGIN, uid, device, session, 1)
+        self.live[uid, device] = change._replace(op=Op.REGISTER, code=2)
+        self.outbox.append(change)
+        return session
+
+    def end(self, uid: str, device: str = "", code: int = 201) -> None:
+        present = self.live.pop((uid, device), None)
+        if present is None:
+            return
+        self._devices[uid] -= 1
+        if not self.is_online(uid):
+            self.truth.append(("offline", uid))
+        self.outbox.append(self._change(Op.END, uid, device, present.session, code))
+
+    def round(self, loss: Loss = Loss.NONE) -> bool:
+        """One exchange; returns whether there was anything to send."""
+        planned = [(w, step) for w in self.writers if (step := w.next(self.now)) is not None]
+        if not planned:
+            return False
+        self.lost[loss] += 1
+        if loss is Loss.REQUEST:
+            return True
+        replies = self.store.apply([step for _, step in planned])
+        if loss is Loss.REPLY:
+            return True
+        for (writer, step), reply in zip(planned, replies, strict=True):
+            assert isinstance(reply, Reply), reply
+            self.superseded += writer.accept(step, reply)
+        return True
+
+    def probe(self) -> None:
+        for writer, probe in zip(
+            self.writers, self.store.probe(self.node, [w.inbox_read for w in self.writers]), strict=True
+        ):
+            writer.probed(probe)
+
+    def settle(self) -> None:
+        """Probe and exchange until nothing is left to send, passing the time that writers wait for."""
+        for _ in range(4):
+            self.probe()
+            while self.round():
+                self.now += 0.001
+            self.now += 11.0
+
+    @property
+    def sessions(self) -> set[tuple[str, str, str]]:
+        return {(c.uid, c.device, c.session) for c in self.live.values()}

@@ -1,0 +1,556 @@
+"""Every rule of the script `apply`, one test each, against a real server."""
+
+import json
+import time
+
+import pytest
+
+from presence.outbox import Gap
+from presence.store.batches import Batch, Counter, Displaced, Opening, Reply, Status, StoreError
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import (
+    NOW_MS,
+    NOW_S,
+    Hand,
+    end,
+    events,
+    listen,
+    login,
+    online_sessions,
+    owned,
+    record,
+    register,
+    story,
+)
+from tests.store.servers import Server
+
+KEYS = Keys()
+
+
+@pytest.fixture
+def a(store: RedisStore) -> Hand:
+    hand = Hand(store, "a")
+    assert hand.open().status is Status.OK
+    return hand
+
+
+@pytest.fixture
+def b(store: RedisStore) -> Hand:
+    hand = Hand(store, "b")
+    assert hand.open().status is Status.OK
+    return hand
+
+
+def fence(server: Server, node: str) -> None:
+    server.client.hset(KEYS.node(0, node), "fence", "1")
+
+
+# What is a transition
+
+
+def test_first_login_is_online_with_every_field(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"))
+    (event,) = events(server.client)
+    assert event.pop("id")
+    at = str(NOW_MS)
+    assert event == {
+        **{"v": "1", "type": "online", "uid": "u", "code": "1", "reason": "login", "node": "a"},
+        **{"session": "s1", "device": "phone", "since_ms": at, "last_seen_ms": at, "at_ms": at},
+    }
+
+
+def test_last_end_is_offline_and_names_its_online(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS + 7, code=201))
+    online, offline = events(server.client)
+    assert offline.pop("id")
+    assert offline == {
+        **{"v": "1", "type": "offline", "uid": "u", "code": "201", "reason": "idle_timeout", "node": "a"},
+        **{"session": "s1", "device": "", "since_ms": str(NOW_MS), "since_id": online["id"]},
+        **{"last_seen_ms": str(NOW_MS + 7), "at_ms": str(NOW_MS + 9)},
+    }
+
+
+def test_second_device_is_no_event(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"), login("u", "s2", "desk"))
+    assert story(server.client) == [("online", "u", "login")]
+
+
+def test_user_stays_online_until_the_last_device_ends(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"), login("u", "s2", "desk"), end("u", "s1", "phone"))
+    assert online_sessions(server.client) == {("u", "desk", "s2")}
+    assert len(events(server.client)) == 1
+
+
+def test_end_of_a_replaced_session_does_nothing(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), login("u", "s2"), end("u", "s1"))
+    assert online_sessions(server.client) == {("u", "", "s2")}
+    assert story(server.client) == [("online", "u", "login")]
+
+
+def test_end_of_an_unknown_user_does_nothing(a: Hand, server: Server) -> None:
+    a.apply(end("u", "s1"))
+    assert events(server.client) == []
+
+
+def test_the_same_login_again_changes_nothing(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    before = record(server.client, "u")
+    a.apply(login("u", "s1", age_s=3))
+    assert record(server.client, "u") == before
+
+
+def test_record_dates_the_login_by_its_age(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", age_s=7))
+    entry = record(server.client, "u")["sessions"][""]
+    assert entry["arrived_ms"] - entry["login_ms"] == 7000
+    assert abs(entry["arrived_ms"] / 1000 - time.time()) < 60
+    assert (entry["node"], entry["generation"], entry["idle_timeout_ms"]) == ("a", 1, 30_000)
+
+
+def test_ownership_follows_the_record(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"), login("w", "s2"))
+    assert owned(server.client, "a") == {("u", "phone", "s1"), ("w", "", "s2")}
+    a.apply(end("w", "s2"))
+    assert owned(server.client, "a") == {("u", "phone", "s1")}
+
+
+def test_offline_writes_seen_and_online_removes_it(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), end("u", "s1", last_seen_ms=NOW_MS + 5))
+    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS + 5
+    a.apply(login("u", "s2"))
+    assert server.client.zscore(KEYS.seen(0), "u") is None
+
+
+def test_seen_is_trimmed_by_its_retention(server: Server) -> None:
+    store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=1000))
+    server.client.zadd(KEYS.seen(0), {"old": 1, "fresh": time.time() * 1000 + 60_000})
+    Hand(store, "a").open()
+    store.close()
+    assert server.client.zrange(KEYS.seen(0), 0, -1) == [b"fresh"]
+
+
+def test_stream_is_capped_roughly(server: Server) -> None:
+    store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=10**10))
+    a = Hand(store, "a")
+    a.open()
+    for i in range(10):
+        a.apply(*(login(f"u{i}-{j}", "s") for j in range(100)))
+    store.close()
+    assert 100 <= server.client.xlen(KEYS.events(0)) < 400
+
+
+def test_events_are_published_with_their_entry_id(a: Hand, server: Server) -> None:
+    listener = listen(server.client, KEYS.online_channel, KEYS.offline_channel)
+    a.apply(login("u", "s1"), end("u", "s1"))
+    heard = [listener.get_message(timeout=1) for _ in range(2)]
+    listener.close()
+    stream = events(server.client)
+    assert [m["channel"].decode() for m in heard] == [KEYS.online_channel, KEYS.offline_channel]
+    assert [{k: str(v) for k, v in json.loads(m["data"]).items()} for m in heard] == stream
+
+
+def test_a_damaged_record_counts_as_absent(a: Hand, server: Server) -> None:
+    server.client.hset(KEYS.online(0), "u", "{not json")
+    assert a.apply(login("u", "s1")).status is Status.OK
+    assert online_sessions(server.client) == {("u", "", "s1")}
+
+
+# Numbers, generations, fence, history
+
+
+def test_a_number_again_is_answered_from_the_cache(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    batch = a.batch([login("u", "sa", age_s=5), login("w", "s1")], 2)
+    first = a.send(batch)
+    assert first.superseded == (("u", "", "sa"),)
+    assert a.send(batch) == first
+    assert len(events(server.client)) == 2
+
+
+def test_a_missing_number_is_a_gap(a: Hand, server: Server) -> None:
+    assert a.send(a.batch([login("u", "s1")], 3)).status is Status.GAP
+    assert events(server.client) == []
+
+
+def test_without_a_counter_nothing_is_applied(a: Hand, server: Server) -> None:
+    server.client.flushall()
+    reply = a.apply(login("u", "s1"))
+    assert (reply.status, reply.generation) == (Status.UNKNOWN, 0)
+    assert server.client.dbsize() == 0
+
+
+def test_another_generation_is_unknown_and_says_which_stands(a: Hand, server: Server) -> None:
+    a.generation = 2
+    reply = a.apply(login("u", "s1"))
+    assert (reply.status, reply.generation) == (Status.UNKNOWN, 1)
+
+
+def test_only_a_higher_generation_opens(a: Hand) -> None:
+    a.open(5)
+    reply = a.open(4)
+    assert (reply.status, reply.generation) == (Status.UNKNOWN, 5)
+
+
+def test_an_opening_again_gets_the_same_answer(a: Hand) -> None:
+    a.apply(login("u", "s1"))
+    first = a.open(2)
+    assert first.opened is not None
+    assert first.opened.previous == Counter("a", 1, 2)
+    assert a.open(2) == first
+
+
+def test_an_opening_tells_what_the_batch_before_was_answered(a: Hand, b: Hand) -> None:
+    b.apply(login("u", "sb"))
+    a.apply(login("u", "sa", age_s=5))
+    opened = a.open(2).opened
+    assert opened is not None
+    assert opened.superseded == (("u", "", "sa"),)
+
+
+def test_an_opening_reads_the_counter_of_the_id_before(a: Hand, store: RedisStore) -> None:
+    a.apply(login("u", "s1"))
+    opened = Hand(store, "a2").open(before="a").opened
+    assert opened is not None
+    assert opened.previous == Counter("a", 1, 2)
+
+
+def test_an_opening_names_the_others_except_the_fenced(a: Hand, b: Hand, server: Server) -> None:
+    fence(server, "b")
+    opened = Hand(a.store, "c").open().opened
+    assert opened is not None
+    assert opened.others == {"a"}
+
+
+def test_a_fenced_node_is_refused(a: Hand, server: Server) -> None:
+    fence(server, "a")
+    assert a.apply(login("u", "s1")).status is Status.FENCED
+    assert a.open(2).status is Status.FENCED
+    assert events(server.client) == []
+
+
+def test_another_history_is_refused(a: Hand, server: Server) -> None:
+    a.replication_id = "0" * 40
+    reply = a.apply(login("u", "s1"))
+    assert reply.status is Status.HISTORY
+    assert reply.replication_id == server.client.info("replication")["master_replid"]
+    assert events(server.client) == []
+
+
+def test_a_batch_that_names_no_history_is_refused(a: Hand) -> None:
+    a.replication_id = ""
+    assert a.apply(login("u", "s1")).status is Status.HISTORY
+
+
+def test_an_opening_writes_the_gap(a: Hand, server: Server) -> None:
+    a.open(2, gap=Gap(17, 1000, 2000, 0.0))
+    (entry,) = events(server.client)
+    entry.pop("id")
+    gap = {"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}
+    assert entry == gap
+
+
+def test_entry_ids_go_on_above_the_floor(a: Hand, server: Server) -> None:
+    ahead = int(time.time() * 1000) + 3_600_000
+    a.open(2, floor=f"{ahead}-7")
+    a.apply(login("u", "s1"))
+    (entry,) = events(server.client)
+    assert entry["id"] == f"{ahead}-8"
+
+
+def test_a_floor_below_the_last_id_is_no_matter(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    assert a.open(2, floor="5-5").status is Status.OK
+    assert len(events(server.client)) == 1
+
+
+def test_a_reply_has_the_highest_entry_id(a: Hand, server: Server) -> None:
+    reply = a.apply(login("u", "s1"), login("w", "s2"))
+    assert reply.last_id == events(server.client)[-1]["id"]
+
+
+# Sessions of other nodes
+
+
+def test_a_login_takes_the_place_of_another_nodes_session(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "sa"))
+    b.apply(login("u", "sb"))
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert (owned(server.client, "a"), owned(server.client, "b")) == (set(), {("u", "", "sb")})
+    assert len(events(server.client)) == 1
+
+
+def test_a_late_login_yields_to_a_younger_one(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    assert a.apply(login("u", "sa", age_s=1.5)).superseded == (("u", "", "sa"),)
+    assert online_sessions(server.client) == {("u", "", "sb")}
+
+
+def test_a_late_login_takes_the_place_of_an_older_one(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb", age_s=60))
+    assert a.apply(login("u", "sa", age_s=50)).superseded == ()
+    assert online_sessions(server.client) == {("u", "", "sa")}
+
+
+def test_a_login_that_is_hardly_late_yields_to_nobody(a: Hand, b: Hand) -> None:
+    b.apply(login("u", "sb"))
+    assert a.apply(login("u", "sa", age_s=0.9)).superseded == ()
+
+
+def test_a_late_login_takes_the_place_of_its_own_nodes_session(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), login("u", "s2", age_s=60))
+    assert online_sessions(server.client) == {("u", "", "s2")}
+
+
+def test_a_registration_yields_to_another_nodes_session(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb", age_s=60))
+    assert a.apply(register("u", "sa")).superseded == (("u", "", "sa"),)
+    assert online_sessions(server.client) == {("u", "", "sb")}
+
+
+def test_a_registration_takes_the_place_of_a_fenced_nodes_session(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    fence(server, "b")
+    assert a.apply(register("u", "sa")).superseded == ()
+    assert online_sessions(server.client) == {("u", "", "sa")}
+    assert owned(server.client, "b") == set()
+    assert len(events(server.client)) == 1
+
+
+def test_a_registration_adopts_the_same_session(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", age_s=60))
+    before = record(server.client, "u")["sessions"][""]
+    b.apply(register("u", "s1"))
+    after = record(server.client, "u")["sessions"][""]
+    assert after == {**before, "node": "b", "generation": 1}
+    assert (owned(server.client, "a"), owned(server.client, "b")) == (set(), {("u", "", "s1")})
+    assert a.store.probe("a", [0])[0].inbox == ()
+
+
+def test_a_registration_replaces_its_own_older_generation(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    a.open(2)
+    assert a.apply(register("u", "s2")).superseded == ()
+    assert online_sessions(server.client) == {("u", "", "s2")}
+    assert story(server.client) == [("online", "u", "login")]
+
+
+def test_a_registration_of_an_unknown_user_is_a_return(a: Hand, server: Server) -> None:
+    a.apply(register("u", "s1"))
+    assert story(server.client) == [("online", "u", "returned")]
+
+
+def test_a_displaced_session_is_in_its_owners_inbox(a: Hand, b: Hand) -> None:
+    a.apply(login("u", "sa", "phone", age_s=60))
+    b.apply(login("u", "sb", "phone"))
+    (probe,) = a.store.probe("a", [0])
+    # It arrived a minute late, so who of the two is the younger is not sure.
+    assert probe.inbox == (Displaced("u", "phone", "sa", "b", return_allowed=True),)
+    assert probe.inbox_n == 1
+
+
+def test_the_inbox_gives_only_what_was_not_read(a: Hand, b: Hand) -> None:
+    a.apply(login("u", "s1"), login("w", "s2"))
+    b.apply(login("u", "s3"), login("w", "s4"))
+    assert [d.uid for d in a.store.probe("a", [1])[0].inbox] == ["w"]
+    assert a.store.probe("a", [2])[0].inbox == ()
+
+
+def test_an_inbox_that_began_anew_is_given_whole(a: Hand, b: Hand) -> None:
+    a.apply(login("u", "s1"))
+    b.apply(login("u", "s2"))
+    assert [d.uid for d in a.store.probe("a", [30])[0].inbox] == ["u"]
+
+
+def test_the_inbox_keeps_the_newest_fifty(a: Hand, b: Hand) -> None:
+    a.apply(*(login(f"u{i}", f"a{i}") for i in range(60)))
+    b.apply(*(login(f"u{i}", f"b{i}") for i in range(60)))
+    (probe,) = a.store.probe("a", [0])
+    assert [d.uid for d in probe.inbox] == [f"u{i}" for i in range(10, 60)]
+    assert probe.inbox_n == 60
+
+
+def test_a_displacement_is_published_to_its_owner(a: Hand, b: Hand, server: Server) -> None:
+    listener = listen(server.client, KEYS.control_channel("a"))
+    a.apply(login("u", "sa"))
+    b.apply(login("u", "sb"))
+    message = listener.get_message(timeout=1)
+    listener.close()
+    assert message is not None
+    assert json.loads(message["data"]) == {
+        **{"type": "displaced", "n": 1, "uid": "u", "device": "", "session": "sa", "by": "b"},
+        "return_allowed": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("standing_s", "late_s", "displacing_s", "allowed"),
+    [(60, 0, 0, False), (2, 0, 0, True), (60, 0, 6, True), (60, 6, 0, True)],
+    ids=["both sure", "displaced login is young", "displacing login is late", "displaced login was late"],
+)
+def test_the_goodbye_allows_a_return_when_the_order_is_unsure(
+    a: Hand, b: Hand, server: Server, standing_s: float, late_s: float, displacing_s: float, allowed: bool
+) -> None:
+    a.apply(login("u", "sa"))
+    text = record(server.client, "u")
+    entry = text["sessions"][""]
+    entry["login_ms"] -= int(standing_s * 1000)
+    entry["arrived_ms"] = entry["login_ms"] + int(late_s * 1000)
+    server.client.hset(KEYS.online(0), "u", json.dumps(text))
+    b.apply(login("u", "sb", age_s=displacing_s))
+    assert [d.return_allowed for d in a.store.probe("a", [0])[0].inbox] == [allowed]
+
+
+def test_an_end_by_the_owner_before_the_move_does_nothing_to_the_new_session(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    a.apply(login("u", "sa"))
+    b.apply(login("u", "sb"))
+    a.apply(end("u", "sa", code=300))
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert owned(server.client, "b") == {("u", "", "sb")}
+
+
+def test_an_end_clears_the_hash_of_whoever_owns_the_session(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    b.apply(register("u", "s1"))
+    a.apply(end("u", "s1"))
+    assert owned(server.client, "b") == set()
+    assert online_sessions(server.client) == set()
+
+
+# Ends that restore
+
+
+def test_a_restoring_end_tells_the_period_that_redis_lost(a: Hand, server: Server) -> None:
+    a.apply(end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS), restores=True)
+    assert story(server.client) == [("online", "u", "returned"), ("offline", "u", "logout")]
+    online, offline = events(server.client)
+    assert (offline["since_id"], offline["since_ms"]) == (online["id"], str(NOW_MS))
+    assert online_sessions(server.client) == set()
+
+
+def test_a_restoring_end_of_a_user_online_tells_nothing(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s2"))
+    a.apply(end("u", "s1"), restores=True)
+    assert story(server.client) == [("online", "u", "login")]
+
+
+def test_a_restoring_end_of_a_session_on_record_is_an_end(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    a.apply(end("u", "s1"), restores=True)
+    assert story(server.client) == [("online", "u", "login"), ("offline", "u", "logout")]
+
+
+# Retirement and probe
+
+
+def test_retire_ends_what_older_generations_own(a: Hand, server: Server) -> None:
+    a.apply(login("ghost", "s1"), login("alive", "s2"))
+    a.open(2)
+    a.apply(register("alive", "s2"))
+    reply = a.retire()
+    assert (reply.status, reply.cursor) == (Status.OK, "0")
+    assert online_sessions(server.client) == owned(server.client, "a") == {("alive", "", "s2")}
+    assert story(server.client)[-1] == ("offline", "ghost", "node_down")
+
+
+def test_retire_says_when_they_were_seen_at_the_latest(a: Hand, server: Server) -> None:
+    a.apply(login("ghost", "s1"))
+    a.open(2)
+    a.retire(latest_ms=NOW_MS + 1234)
+    assert events(server.client)[-1]["last_seen_ms"] == str(NOW_MS + 1234)
+
+
+def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    b.apply(register("u", "s1"))
+    server.client.hset(KEYS.node(0, "a"), "u ", "1 s1")  # as if the hash had not been kept in step
+    a.open(2)
+    a.retire()
+    assert online_sessions(server.client) == {("u", "", "s1")}
+    assert owned(server.client, "a") == set()
+
+
+def test_retire_covers_a_large_hash_in_bounded_calls(a: Hand, server: Server) -> None:
+    for i in range(10):
+        a.apply(*(login(f"u{i}-{j}", "s") for j in range(300)))
+    a.open(2)
+    calls, cursor = 0, "start"
+    while cursor != "0":
+        reply = a.retire("0" if cursor == "start" else cursor)
+        cursor, calls = reply.cursor, calls + 1
+    assert calls > 3
+    assert online_sessions(server.client) == set()
+
+
+@pytest.mark.parametrize("status", [Status.FENCED, Status.UNKNOWN, Status.HISTORY])
+def test_retire_is_refused_like_apply(a: Hand, server: Server, status: Status) -> None:
+    a.apply(login("u", "s1"))
+    a.open(2)
+    if status is Status.FENCED:
+        fence(server, "a")
+    elif status is Status.UNKNOWN:
+        a.generation = 3
+    else:
+        a.replication_id = "0" * 40
+    assert a.retire().status is status
+    assert online_sessions(server.client) == {("u", "", "s1")}
+
+
+def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    (probe,) = a.store.probe("a", [0])
+    assert probe.counter == Counter("a", 1, 2)
+    assert not probe.fenced
+    assert probe.others == {"b"}
+    assert probe.last_id == events(server.client)[-1]["id"]
+    assert probe.replication_id == a.replication_id
+
+
+def test_probe_sees_the_fence(a: Hand, server: Server) -> None:
+    fence(server, "a")
+    assert a.store.probe("a", [0])[0].fenced
+
+
+def test_probe_of_an_empty_redis(store: RedisStore) -> None:
+    (probe,) = store.probe("a", [0])
+    assert (probe.counter, probe.last_id, probe.others) == (Counter("a", 0, 0), "0-0", frozenset())
+
+
+# Calls of several shards
+
+
+def test_steps_of_several_shards_are_answered_in_order(server: Server) -> None:
+    store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
+    steps = [Batch(s, Counter("a", s + 1, 1), (), NOW_S, opening=Opening("a")) for s in range(16)]
+    replies = store.apply(steps)
+    probes = store.probe("a", [0] * 16)
+    store.close()
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert [probe.counter.generation for probe in probes] == list(range(1, 17))
+
+
+def test_a_shard_that_cannot_be_applied_does_not_hold_up_the_others(
+    store: RedisStore, server: Server
+) -> None:
+    server.client.set(KEYS.node(1, "a"), "not a hash")
+    steps = [Batch(s, Counter("a", 1, 1), (), NOW_S, opening=Opening("a")) for s in range(3)]
+    replies = store.apply(steps)
+    assert isinstance(replies[1], StoreError)
+    assert [isinstance(reply, Reply) for reply in replies] == [True, False, True]
+
+
+def test_names_with_numbers_and_slashes_survive(a: Hand, server: Server) -> None:
+    name, device = "9/ü'\"\\", "7"
+    a.apply(login(name, "s1", device))
+    assert online_sessions(server.client) == {(name, device, "s1")} == owned(server.client, "a")
+
+
+def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) -> None:
+    sizes = []
+    for generation in range(2, 30):
+        a.open(generation)
+        sizes.append(server.client.hstrlen(KEYS.node(0, "a"), "reply"))
+    assert 0 < max(sizes) < min(sizes) + 4

@@ -1,0 +1,402 @@
+"""Lost answers, lost data, full outboxes: one node against a real server and a naive model."""
+
+import contextlib
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.store.driving import check_alternation, events, online_sessions, owned, story
+from tests.store.nodes import Loss, ManualNode
+from tests.store.servers import Server
+
+UIDS = ["u1", "u2", "u3"]
+DEVICES = ["", "phone"]
+
+
+MakeNode = Callable[..., ManualNode]
+
+
+@pytest.fixture
+def make_node(server: Server) -> Iterator[MakeNode]:
+    """Makes nodes on the test's server, with `ManualNode`'s arguments."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*names: str, **settings: Any) -> ManualNode:
+            node = ManualNode(server.url, *names, **settings)
+            stack.callback(node.store.close)
+            return node
+
+        yield make
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> ManualNode:
+    return make_node()
+
+
+def assert_converged(node: ManualNode, server: Server) -> None:
+    """Redis equals the live sessions, its stream alternates, and nothing waits."""
+    shards = range(node.keys.shards)
+    assert node.outbox.held == 0
+    assert set().union(*(online_sessions(server.client, s) for s in shards)) == node.sessions
+    assert set().union(*(owned(server.client, node.node, s) for s in shards)) == node.sessions
+    for shard in shards:
+        online = check_alternation(events(server.client, shard))
+        assert online == {uid for uid, _, _ in node.sessions if node.keys.shard(uid) == shard}
+
+
+def told(node: ManualNode, server: Server) -> dict[str, list[str]]:
+    """Per user, the types of the events in the stream."""
+    result: dict[str, list[str]] = {}
+    for shard in range(node.keys.shards):
+        for event in events(server.client, shard):
+            if event["type"] != "gap":
+                result.setdefault(event["uid"], []).append(event["type"])
+    return result
+
+
+def truth(node: ManualNode) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for kind, uid in node.truth:
+        result.setdefault(uid, []).append(kind)
+    return result
+
+
+@pytest.mark.parametrize("shards", [1, 16])
+def test_lost_answers_double_nothing(make_node: MakeNode, server: Server, shards: int) -> None:
+    rng = random.Random(20)
+    node = make_node(shards=shards)
+    uids = [f"user{i}" for i in range(60)]
+    for _ in range(5000):
+        act = node.login if rng.random() < 0.5 else node.end
+        act(rng.choice(uids), rng.choice(DEVICES))
+        if rng.random() < 0.3:
+            node.round(rng.choice(list(Loss)))
+        if rng.random() < 0.01:
+            server.change_history()  # with an unacknowledged batch under way, as often as not
+    node.settle()
+    assert_converged(node, server)
+    assert told(node, server) == truth(node)
+    assert min(node.lost[Loss.REPLY], node.lost[Loss.REQUEST]) > 300
+    assert sum(w.resyncs for w in node.writers) > 10
+    print(f"5,000 operations, {node.lost[Loss.REPLY]} answers lost, {len(node.truth)} events, duplicates 0")
+
+
+def test_without_frozen_batches_lost_answers_would_double(node: ManualNode, server: Server) -> None:
+    """The negative control: the same items under a new number are applied twice."""
+    node.login("u")
+    node.settle()
+    node.end("u")
+    node.login("u")
+    node.end("u")
+    node.round(Loss.REPLY)
+    frozen = node.writers[0].next(node.now)
+    assert frozen is not None
+    node.settle()
+    assert story(server.client).count(("offline", "u", "idle_timeout")) == 2
+    node.login("u")  # applied once more: login of an ended session, then its end
+    again = node.writers[0].next(node.now)
+    assert again is not None
+    node.store.apply([replace(frozen, counter=again.counter)])
+    assert story(server.client).count(("offline", "u", "idle_timeout")) == 3
+
+
+COMMANDS = st.one_of(
+    st.tuples(st.just("login"), st.sampled_from(UIDS), st.sampled_from(DEVICES)),
+    st.tuples(st.just("end"), st.sampled_from(UIDS), st.sampled_from(DEVICES)),
+    st.tuples(st.just("round"), st.sampled_from(list(Loss))),
+    st.tuples(st.just("round"), st.just(Loss.NONE)),
+    st.tuples(st.sampled_from(["flush", "save", "rollback", "history", "probe"])),
+)
+
+
+class Faults:
+    """Plays commands of Hypothesis on a node and its server."""
+
+    def __init__(self, node: ManualNode, server: Server) -> None:
+        self.node, self.server = node, server
+        self.saved: dict[bytes, bytes] = {}
+
+    def play(self, command: tuple[object, ...]) -> None:
+        name, *arguments = command
+        if name in {"login", "end", "round"}:
+            getattr(self.node, str(name))(*arguments)
+        elif name == "probe":
+            self.node.probe()
+        elif name == "history":
+            self.server.change_history()
+        elif name == "flush":
+            self.server.client.flushall()
+        elif name == "save":
+            keys: Any = self.server.client.keys("*")
+            self.saved = {key: self.server.client.dump(key) for key in keys}  # type: ignore[misc]  # as above
+        elif name == "rollback":
+            self.server.client.flushall()
+            for key, value in self.saved.items():
+                self.server.client.restore(key, 0, value)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(COMMANDS, max_size=40), st.sampled_from([4, 1000]))
+def test_every_fault_ends_in_convergence_and_alternation(
+    server: Server, commands: list[tuple[object, ...]], max_items: int
+) -> None:
+    server.client.flushall()
+    node = ManualNode(server.url, max_items=max_items)
+    faults = Faults(node, server)
+    for command in commands:
+        faults.play(command)
+    node.settle()
+    assert_converged(node, server)
+    intact = not {"flush", "rollback"} & {command[0] for command in commands}
+    if intact and node.outbox.statistics().dropped_total == 0:
+        assert told(node, server) == truth(node)
+    node.store.close()
+
+
+def play_outage(node: ManualNode) -> None:
+    """While Redis is away one stays, one ends, one returns, one comes and goes, one comes."""
+    node.end("gone")
+    node.end("back")
+    node.login("back")
+    node.login("brief")
+    node.end("brief")
+    node.login("new")
+
+
+AFTER_OUTAGE = {"stays": ["online"], "gone": ["online", "offline"], "new": ["online"]} | {
+    "back": ["online", "offline", "online"],
+    "brief": ["online", "offline"],
+}
+
+
+@pytest.fixture
+def busy(node: ManualNode) -> ManualNode:
+    for uid in ("stays", "gone", "back"):
+        node.login(uid)
+    node.settle()
+    return node
+
+
+def test_flushall_is_rebuilt_from_live_sessions(busy: ManualNode, server: Server) -> None:
+    server.client.flushall()
+    play_outage(busy)
+    busy.settle()
+    assert_converged(busy, server)
+    assert told(busy, server) == AFTER_OUTAGE
+
+
+def test_an_idle_node_learns_of_lost_data_by_its_probe(busy: ManualNode, server: Server) -> None:
+    server.client.flushall()
+    busy.probe()
+    while busy.round():
+        pass
+    assert_converged(busy, server)
+    assert {s[2] for s in story(server.client)} == {"returned"}
+
+
+def test_restarted_empty_is_rebuilt(busy: ManualNode, server: Server) -> None:
+    server.kill()
+    play_outage(busy)
+    server.start()
+    began = time.perf_counter()
+    busy.store.close()
+    busy.settle()
+    print(f"restarted empty: difference 0 after {time.perf_counter() - began:.3f} s")
+    assert_converged(busy, server)
+    assert told(busy, server) == AFTER_OUTAGE
+
+
+def test_restarted_with_its_file_goes_on_where_it_was(durable_server: Server) -> None:
+    node = ManualNode(durable_server.url)
+    for uid in ("stays", "gone", "back"):
+        node.login(uid)
+    node.settle()
+    node.end("gone")
+    node.round(Loss.REPLY)  # applied just before the crash, and nobody knows
+    durable_server.kill()
+    play_outage(node)
+    durable_server.start()
+    node.store.close()
+    node.settle()
+    assert_converged(node, durable_server)
+    assert told(node, durable_server) == truth(node) == AFTER_OUTAGE
+    node.store.close()
+
+
+def test_a_return_during_an_outage_is_told_in_order_on_an_empty_redis(
+    node: ManualNode, server: Server
+) -> None:
+    a1 = node.login("u")
+    node.settle()
+    server.client.flushall()
+    node.end("u")
+    a2 = node.login("u")
+    node.end("u")
+    node.settle()
+    assert [(e["type"], e["session"], e["code"]) for e in events(server.client)] == [
+        *(("online", a1, "2"), ("offline", a1, "201")),
+        *(("online", a2, "1"), ("offline", a2, "201")),
+    ]
+
+
+def test_two_devices_that_ended_in_the_outage_are_one_period(node: ManualNode, server: Server) -> None:
+    node.login("u", "phone")
+    node.login("u", "desk")
+    node.settle()
+    server.client.flushall()
+    node.end("u", "phone")
+    node.end("u", "desk")
+    node.settle()
+    assert [e["type"] for e in events(server.client)] == ["online", "offline"]
+
+
+def test_script_flush_is_cured_unnoticed(busy: ManualNode, server: Server) -> None:
+    server.client.script_flush()
+    play_outage(busy)
+    busy.settle()
+    assert told(busy, server) == AFTER_OUTAGE
+    assert busy.writers[0].resyncs == 0
+
+
+@pytest.mark.parametrize("shards", [1, 16])
+def test_a_full_outbox_is_one_gap_and_then_who_lives(
+    make_node: MakeNode, server: Server, shards: int
+) -> None:
+    node = make_node(shards=shards, max_items=100)
+    for i in range(50):
+        node.login(f"user{i}")
+    node.settle()
+    for i in range(50):  # Redis is away: 100 changes fit, 150 do not
+        node.end(f"user{i}")
+        node.login(f"user{i + 25}", "phone")
+        node.login(f"user{i + 50}")
+        node.end(f"user{i + 50}")
+        node.login(f"late{i}")
+    assert node.outbox.statistics().dropped_total == 150
+    node.settle()
+    assert_converged(node, server)
+    gaps = [e for s in range(shards) for e in events(server.client, s) if e["type"] == "gap"]
+    assert sum(int(gap["dropped"]) for gap in gaps) == 150
+    assert len(gaps) <= shards
+    node.store.close()
+
+
+def test_a_skipped_end_is_retired_as_node_down(make_node: MakeNode, server: Server) -> None:
+    node = make_node(max_items=1)
+    node.login("ghost")
+    node.settle()
+    node.login("other")  # fills the outbox
+    node.end("ghost")
+    node.settle()
+    kinds = [(e["type"], e.get("uid"), e.get("reason")) for e in events(server.client)]
+    assert kinds == [
+        ("online", "ghost", "login"),
+        ("online", "other", "login"),
+        ("gap", None, None),
+        ("offline", "ghost", "node_down"),
+    ]
+
+
+def test_ends_wait_for_other_nodes_to_register_first(make_node: MakeNode, server: Server) -> None:
+    a, b = make_node("a"), make_node("b")
+    a.login("u", "phone")
+    b.login("u", "desk")
+    a.settle()
+    b.settle()
+    server.change_history()  # what Redis has next is not what they had
+    server.client.flushall()
+    a.end("u", "phone")
+    b.probe()
+    b.round()  # b has opened, so a sees it
+    a.probe()
+    while a.round():
+        pass
+    assert story(server.client) == []  # a's end waits
+    while b.round():
+        pass
+    a.now += 10.0
+    while a.round():
+        pass
+    assert story(server.client) == [("online", "u", "returned")]  # never offline: the desk is there
+
+
+def test_logins_and_registrations_do_not_wait(make_node: MakeNode, server: Server) -> None:
+    a, b = make_node("a"), make_node("b")
+    a.login("stays")
+    a.settle()
+    b.settle()
+    server.client.flushall()
+    b.settle()
+    a.end("stays")
+    a.login("stays")  # waits behind the end of the same user
+    a.login("new")
+    while a.round():
+        pass
+    assert story(server.client) == [("online", "new", "login")]
+    a.settle()
+    assert [u for _, u, _ in story(server.client)] == ["new", "stays", "stays", "stays"]
+
+
+def test_nobody_waits_for_a_node_that_is_not_alive(make_node: MakeNode, server: Server) -> None:
+    a, b = make_node("a", alive=lambda _: False), make_node("b")
+    a.login("u")
+    a.settle()
+    b.settle()
+    server.change_history()
+    a.end("u")
+    while a.round():
+        pass
+    assert [t for t, _, _ in story(server.client)] == ["online", "offline"]
+
+
+def test_a_renamed_node_takes_its_sessions_along(busy: ManualNode, server: Server) -> None:
+    busy.end("gone")
+    busy.round(Loss.REPLY)
+    server.client.hset(busy.keys.node(0, "a"), "fence", "1")
+    busy.login("new")
+    busy.probe()
+    assert busy.writers[0].fenced
+    assert not busy.round()
+    busy.writers[0].rename("a2")
+    busy.node = "a2"
+    busy.settle()
+    assert_converged(busy, server)
+    assert told(busy, server) == truth(busy)
+
+
+def test_entry_ids_never_fall_behind_what_the_node_saw(busy: ManualNode, server: Server) -> None:
+    """Redis wrote with its clock ahead, lost its data, and its clock is right again."""
+    ahead_ms = int(time.time() * 1000) + 10_000_000
+    server.client.xadd(busy.keys.events(0), {"type": "gap"}, id=f"{ahead_ms}-0")
+    busy.probe()
+    server.client.flushall()
+    busy.settle()
+    ids = [event["id"] for event in events(server.client)]
+    assert len(ids) == len(busy.sessions)
+    assert all(int(entry_id.split("-")[0]) >= ahead_ms for entry_id in ids)
+
+
+def test_a_hundred_thousand_offline_transitions(node: ManualNode, server: Server) -> None:
+    for i in range(100_000):
+        node.login(f"user{i}")
+    node.settle()
+    for i in range(100_000):
+        node.end(f"user{i}")
+    assert node.live == {}
+    cpu, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    while node.round():
+        pass
+    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
+    print(f"100,000 offline transitions: {took:.2f} s, {used:.2f} s of Python's CPU")
+    assert server.client.xlen(node.keys.events(0)) == 200_000
+    assert server.client.hlen(node.keys.online(0)) == 0
+    assert node.outbox.held == 0
