@@ -46,7 +46,8 @@ class Reaction(NamedTuple):
         code: the reason code in an error or a goodbye; None there means the `ProtocolError`'s own.
         then: the state afterwards (of ``OK_OR_ERROR``: after the ok; after the error it is closing).
         activity: whether it counts as a sign of life, and puts the idle deadline off.
-        offline: whether the session ends at once, without grace.
+        offline: whether the session ends at once, without grace: after a logout, and after a code that
+            forbids the client to return.
     """
 
     answer: Answer
@@ -62,8 +63,9 @@ _CONNECTED, _LOGGED_IN, _CLOSING = State.CONNECTED, State.LOGGED_IN, State.CLOSI
 
 _NOT_LOGGED_IN: Final = Reaction(Answer.ERROR, Code.NOT_LOGGED_IN, _CLOSING)
 _REFUSED: Final = Reaction(Answer.ERROR, None, _CLOSING)
+_REFUSED_SESSION: Final = Reaction(Answer.ERROR, None, _CLOSING, offline=True)
 _UNSUPPORTED: Final = Reaction(Answer.ERROR, Code.UNSUPPORTED, _LOGGED_IN, activity=True)
-_MISPLACED: Final = Reaction(Answer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True)
+_MISPLACED: Final = Reaction(Answer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True, offline=True)
 
 _EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
     (_CONNECTED, Kind.LOGIN): Reaction(Answer.OK_OR_ERROR, None, _LOGGED_IN, activity=True),
@@ -78,8 +80,8 @@ _EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
     (_LOGGED_IN, Kind.PRESENCE): _MISPLACED,
     (_LOGGED_IN, Kind.DELIVER): _MISPLACED,
     (_LOGGED_IN, Kind.GOODBYE): _MISPLACED,
-    (_LOGGED_IN, Other.INVALID): _REFUSED,
-    (_LOGGED_IN, Other.MALFORMED): Reaction(Answer.GOODBYE, None, _CLOSING),
+    (_LOGGED_IN, Other.INVALID): _REFUSED_SESSION,
+    (_LOGGED_IN, Other.MALFORMED): Reaction(Answer.GOODBYE, None, _CLOSING, offline=True),
     (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(Answer.NOTHING, None, _LOGGED_IN),
 }
 # What is left in a state. Message, query, watch, unwatch and update are known to this version of the
