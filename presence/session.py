@@ -27,17 +27,19 @@ class Outcome:
         end_code: set if the connection is to be hung up after the reply, with the reason.
         change: what a login causes in Redis.
         displaced: the session that a login took the place of.
+        failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
-    __slots__ = ("change", "displaced", "end_code", "frames", "peer", "reply")
+    __slots__ = ("change", "displaced", "end_code", "failure", "frames", "peer", "reply")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.frames = 0
-        self.reply = b""
+        self.reply = bytearray()  # bytes would be copied for each of thousands of answers to one read
         self.end_code: Code | None = None
         self.change: Change | None = None
         self.displaced: Session | None = None
+        self.failure: Exception | None = None
 
 
 class SessionProtocol:
@@ -63,18 +65,19 @@ class SessionProtocol:
         self._login_timeout = login_timeout
 
     def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
-        """Take bytes that were read from `peer`'s connection at `now`."""
+        """Take bytes that were read from `peer`'s connection at `now`.
+
+        What was done before a handler failed stands: the outcome names a login that the same bytes held.
+        """
         outcome = Outcome(peer)
         if peer.partial:
             data = peer.partial + data
         start, size = 0, len(data)
-        packet: Packet | None = None
         try:
             while start < size and outcome.end_code is None:
                 peer = outcome.peer
                 logged_in = isinstance(peer, Session)
                 limit = protocol.FRAME_LIMIT_BYTES if logged_in else protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES
-                packet = None
                 end = protocol.frame_end(data, start, limit)
                 if not end:
                     break
@@ -91,6 +94,10 @@ class SessionProtocol:
                     self._first(peer, packet, outcome, now)
         except ProtocolError as error:
             self._refuse(outcome, error)
+        except Exception as error:  # whatever it is, it is reported with the outcome
+            outcome.failure = error
+            outcome.end_code = Code.SERVER_ERROR
+            outcome.reply += protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
         rest = data[start:] if outcome.end_code is None else b""
         outcome.peer.partial = rest or (None if isinstance(outcome.peer, Session) else b"")
         return outcome

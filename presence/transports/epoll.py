@@ -247,9 +247,13 @@ class EpollTransport:
             return
         try:
             outcome = self._core.received(peer, data)
-        except Exception:
-            self._fail(fd, peer)
+        except Exception as error:  # reported, and the end of one connection only
+            self._note_failure(error)
+            self._core.closed(peer, Code.SERVER_ERROR)
+            self._hang_up(fd, SERVER_ERROR)
             return
+        if outcome.failure is not None:
+            self._note_failure(outcome.failure)
         if outcome.peer is not peer:
             self._logged_in(fd, outcome.peer)
         if outcome.end_code is not None:
@@ -264,11 +268,9 @@ class EpollTransport:
         self._attentive.unregister(fd)
         self._patient.register(fd, _READ)
 
-    def _fail(self, fd: int, peer: Peer) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        log.exception("connection_failed", failures=self._failures)
-        self._core.closed(peer, Code.SERVER_ERROR)
-        self._hang_up(fd, SERVER_ERROR)
+        log.error("connection_failed", failures=self._failures, exc_info=error)
 
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""
@@ -298,7 +300,7 @@ class EpollTransport:
 
     # Sending
 
-    def _send(self, fd: int, data: bytes) -> None:
+    def _send(self, fd: int, data: bytes | bytearray) -> None:
         """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
         waiting = self._unsent.get(fd)
         if waiting is not None:
@@ -339,7 +341,7 @@ class EpollTransport:
         elif isinstance(peer, Session):
             self._deadlines.forget(fd)
 
-    def _hang_up(self, fd: int, farewell: bytes) -> None:
+    def _hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
         if isinstance(self._peers[fd], _Closing):
             return

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import protocol
 from protocol import Code
 
-READ_BYTES = 65_536  # a read that is not the usual keepalive; holds several of the largest frames
+# A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is
+# answered in one go, and thousands of small requests would keep all others waiting.
+READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
 DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds

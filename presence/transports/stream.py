@@ -60,7 +60,7 @@ class _Connection:
         self.wake = trio.Event()
         self.hung_up = False
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | bytearray) -> None:
         """Queue bytes for the writer."""
         self.unsent += data
         self.wake.set()
@@ -119,9 +119,10 @@ class StreamTransport:
                     if self._connections > self._limits.max_connections:
                         self._core.note_refusal(Code.BUSY)
                         self.hang_up(connection, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - no secret
-                    with reading:
-                        await self._read(connection)
-                    self._after_reading(connection)
+                    while connection.peer is not None:
+                        with connection.reading:
+                            await self._read(connection)
+                        self._after_reading(connection)
         finally:
             self._connections -= 1
             if connection.peer is not None:
@@ -130,7 +131,7 @@ class StreamTransport:
 
     # Link
 
-    def hang_up(self, handle: _Connection, farewell: bytes) -> None:
+    def hang_up(self, handle: _Connection, farewell: bytes | bytearray) -> None:
         """See `Link`."""
         if handle.hung_up:
             return
@@ -156,6 +157,8 @@ class StreamTransport:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
+                connection.peer = None
+                self._core.closed(peer)
                 connection.whole.cancel()
                 return
             if not data:
@@ -170,12 +173,13 @@ class StreamTransport:
     def _take(self, connection: _Connection, peer: Peer, data: bytes) -> None:
         try:
             outcome = self._core.received(peer, data)
-        except Exception:
-            self._failures += 1
-            log.exception("connection_failed", failures=self._failures)
+        except Exception as error:  # reported, and the end of one connection only
+            self._note_failure(error)
             self._core.closed(peer, Code.SERVER_ERROR)
             self.hang_up(connection, SERVER_ERROR)
             return
+        if outcome.failure is not None:
+            self._note_failure(outcome.failure)
         if outcome.peer is not peer:
             connection.reading.deadline = math.inf
             connection.peer = outcome.peer
@@ -186,12 +190,19 @@ class StreamTransport:
             if len(connection.unsent) > self._limits.unsent_bytes:
                 self._cut_off(connection)
 
+    def _note_failure(self, error: Exception) -> None:
+        self._failures += 1
+        log.error("connection_failed", failures=self._failures, exc_info=error)
+
     def _after_reading(self, connection: _Connection) -> None:
-        """The reader has stopped; if nobody hung up, the time for the login is over."""
+        """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
         if isinstance(connection.peer, Guest):
             self._late += 1
             self._core.note_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
+        else:
+            # After a pause a login can be read in the very turn in which its time ends: it counts.
+            connection.reading = trio.CancelScope()
 
     async def _write(self, connection: _Connection) -> None:
         """Send what is queued; after the farewell half-close, drain, and end the connection."""
