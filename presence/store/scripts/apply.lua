@@ -48,10 +48,8 @@ local function raise_floor(floor)
   end
 end
 
-local function open_generation()
-  local before = redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply')
+local function open_generation(before)
   redis.call('SADD', members_key, node)
-  redis.call('HSET', node_key, 'gen', generation)
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     highest_id = redis.call('XADD', events_key, 'MAXLEN', '~', ARGV[8], '*', 'v', 1, 'type', 'gap',
@@ -121,7 +119,12 @@ local function finish(_, uid, device, session, code, reason, at_ms, last_seen_ms
   end
 end
 
-local previous = opens and open_generation()
+local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply')
+
+-- A write that needs memory goes first: a full server refuses it, and so the whole batch. Later writes of a
+-- script are never refused.
+redis.call('HSET', node_key, 'gen', generation)
+local previous = opens and open_generation(before)
 local items = cmsgpack.unpack(ARGV[11])
 for _, item in ipairs(items) do
   local perform = item[1] == 'end' and finish or arrive

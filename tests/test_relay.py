@@ -1,0 +1,383 @@
+"""The relay against a small fake store, in mock time, and once against a real server."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from threading import Event
+
+import pytest
+import structlog
+import trio
+from trio.testing import MockClock
+
+from presence.changes import Change, Op
+from presence.embedded import EmbeddedRedis
+from presence.outbox import Outbox
+from presence.relay import BACKOFF_LIMIT_S, PROBE_INTERVAL_S, Relay, Verdicts
+from presence.store.batches import (
+    Batch,
+    Counter,
+    Displaced,
+    Opened,
+    Probe,
+    Reply,
+    Status,
+    Step,
+    StoreError,
+    StoreMismatch,
+    StoreUnavailable,
+    Superseded,
+)
+from presence.store.client import open_client
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import events, online_sessions
+
+
+class FakeStore:
+    """Counters and applied items in memory; `fail` is raised by the next calls while it is set."""
+
+    def __init__(self) -> None:
+        self.fail: Exception | None = None
+        self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
+        self.counters: dict[int, Counter] = {}
+        self.fenced: set[str] = set()
+        self.applied: list[Change] = []
+        self.batches: list[Batch] = []
+        self.probes = 0
+        self.checks = 0
+        self.closed = 0
+        self.superseded: tuple[Superseded, ...] = ()
+        self.inbox: tuple[Displaced, ...] = ()
+
+    def check_meta(self) -> None:
+        self._fail()
+        self.checks += 1
+
+    def _fail(self) -> None:
+        if self.fail is not None:
+            raise self.fail
+
+    def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
+        self._fail()
+        return [self.answers.pop(0) if self.answers else self._reply(step) for step in steps]
+
+    def _reply(self, step: Step) -> Reply:
+        if step.counter.node in self.fenced:
+            return Reply(Status.FENCED, "history")
+        if not isinstance(step, Batch):
+            return Reply(Status.OK, "history")
+        present = self.counters.get(step.shard)
+        opened = None
+        if step.opening:
+            opened = Opened(present or Counter(step.opening.before, 0, 0), (), frozenset())
+        elif present is None or present.n + 1 != step.counter.n:
+            return Reply(Status.UNKNOWN, "history")
+        self.counters[step.shard] = step.counter
+        self.batches.append(step)
+        self.applied += [item.change for item in step.items]
+        return Reply(Status.OK, "history", superseded=self.superseded, opened=opened)
+
+    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
+        self._fail()
+        self.probes += 1
+        none = Counter(node, 0, 0)
+        inbox, self.inbox = self.inbox, ()
+        return [
+            Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", frozenset(), 1, inbox)
+            for s in range(len(inbox_read))
+        ]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Told:
+    """Keeps what the relay told."""
+
+    def __init__(self) -> None:
+        self.superseded: list[Superseded] = []
+        self.displaced: list[Displaced] = []
+        self.ids = ["second", "third"]
+        self.verdicts = Verdicts(
+            superseded=self.superseded.extend,
+            displaced=self.displaced.extend,
+            new_node_id=lambda: self.ids.pop(0),
+        )
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    # The threshold lets the worker thread, which the clock takes for idle, answer before time jumps.
+    return MockClock(autojump_threshold=0.02)
+
+
+@pytest.fixture
+def fake() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(lambda _uid: 0, 1, max_items=10_000)
+
+
+@pytest.fixture
+def relay(outbox: Outbox, fake: FakeStore, told: Told) -> Relay:
+    return Relay(
+        outbox,
+        fake,
+        node="first",
+        live=lambda _shard: [],
+        verdicts=told.verdicts,
+        clock=trio.current_time,
+    )
+
+
+def login(uid: str, session: str = "s") -> Change:
+    return Change(Op.LOGIN, uid, "", session, 1, 0.0, 1000, 1000, 30_000)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - mock time, and the fake store knows no events
+            await trio.sleep(0.1)
+
+
+async def test_start_checks_the_data_and_probes(clock: MockClock, relay: Relay, fake: FakeStore) -> None:
+    await relay.start()
+    assert (fake.checks, fake.probes) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreMismatch("16 shards, not 1")])
+async def test_start_raises_what_keeps_it_from_redis(
+    clock: MockClock, relay: Relay, fake: FakeStore, error: Exception
+) -> None:
+    fake.fail = error
+    with pytest.raises(type(error)):
+        await relay.start()
+
+
+async def test_changes_arrive_in_order(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    outbox.extend(login(f"u{i}") for i in range(1500))
+    assert await relay.drain(trio.current_time() + 30) == 0
+    assert [c.uid for c in fake.applied] == [f"u{i}" for i in range(1500)]
+
+
+async def test_changes_that_come_together_share_a_batch(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    await trio.sleep(1)
+    for i in range(3):
+        outbox.append(login(f"u{i}"))
+        await trio.sleep(0.005)
+    await until(lambda: fake.applied)
+    assert len(fake.applied) == 3
+    assert len(fake.batches) == 2  # the opening and this one
+
+
+async def test_probes_keep_their_beat(
+    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await trio.sleep(PROBE_INTERVAL_S * 10.5)
+    assert 9 <= fake.probes <= 12
+
+
+async def test_what_failed_is_sent_again(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.fail = StoreUnavailable("away")
+    outbox.append(login("u"))
+    await until(lambda: relay.statistics().retries > 5)
+    assert not relay.statistics().connected
+    fake.fail = None
+    await until(lambda: fake.applied)
+    assert [c.uid for c in fake.applied] == ["u"]
+    await until(lambda: relay.statistics().connected)
+
+
+async def test_pauses_grow_to_a_second(
+    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    fake.fail = StoreUnavailable("away")
+    nursery.start_soon(relay.run)
+    await trio.sleep(60)
+    # 60 s of pauses between half a second and one; the first few are shorter.
+    assert 60 / BACKOFF_LIMIT_S <= relay.statistics().retries <= 2 * 60 / BACKOFF_LIMIT_S + 10
+
+
+async def test_an_outage_is_two_lines_in_the_log(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        fake.fail = StoreUnavailable("away")
+        nursery.start_soon(relay.run)
+        outbox.append(login("u"))
+        await trio.sleep(10)
+        fake.fail = None
+        await until(lambda: relay.statistics().connected)
+    away, back = lines
+    assert (away["event"], back["event"]) == ("Redis is away", "Redis is back")
+    assert 9 < back["away_s"] < 12
+    assert back["waiting"] in {0, 1}
+
+
+async def test_an_answer_that_waiting_may_not_cure_is_logged_and_retried(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.answers = [StoreError("WRONGTYPE")]
+    with structlog.testing.capture_logs() as lines:
+        outbox.append(login("u"))
+        await until(lambda: fake.applied)
+    assert [(line["log_level"], line["error"]) for line in lines if "error" in line] == [
+        ("error", "WRONGTYPE")
+    ]
+    assert [c.uid for c in fake.applied] == ["u"]
+
+
+async def test_a_fenced_node_goes_on_under_a_new_id(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.fenced = {"first"}
+    outbox.append(login("u"))
+    await until(lambda: fake.applied)
+    assert relay.node == "second"
+    assert fake.counters[0].node == "second"
+
+
+async def test_a_probe_that_sees_the_fence_is_enough(
+    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.fenced = {"first"}
+    await until(lambda: fake.counters[0].node == "second")
+
+
+async def test_a_probe_that_finds_no_counter_begins_a_resync(
+    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.counters.clear()
+    await until(lambda: fake.counters)
+    assert fake.counters[0].generation == 2
+    assert fake.checks == 2  # the version was lost, too
+    assert relay.statistics().resyncs == 1
+
+
+async def test_superseded_sessions_are_told(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, told: Told, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    fake.superseded = (Superseded("u", "", "s"),)
+    outbox.append(login("u"))
+    await until(lambda: told.superseded)
+    assert told.superseded == [Superseded("u", "", "s")]
+
+
+async def test_displaced_sessions_are_told(
+    clock: MockClock, relay: Relay, fake: FakeStore, told: Told, nursery: trio.Nursery
+) -> None:
+    fake.inbox = (Displaced("u", "", "s", "other", return_allowed=True),)
+    nursery.start_soon(relay.run)
+    await until(lambda: told.displaced)
+    assert told.displaced == [Displaced("u", "", "s", "other", return_allowed=True)]
+
+
+async def test_drain_says_how_many_changes_stayed(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    fake.fail = StoreUnavailable("away")
+    nursery.start_soon(relay.run)
+    outbox.extend([login("u"), login("w")])
+    before = trio.current_time()
+    assert await relay.drain(before + 5) == 2
+    assert trio.current_time() - before == pytest.approx(5, abs=0.1)
+
+
+class StuckStore(FakeStore):
+    """A store whose calls hang until the connection is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.freed = Event(), Event()
+
+    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
+        self.entered.set()
+        assert self.freed.wait(10)
+        raise StoreUnavailable("closed")
+
+    def close(self) -> None:
+        super().close()
+        self.freed.set()
+
+
+async def test_a_cancelled_call_closes_the_connection(outbox: Outbox, told: Told) -> None:
+    store = StuckStore()
+    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay.run)
+        await trio.to_thread.run_sync(store.entered.wait)
+        nursery.cancel_scope.cancel()
+    assert store.closed == 1
+
+
+# Against a real server
+
+
+@pytest.fixture(params=[1, 16])
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return Shape(Keys(shards=request.param), maxlen=100_000, seen_retention_ms=10**13)
+
+
+@pytest.fixture
+def redis_store(redis_server: EmbeddedRedis, shape: Shape) -> Iterator[RedisStore]:
+    store = RedisStore(redis_server.url, shape)
+    yield store
+    store.close()
+
+
+async def with_relay(
+    store: RedisStore, shape: Shape, told: Told, body: Callable[[Outbox, Relay], Awaitable[None]]
+) -> None:
+    outbox = Outbox(shape.keys.shard, shape.keys.shards, max_items=10_000)
+    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts)
+    await relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay.run)
+        await body(outbox, relay)
+        nursery.cancel_scope.cancel()
+
+
+async def test_changes_reach_a_real_server(
+    redis_server: EmbeddedRedis, redis_store: RedisStore, shape: Shape, told: Told
+) -> None:
+    async def body(outbox: Outbox, relay: Relay) -> None:
+        outbox.extend(login(f"u{i}")._replace(at=time.monotonic()) for i in range(1000))
+        assert await relay.drain(trio.current_time() + 5) == 0
+
+    await with_relay(redis_store, shape, told, body)
+    client = open_client(redis_server.url)
+    shards = range(shape.keys.shards)
+    assert sum(len(events(client, shard)) for shard in shards) == 1000
+    assert sum(len(online_sessions(client, shard)) for shard in shards) == 1000
+    client.close()
