@@ -1,0 +1,1 @@
+"""Load tests and benchmarks: commands of their own, not part of the installed package."""

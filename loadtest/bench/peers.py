@@ -1,0 +1,126 @@
+"""Servers to be measured beside this one: each decodes the login and moves the uid in the same wheel.
+
+``python -m loadtest.bench.peers uvloop|trio`` prints ``ready HOST:PORT`` on standard error and serves
+until it is terminated. They leave out everything else that a presence server does.
+"""
+
+import asyncio
+import socket
+import sys
+import time
+
+import trio
+
+import protocol
+from presence.ticker import Ticks
+from presence.transports.tcp import open_listeners
+from presence.wheel import TimingWheel
+from protocol import KEEPALIVE
+
+IDLE_TIMEOUT_S = 30.0
+SLOT_S = 0.5
+
+
+class Presence:
+    """What both servers share: the wheel, and the answer to a login."""
+
+    def __init__(self) -> None:
+        self.ticks = Ticks(SLOT_S, time.monotonic())
+        self.wheel: TimingWheel[str] = TimingWheel(128)
+
+    def touch(self, uid: str) -> None:
+        """A keepalive came."""
+        self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
+
+    def log_in(self, data: bytes) -> tuple[str, bytes]:
+        """Return who logs in, and the answer."""
+        end = protocol.frame_end(data, 0, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
+        packet = protocol.decode(data[4:end])
+        uid = packet.payload["uid"]
+        self.touch(uid)
+        return uid, protocol.encode(protocol.ok(packet.id, session=uid, idle_timeout=30, keepalive=12, v=1))
+
+    def tick(self) -> None:
+        """Forget who is due."""
+        while self.wheel.expire(self.ticks.begun(time.monotonic()), 256):
+            pass
+
+
+class Device(asyncio.Protocol):
+    """One connection of the asyncio server."""
+
+    __slots__ = ("_presence", "_transport", "_uid")
+
+    def __init__(self, presence: Presence) -> None:
+        self._presence = presence
+        self._uid: str | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport for the answer."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """A keepalive, an acknowledged one, or the login."""
+        if self._uid is None:
+            self._uid, answer = self._presence.log_in(data)
+            self._transport.write(answer)  # type: ignore[attr-defined]  # asyncio types it as a base class
+        elif data == KEEPALIVE:
+            self._presence.touch(self._uid)
+        else:
+            packet = protocol.decode(data[4:])
+            self._presence.touch(self._uid)
+            self._transport.write(protocol.encode(protocol.ok(packet.id)))  # type: ignore[attr-defined]  # as above
+
+
+async def serve_asyncio(listener: socket.socket) -> None:
+    """An asyncio server with a Protocol object a connection."""
+    presence = Presence()
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    await loop.create_server(lambda: Device(presence), sock=listener, backlog=4096)
+    while True:
+        await asyncio.sleep(SLOT_S)
+        presence.tick()
+
+
+async def serve_trio(listener: socket.socket) -> None:
+    """A trio server with a task a connection."""
+    presence = Presence()
+
+    async def device(stream: trio.SocketStream) -> None:
+        uid, answer = presence.log_in(bytes(await stream.receive_some(4096)))
+        await stream.send_all(answer)
+        while data := await stream.receive_some(4096):
+            presence.touch(uid)
+            if data != KEEPALIVE:
+                packet = protocol.decode(bytes(data[4:]))
+                await stream.send_all(protocol.encode(protocol.ok(packet.id)))
+
+    async def tick() -> None:
+        while True:
+            await trio.sleep(SLOT_S)
+            presence.tick()
+
+    sock = trio.socket.from_stdlib_socket(listener)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        await trio.serve_listeners(device, [trio.SocketListener(sock)])
+
+
+def main() -> None:
+    """Serve as the kind of server that the argument names."""
+    kind = sys.argv[1]
+    (listener,) = open_listeners("127.0.0.1", 0)
+    print(f"ready 127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    if kind == "trio":
+        trio.run(serve_trio, listener)
+    elif kind == "uvloop":
+        import uvloop  # noqa: PLC0415 - only this kind needs it
+
+        uvloop.run(serve_asyncio(listener))
+    else:
+        raise SystemExit(f"no such server: {kind}")
+
+
+if __name__ == "__main__":
+    main()
