@@ -2,12 +2,23 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from presence.embedded import EmbeddedRedis, embedded_redis
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a command that pip does not bring, unless nothing may be skipped."""
+    for marker in item.iter_markers("needs"):
+        command = marker.args[0]
+        if shutil.which(command) is None:
+            if os.environ.get("TESTS_SKIP_NOTHING"):
+                pytest.fail(f"{command} is not on PATH")
+            pytest.skip(f"{command} is not on PATH")
 
 
 @pytest.fixture

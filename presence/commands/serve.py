@@ -18,12 +18,20 @@ def run(settings: Settings) -> int:
                 # First, while this process has one thread; stopped last, when everything is written.
                 redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
             log = cleanup.enter_context(configure(settings.log_format, settings.log_level))
+            if settings.redis is None:
+                _tell_where(redis_url)
             return _serve(settings, redis_url, log)
         except EmbeddedError as error:
             complain(error)
             return FAILED
         except KeyboardInterrupt:  # before the server took the signals over
             return OK
+
+
+def _tell_where(url: str) -> None:
+    import structlog  # noqa: PLC0415 - after `configure`, which needs it as well
+
+    structlog.get_logger().info("embedded Redis runs", url=url)
 
 
 def _serve(settings: Settings, redis_url: str, log: LogWriter) -> int:

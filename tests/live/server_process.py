@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -28,6 +29,7 @@ class ServerProcess:
             [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json", *flags],
             stderr=subprocess.PIPE,
             text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},
         )
         self.lines: list[dict[str, Any]] = []
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()

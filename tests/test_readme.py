@@ -1,0 +1,64 @@
+"""The README is true: its lines, its example, its settings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from presence.config import SPECS
+from presence.embedded import EmbeddedRedis
+from tests.live.events import read_events
+from tests.live.server_process import running_server
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(name: str) -> str:
+    """Return the code block below the marker of that name."""
+    found = re.search(rf"<!-- {name} -->\n```\w+\n(.+?)```", README, re.DOTALL)
+    assert found, name
+    return found.group(1)
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_a_command_is_one_line(name: str) -> None:
+    assert block(name).count("\n") == 1
+
+
+def test_the_client_example_logs_in_beats_and_logs_out(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    flags = ("--redis", redis_server.url, "--idle-timeout", "1", "--tick", "0.1")
+    with running_server(*flags) as server:
+        example = block("client").replace("7400", str(server.address[1])).replace("sleep(12)", "sleep(0.7)")
+        script = tmp_path / "client.py"
+        script.write_text(example)
+        run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=30, check=True)
+        assert "session" in run.stdout
+    told = [(event["uid"], event["type"], event["reason"]) for event in read_events(redis_server.url)]
+    assert told == [("ann", "online", "login"), ("ann", "offline", "logout")]
+
+
+def settings_table() -> str:
+    """Return the table that the README must hold."""
+    rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
+    for spec in SPECS.values():
+        default = (
+            "" if spec.default is None else str(spec.default).lower() if spec.kind is bool else spec.default
+        )
+        rows.append(f"| `{spec.name}` | {default} | {spec.unit} | {spec.help} |")
+    return "\n".join(rows)
+
+
+def test_every_setting_is_listed_as_it_is() -> None:
+    assert settings_table() in README, settings_table()
+
+
+def test_every_file_that_is_named_exists() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_no_placeholder_is_left() -> None:
+    assert not re.search(r"^(FIGURES|COST|SETTINGS)$", README, re.MULTILINE)
