@@ -1,0 +1,326 @@
+"""The core's promises one by one: deadlines, the last look, resync, stalls, a mass expiry."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.lowlevel
+
+import protocol
+from presence.changes import Op
+from presence.core import SLICE
+from presence.ticker import Ticker
+from protocol import Code, Kind
+from tests.cells import brief
+from tests.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
+
+SLOT = TICK / 2
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.01, 0.249, 0.499])
+def test_silence_ends_a_session_within_a_slot_after_t(offset: float) -> None:
+    world = World()
+    world.now += offset
+    world.login()
+    world.now = START
+    world.pass_time(T)
+    assert world.story() == [LOGIN] if offset else [LOGIN, ended(Code.IDLE_TIMEOUT)]
+    world.pass_time(1.0)
+    assert T <= world.changes[1].at - (START + offset) <= T + SLOT
+
+
+def test_an_idle_end_says_goodbye() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.pass_time(T + SLOT)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [
+        (Kind.GOODBYE, None, Code.IDLE_TIMEOUT)
+    ]
+    assert world.is_hung_up(handle)
+
+
+def test_plain_keepalives_put_the_end_off() -> None:
+    world = World()
+    usual, patient = world.login(), world.login("bob", idle_timeout=60)
+    for _ in range(10):
+        world.pass_time(T - 2)
+        world.beat(usual, patient)
+    assert len(world.registry) == 2
+    assert world.core.statistics().beats == 20
+    world.pass_time(T + SLOT)
+    assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
+    world.pass_time(60 - T)
+    assert world.story()[3:] == [ended(Code.IDLE_TIMEOUT, "bob")]
+
+
+def test_an_end_tells_when_the_client_was_last_seen() -> None:
+    world = World()
+    handle = world.login()
+    world.pass_time(7.25)
+    world.beat(handle)
+    world.pass_time(T + TICK)
+    assert world.changes[-1].last_seen_ms == 1_700_000_007_250
+
+
+# The last look
+
+
+def until_due(world: World) -> None:
+    """Let time pass until those that logged in at the start are due at the tick that comes now."""
+    world.pass_time(T - SLOT)
+    world.now += SLOT
+
+
+def test_a_packet_that_waits_in_the_socket_saves_its_session() -> None:
+    world = World()
+    handle = world.login()
+    world.pass_time(T - 0.1)
+    world.sockets.arrive(handle, protocol.KEEPALIVE)
+    world.pass_time(2 * TICK)
+    assert world.story() == [LOGIN]
+    assert world.core.statistics().saved_by_a_last_look == 1
+
+
+def test_without_the_look_it_is_lost() -> None:
+    world = World(look=False)
+    handle = world.login()
+    world.pass_time(T - 0.1)
+    world.sockets.arrive(handle, protocol.KEEPALIVE)
+    world.pass_time(2 * TICK)
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+
+
+def test_part_of_a_frame_in_the_socket_saves_nobody() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.arrive(handle, protocol.KEEPALIVE[:-1])
+    world.pass_time(T + TICK)
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+
+
+def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline() -> None:
+    world = World()
+    handle = world.login()
+    until_due(world)
+
+    def client_left() -> None:
+        world.sockets.close(handle)
+
+    world.run_tick(between=client_left)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_a_packet_read_during_its_own_expiry_wins() -> None:
+    world = World()
+    handle = world.login()
+    until_due(world)
+    world.sockets.needs_a_turn = True
+
+    def reader_has_its_turn() -> None:
+        assert world.core.awaits_readers
+        world.sockets.feed(handle, protocol.KEEPALIVE)
+
+    world.run_tick(between=reader_has_its_turn)
+    assert world.story() == [LOGIN]
+    assert not world.is_hung_up(handle)
+
+
+def test_a_login_during_the_expiry_of_its_forerunner_is_a_takeover() -> None:
+    world = World()
+    world.login()
+    until_due(world)
+    world.run_tick(between=world.login)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().taken_over == 1
+
+
+def test_a_logout_during_its_own_expiry_is_the_only_end() -> None:
+    world = World()
+    handle = world.login()
+    until_due(world)
+    world.run_tick(between=lambda: world.sockets.feed(handle, protocol.encode(protocol.logout())))
+    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
+
+
+def test_a_displacement_during_the_expiry_leaves_nothing_to_end() -> None:
+    world = World()
+    world.login()
+    until_due(world)
+    world.run_tick(between=lambda: world.core.displace("ada", world.changes[0].session))
+    assert world.story() == [LOGIN]
+
+
+# Stalls and clocks
+
+
+def test_a_stall_is_credited_to_who_is_silent() -> None:
+    world = World()
+    world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert world.story() == [LOGIN]
+    world.pass_time(5.0 + SLOT)
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+
+
+def test_without_the_credit_the_stall_ends_it() -> None:
+    world = World(credit=False)
+    world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+
+
+def test_the_wall_clock_is_read_once_and_never_again() -> None:
+    readings = [1_700_000_000.0]
+    world = World(wall=readings.pop)
+    handle = world.login()
+    world.pass_time(10)
+    world.beat(handle)
+    world.pass_time(T + TICK)
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+    assert readings == []
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_step_of_the_wall_clock_moves_no_decision(step_s: float) -> None:
+    def told(walls: Iterator[float]) -> list[tuple[float, int]]:
+        world = World(wall=lambda: next(walls))
+        world.sockets.close(world.login("bob"))
+        handle = world.login()
+        for _ in range(3):
+            world.pass_time(T - TICK)
+            world.beat(handle)
+        world.pass_time(T + TICK)
+        return [(each.at, each.at_ms) for each in world.changes]
+
+    steady, stepping = iter([1e9] * 1000), iter([1e9] + [1e9 + step_s] * 999)
+    assert told(stepping) == told(steady)
+
+
+# Resync
+
+
+def test_live_sessions_register_those_in_grace_too() -> None:
+    world = World()
+    world.sockets.close(world.login())
+    world.login("bob", device="phone")
+    world.login("eve")
+    changes = world.core.registrations(lambda uid: uid != "eve")
+    assert [(each.op, each.uid, each.device) for each in changes] == [
+        (Op.REGISTER, "ada", ""),
+        (Op.REGISTER, "bob", "phone"),
+    ]
+
+
+def silent_through_a_stall(world: World) -> int:
+    """Log in and stay silent for longer than T, kept alive by a credit."""
+    handle = world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert len(world.registry) == 1
+    return handle
+
+
+def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
+    world = World()
+    handle = silent_through_a_stall(world)
+    assert world.core.registrations(lambda uid: True) == []
+    world.run_tick()
+    assert world.story() == [LOGIN], "still silent"
+    world.beat(handle)
+    world.run_tick()
+    world.run_tick()
+    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
+
+
+def test_a_stale_session_that_is_replaced_does_not_register() -> None:
+    world = World()
+    silent_through_a_stall(world)
+    world.core.registrations(lambda uid: True)
+    world.login()
+    world.pass_time(3.0)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_a_session_that_another_node_took_over_goes_without_a_change() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    assert not world.core.displace("ada", "another-session")
+    assert world.core.displace("ada", world.changes[0].session)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.GOODBYE, None, Code.REPLACED)]
+    world.pass_time(T + TICK)
+    assert world.story() == [LOGIN]
+
+
+def test_farewell_hangs_up_and_ends_nobody() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+    world.core.farewell(list(world.registry), lambda: goodbye)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [
+        (Kind.GOODBYE, None, Code.SERVER_DRAIN)
+    ]
+    assert world.story() == [LOGIN]
+
+
+# Very many at once
+
+
+class LongestStep(trio.abc.Instrument):
+    """Measures the longest time that a task ran without a checkpoint."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.longest_s = 0.0
+        self._began = time.perf_counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.perf_counter()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        self.longest_s = max(self.longest_s, time.perf_counter() - self._began)
+
+
+async def test_a_mass_expiry_leaves_others_their_turns() -> None:
+    users = 20_000
+    world = World()
+    for number in range(users):
+        world.login(f"user-{number}")
+    world.now += T + TICK
+    ticker = Ticker(world.core, world.ticks, world.guard, world.clock, credit=False)
+    steps = LongestStep()
+    trio.lowlevel.add_instrument(steps)
+    began = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        while len(world.registry):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(steps)
+    print(
+        f"test_a_mass_expiry_leaves_others_their_turns: {users} sessions ended in "
+        f"{(time.perf_counter() - began) * 1000:.0f} ms, longest stretch without a checkpoint "
+        f"{steps.longest_s * 1000:.1f} ms"
+    )
+    assert [each.op for each in world.changes[users:]] == [Op.END] * users
+    assert steps.steps >= 2 * users / SLICE
+    assert steps.longest_s < 0.2, "a slice is meant to take milliseconds"
+
+
+def test_the_longest_timeout_and_the_shortest_grace_share_the_ring() -> None:
+    world = World()
+    world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
+    world.sockets.close(world.login())
+    world.pass_time(GRACE + SLOT)
+    assert world.story()[2:] == [ended(Code.CLOSED)]
+    world.pass_time(MAX_IDLE_TIMEOUT - GRACE)
+    assert world.story()[3:] == [ended(Code.IDLE_TIMEOUT, "bob")]

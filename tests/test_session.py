@@ -1,0 +1,303 @@
+"""What a connection may do, cell by cell of the protocol's table, and what becomes of its session."""
+
+import pytest
+
+import protocol
+from presence.changes import Op
+from protocol import TABLE, Code, Kind, State
+from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, brief, frames
+from tests.worlds import GRACE, LOGIN, T, World, ended
+
+LOGIN_ADA = protocol.encode(protocol.login("ada"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "frame"),
+    [
+        pytest.param(cell, frame, id=f"{cell[0].value}-{cell[1].name}-{number}".lower())
+        for cell in AT_CORE
+        for number, frame in enumerate(frames(cell[1]))
+    ],
+)
+def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
+    state, reaction = cell[0], TABLE[cell]
+    world = World()
+    handle = world.sockets.connect() if state is State.CONNECTED else world.login()
+    before = world.session() if state is State.LOGGED_IN else None
+    heard = world.now
+    world.sockets.answers(handle)
+    world.now += 2.5
+    world.sockets.feed(handle, frame)
+
+    assert [brief(each) for each in world.sockets.answers(handle)] == [*answers_expected(reaction, frame)]
+    assert world.is_hung_up(handle) == (reaction.then is State.CLOSING)
+    if reaction.then is not State.CLOSING:
+        assert world.is_guest(handle) == (reaction.then is State.CONNECTED)
+    if before is not None:
+        assert before.last_seen == (world.now if reaction.activity else heard)
+        assert (before not in world.registry) == reaction.offline
+    assert [each.op for each in world.changes].count(Op.END) == reaction.offline
+
+
+def test_every_cell_of_the_table_is_driven() -> None:
+    driven = {*AT_CORE, *AT_TRANSPORT}
+    print(
+        f"test_every_cell_of_the_table_is_driven: {len(AT_CORE)} in the core + {len(AT_TRANSPORT)} in "
+        f"the transports, {len(driven) / len(TABLE):.0%} of {len(TABLE)} cells"
+    )
+    assert driven == set(TABLE)
+
+
+def test_a_logins_answer_tells_what_holds() -> None:
+    world = World()
+    handle = world.login(id=5, idle_timeout=40)
+    (answer,) = world.sockets.answers(handle)
+    assert answer.kind == Kind.OK
+    assert answer.id == 5
+    assert answer.payload == {
+        "session": world.changes[0].session,
+        "idle_timeout": 40,
+        "keepalive": 16,
+        "time_ms": 1_700_000_000_000,
+        "v": protocol.VERSION,
+    }
+
+
+@pytest.mark.parametrize(("wish", "granted"), [(1, 5), (1000, 300), (60, 60), (None, T)])
+def test_a_wish_for_an_idle_timeout_is_clamped(wish: float | None, granted: float) -> None:
+    world = World()
+    world.login(idle_timeout=wish)
+    assert world.session().idle_timeout == granted
+
+
+def test_a_login_with_a_token_alone_is_refused() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, protocol.encode(protocol.login(None, token="secret", id=3)))
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
+    assert world.changes == []
+
+
+# Several frames in one read, and frames in pieces
+
+
+def test_login_message_and_logout_in_one_read() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    message = protocol.encode(protocol.message("bob", 1, id=2))
+    world.sockets.feed(handle, LOGIN_ADA + message + protocol.encode(protocol.logout(id=3)))
+    assert [brief(each) for each in world.sockets.answers(handle)] == [
+        (Kind.OK, None, None),
+        (Kind.ERROR, 2, Code.UNSUPPORTED),
+        (Kind.OK, 3, None),
+    ]
+    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
+    assert world.is_hung_up(handle)
+
+
+def test_nothing_after_a_logout_is_obeyed() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.OK, 1, None)]
+
+
+def test_a_large_message_behind_the_login_in_one_segment() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", b"x" * 10_240, id=2)))
+    assert [brief(each) for each in world.sockets.answers(handle)][1] == (Kind.ERROR, 2, Code.UNSUPPORTED)
+    assert not world.is_hung_up(handle)
+
+
+def test_a_large_frame_before_the_login_is_refused_on_four_bytes() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, (protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES + 1).to_bytes(4, "big"))
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, None, Code.TOO_LARGE)]
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_the_limit_after_the_login(excess: int) -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.feed(handle, (protocol.FRAME_LIMIT_BYTES + excess).to_bytes(4, "big"))
+    assert world.is_hung_up(handle) == bool(excess)
+
+
+def test_pieces_of_every_size_make_the_same_packets() -> None:
+    data = LOGIN_ADA + protocol.encode(protocol.message("bob", b"x" * 300, id=2)) + protocol.KEEPALIVE
+    expected = None
+    for size in (len(data), *range(1, 40)):
+        world = World()
+        handle = world.sockets.connect()
+        for start in range(0, len(data), size):
+            world.sockets.feed(handle, data[start : start + size])
+        seen = [brief(each) for each in world.sockets.answers(handle)], world.core.statistics().frames
+        expected = expected or seen
+        assert seen == expected
+        assert world.session().partial is None
+    assert expected is not None
+    assert expected[1] == 3
+
+
+def test_part_of_a_frame_is_no_activity() -> None:
+    world = World()
+    handle = world.login()
+    for _ in range(int(T) - 1):
+        world.sockets.feed(handle, b"\0" if world.session().partial is None else b"")
+        world.pass_time(1.0)
+    world.sockets.feed(handle, b"\0\0\2\x91")
+    world.pass_time(1.5)
+    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
+
+
+def test_what_came_before_the_rest_of_a_frame_is_activity() -> None:
+    world = World()
+    handle = world.login()
+    world.now += 3
+    world.sockets.feed(handle, protocol.KEEPALIVE + b"\0\0")
+    assert world.session().last_seen == world.now
+
+
+# Faults
+
+
+def test_a_login_that_lay_unread_too_long_is_refused() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    world.sockets.lain_s = 5.1
+    world.sockets.feed(handle, LOGIN_ADA)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
+    assert world.changes == []
+
+
+def test_a_logins_age_counts_from_its_arrival() -> None:
+    world = World()
+    world.sockets.lain_s = 4.0
+    world.login()
+    assert world.changes[0].at == world.now - 4.0
+    assert world.session().last_seen == world.now
+
+
+def test_a_handler_that_fails_ends_a_guest() -> None:
+    def failing(wish: float | None) -> float:
+        raise RuntimeError("a mistake of ours")
+
+    world = World(clamp=failing)
+    handle = world.login()
+    assert [brief(each) for each in world.sockets.answers(handle)] == [
+        (Kind.GOODBYE, None, Code.SERVER_ERROR)
+    ]
+    assert [str(each) for each in world.sockets.failures] == ["a mistake of ours"]
+    assert world.changes == []
+
+
+def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    handle = world.sockets.connect()
+    monkeypatch.setattr(protocol, "error", None)  # whatever needs an error now fails
+    world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", 1)))
+    assert len(world.sockets.failures) == 1
+    assert world.is_hung_up(handle)
+    world.pass_time(GRACE + 1)
+    assert world.story() == [LOGIN, ended(Code.SERVER_ERROR)]
+    assert len(world.registry) == 0
+
+
+def test_thousands_of_answers_to_one_read_gather_in_place() -> None:
+    world = World()
+    peer = world.sockets.peers[world.login()]
+    assert peer is not None
+    outcome = world.core.received(peer, protocol.encode(protocol.Packet(9)) * 2000)
+    assert outcome.frames == 2000
+    assert isinstance(outcome.reply, bytearray), "bytes are copied whole for every answer that is added"
+
+
+# The end of a connection, and who comes after
+
+
+@pytest.mark.parametrize(("reason", "code"), [("logout", Code.LOGOUT), ("background", Code.BACKGROUND)])
+def test_a_logout_ends_at_once(reason: str, code: Code) -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.feed(handle, protocol.encode(protocol.logout(reason)))
+    assert world.story() == [LOGIN, ended(code)]
+    assert len(world.registry) == 0
+
+
+def test_a_code_that_forbids_a_return_ends_at_once() -> None:
+    world = World()
+    world.sockets.feed(world.login(), b"\0\0\0\0")
+    assert world.story() == [LOGIN, ended(Code.PROTOCOL_ERROR)]
+
+
+def test_a_lost_connection_has_its_grace() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.close(handle)
+    world.pass_time(GRACE - 0.01)
+    assert world.story() == [LOGIN]
+    world.pass_time(0.51)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_without_a_grace_the_end_comes_at_once() -> None:
+    world = World(grace=0.0)
+    world.sockets.close(world.login())
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_grace_never_ends_later_than_the_idle_deadline() -> None:
+    world = World()
+    handle = world.login()
+    world.pass_time(T - 1)
+    world.sockets.close(handle)
+    world.pass_time(1.5)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_a_return_within_grace_is_one_login_and_no_end() -> None:
+    world = World()
+    world.sockets.close(world.login())
+    world.pass_time(GRACE / 2)
+    world.login()
+    world.pass_time(T - 1)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().returned_in_grace == 1
+    assert world.core.statistics().taken_over == 0
+
+
+def test_a_takeover_says_goodbye_to_the_older_connection_only() -> None:
+    world = World()
+    old = world.login()
+    world.sockets.answers(old)
+    new = world.login()
+    assert [brief(each) for each in world.sockets.answers(old)] == [(Kind.GOODBYE, None, Code.REPLACED)]
+    assert world.is_hung_up(old)
+    assert not world.is_hung_up(new)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().taken_over == 1
+
+
+def test_the_late_close_of_a_replaced_connection_is_a_no_op() -> None:
+    world = World()
+    old = world.sockets.peers[world.login()]
+    assert old is not None
+    world.login()
+    world.core.closed(old)
+    world.pass_time(GRACE + 1)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_devices_of_a_user_are_sessions_of_their_own() -> None:
+    world = World()
+    phone, laptop = world.login(device="phone"), world.login(device="laptop")
+    world.login()
+    assert not world.is_hung_up(phone)
+    world.sockets.feed(laptop, protocol.encode(protocol.logout()))
+    assert [each.key for each in world.registry] == [("ada", "phone"), "ada"]
+    assert world.story()[-1] == ended(Code.LOGOUT, device="laptop")

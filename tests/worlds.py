@@ -1,0 +1,213 @@
+"""A core with everything around it replaced by something small: time by hand, sockets of bytes, a list."""
+
+from collections.abc import Callable
+from typing import Any
+
+import protocol
+from presence.changes import Change, Op
+from presence.clock import Clock
+from presence.core import Core
+from presence.registry import Guest, Peer, Registry, Session, SessionKey
+from presence.session import SessionProtocol
+from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticks
+from protocol import Code, Decoder, Packet
+
+T = 30.0
+TICK = 1.0
+GRACE = 5.0
+START = 1000.0
+MIN_IDLE_TIMEOUT, MAX_IDLE_TIMEOUT = 5.0, 300.0
+
+
+class FakeSockets:
+    """A transport whose connections are numbers: bytes wait in them until somebody reads."""
+
+    def __init__(self) -> None:
+        self.core: Core
+        self.peers: list[Peer | None] = []
+        self.waiting: list[bytes] = []
+        self.sent: list[bytearray] = []
+        self.failures: list[Exception] = []
+        self.needs_a_turn = False
+        self.lain_s = 0.0
+
+    # Link
+
+    def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
+        assert self.peers[handle] is not None, "hung up twice"
+        self.sent[handle] += farewell
+        self.peers[handle] = None
+
+    def look(self, handle: int) -> bool:
+        if not self.needs_a_turn:
+            self.read(handle)
+        return not self.needs_a_turn
+
+    def unread_s(self, handle: int) -> float:
+        return self.lain_s
+
+    # What a transport does by itself
+
+    def connect(self) -> int:
+        handle = len(self.peers)
+        self.peers.append(self.core.opened(self, handle))
+        self.waiting.append(b"")
+        self.sent.append(bytearray())
+        return handle
+
+    def arrive(self, handle: int, data: bytes) -> None:
+        """Bytes reach the socket; nobody reads them yet."""
+        self.waiting[handle] += data
+
+    def read(self, handle: int) -> None:
+        data, self.waiting[handle] = self.waiting[handle], b""
+        peer = self.peers[handle]
+        if not data or peer is None:
+            return
+        outcome = self.core.received(peer, data)
+        if outcome.failure is not None:
+            self.failures.append(outcome.failure)
+        self.peers[handle] = outcome.peer
+        if outcome.end_code is not None:
+            self.hang_up(handle, outcome.reply)
+        else:
+            self.sent[handle] += outcome.reply
+
+    def feed(self, handle: int, data: bytes) -> None:
+        self.arrive(handle, data)
+        self.read(handle)
+
+    def close(self, handle: int) -> None:
+        """The client's FIN or RST was read."""
+        if (peer := self.peers[handle]) is not None:
+            self.core.closed(peer)
+            self.peers[handle] = None
+
+    def answers(self, handle: int) -> list[Packet]:
+        """Return what was sent on a connection since the last call."""
+        decoder = Decoder()
+        decoder.feed(self.sent[handle])
+        self.sent[handle].clear()
+        packets = []
+        while (packet := decoder.next()) is not None:
+            packets.append(packet)
+        return packets
+
+
+class World:
+    """A core, its time, its sockets, and the changes that it has made.
+
+    Args:
+        idle_timeout: T, seconds.
+        grace: seconds.
+        credit: whether stalls are credited.
+        look: whether connections are read before their sessions end.
+        wall: Unix seconds.
+        clamp: turns a wish for an idle time-out into what the client gets.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_timeout: float = T,
+        grace: float = GRACE,
+        credit: bool = True,
+        look: bool = True,
+        wall: Callable[[], float] = lambda: 1_700_000_000.0,
+        clamp: Callable[[float | None], float] | None = None,
+    ) -> None:
+        self.now = START
+        self.changes: list[Change] = []
+        self.sockets = FakeSockets()
+        self.clock = Clock(lambda: self.now, wall)
+        self.ticks = Ticks(TICK / SLOTS_PER_TICK, self.now)
+        self.guard = StallGuard(TICK, idle_timeout, self.now)
+        self.registry = Registry("boot", self.clock)
+
+        def clamped(wish: float | None) -> float:
+            return idle_timeout if wish is None else min(max(wish, MIN_IDLE_TIMEOUT), MAX_IDLE_TIMEOUT)
+
+        self.core = self.sockets.core = Core(
+            self.registry,
+            SessionProtocol(self.registry, self.clock, clamp or clamped, login_timeout=5.0),
+            self,
+            ticks=self.ticks,
+            guard=self.guard,
+            clock=self.clock,
+            idle_timeout=idle_timeout,
+            disconnect_grace=grace,
+            max_idle_timeout=MAX_IDLE_TIMEOUT,
+            look=look,
+        )
+        self.credits = credit
+        self.tick = self.ticks.begun(self.now)
+
+    def append(self, change: Change) -> None:
+        """The outbox."""
+        self.changes.append(change)
+
+    def login(self, uid: str = "ada", **parts: Any) -> int:
+        """Connect and log in; return the connection."""
+        handle = self.sockets.connect()
+        self.sockets.feed(handle, protocol.encode(protocol.login(uid, **parts)))
+        return handle
+
+    def session(self, key: SessionKey = "ada") -> Session:
+        session = self.registry.get(key)
+        assert session is not None
+        return session
+
+    def beat(self, *handles: int) -> None:
+        """Keepalives, the way a transport hands on plain ones."""
+        sessions = []
+        for handle in handles:
+            peer = self.sockets.peers[handle]
+            assert isinstance(peer, Session)
+            assert peer.partial is None
+            sessions.append(peer)
+        self.core.beats(sessions)
+
+    def begin_tick(self) -> float:
+        """Do what the ticker does before it expires anything; return the credit that was given."""
+        self.guard.alive(self.now)
+        credit = self.guard.take_credit(self.now) if self.credits else 0.0
+        self.ticks.credit(credit)
+        self.tick = max(self.tick, self.ticks.begun(self.now))
+        return credit
+
+    def run_tick(self, between: Callable[[], object] | None = None) -> None:
+        """Tick now; `between` is called in the first slice, after the look and before the end."""
+        self.begin_tick()
+        while self.core.take_due(self.tick):
+            if between is not None:
+                between()
+                between = None
+            self.core.end_silent(self.now)
+        assert between is None, "nothing was due: the test has missed its moment"
+        self.core.ticked(self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass with a tick at every slot boundary."""
+        until = self.now + seconds
+        step = TICK / SLOTS_PER_TICK
+        while self.now + step <= until:
+            self.now += step
+            self.run_tick()
+        self.now = until
+
+    def story(self) -> list[tuple[Op, str, str, int]]:
+        """Return what changed so far: operation, uid, device, code."""
+        return [(each.op, each.uid, each.device, each.code) for each in self.changes]
+
+    def is_guest(self, handle: int) -> bool:
+        return isinstance(self.sockets.peers[handle], Guest)
+
+    def is_hung_up(self, handle: int) -> bool:
+        return self.sockets.peers[handle] is None
+
+
+LOGIN = (Op.LOGIN, "ada", "", int(Code.LOGIN))
+
+
+def ended(code: Code, uid: str = "ada", device: str = "") -> tuple[Op, str, str, int]:
+    return (Op.END, uid, device, int(code))
