@@ -216,19 +216,18 @@ class Core:
 
     # What the relay and the server call
 
-    def registrations(self, wanted: Callable[[str], bool]) -> list[Change]:
-        """Return registrations of the live sessions whose uid is `wanted`.
+    def registrations(self) -> list[Change]:
+        """Return registrations of the live sessions.
 
         Sessions not heard within their time-out are not vouched for; they register with their next packet.
         """
         now = self._clock.now()
         changes = []
         for session in self._registry:
-            if wanted(session.uid):
-                if now - session.last_seen <= session.idle_timeout:
-                    changes.append(self._registry.registration(session, now))
-                else:
-                    self._stale.add(session)
+            if now - session.last_seen <= session.idle_timeout:
+                changes.append(self._registry.registration(session, now))
+            else:
+                self._stale.add(session)
         return changes
 
     def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:

@@ -114,6 +114,9 @@ class Registry:
     Args:
         boot_id: unique to this run of the process; what its session ids begin with.
         clock: names moments in Unix milliseconds.
+
+    Attributes:
+        version: rises with every session that comes or goes.
     """
 
     def __init__(self, boot_id: str, clock: Clock) -> None:
@@ -121,6 +124,7 @@ class Registry:
         self._clock = clock
         self._sessions: dict[SessionKey, Session] = {}
         self._numbers = 0
+        self.version = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -154,6 +158,7 @@ class Registry:
         session.login_at = arrived
         displaced = self._sessions.get(key)
         self._sessions[key] = session
+        self.version += 1
         return Joined(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
@@ -161,6 +166,7 @@ class Registry:
         if session not in self:
             return None
         del self._sessions[session.key]
+        self.version += 1
         return self._change(Op.END, session, code, now, now)
 
     def displace(self, session: Session) -> bool:
@@ -168,6 +174,7 @@ class Registry:
         if session not in self:
             return False
         del self._sessions[session.key]
+        self.version += 1
         return True
 
     def registration(self, session: Session, now: float) -> Change:

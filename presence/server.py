@@ -7,6 +7,7 @@ about the users: their records wait for them, for they have the lease and T to c
 """
 
 import gc
+import math
 import random
 import secrets
 import select
@@ -48,6 +49,7 @@ REPORT_INTERVAL_S = 60.0
 GOODBYES_A_TURN = 256
 RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping server are asked to return
 RETURNS_PER_S = 2000  # and the rate that longer ones are made for
+REGISTRATIONS_FRESH_S = 0.05  # how long sorting them serves: the shards of one round are asked at once
 OUTBOX_MIN_ITEMS = 100_000
 STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
 START_PATIENCE_S = 7.0  # a Redis that loads its data is waited for; the answer is due within 10 s
@@ -105,6 +107,8 @@ class Server:
             node=f"node-{boot_id}",
             live=self._live,
             verdicts=Verdicts(self._superseded, self._displaced, lambda: f"node-{secrets.token_hex(6)}"),
+            # Without leases no other node is known to be at work; a trace may be of a server long gone.
+            alive=lambda _node: False,
             clock=clock.now,
         )
         self._limits = Limits(
@@ -113,6 +117,7 @@ class Server:
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._transport: EpollTransport | StreamTransport | None = None
+        self._registrations: tuple[float, int, dict[int, list[Change]]] = (-math.inf, -1, {})
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -214,7 +219,15 @@ class Server:
     # What Redis decided
 
     def _live(self, shard: int) -> list[Change]:
-        return self.core.registrations(lambda uid: self.keys.shard(uid) == shard)
+        """Registrations of a shard's sessions; all shards are asked in one go, so they are sorted once."""
+        now, version = self._clock.now(), self.core.sessions.version
+        taken_at, taken_version, shards = self._registrations
+        if shard not in shards or version != taken_version or now - taken_at > REGISTRATIONS_FRESH_S:
+            shards = {each: [] for each in range(self.keys.shards)}
+            for change in self.core.registrations():
+                shards[self.keys.shard(change.uid)].append(change)
+            self._registrations = (now, version, shards)
+        return shards.pop(shard)
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
