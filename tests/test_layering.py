@@ -1,0 +1,185 @@
+"""Who may import whom: the rooms of the design as data, and nobody in a circle."""
+
+import ast
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import presence
+import protocol
+
+SOCKETS = {"socket", "select", "selectors", "ssl"}
+LOOPS = {"trio", "asyncio", "threading"}
+EDGES = {"presence.server", "presence.cli", "presence.commands"}
+STORE = {"redis", "presence.store"}
+TRANSPORTS = {"presence.transports"}
+SHELL = {"presence.relay", "presence.shard_writer", "presence.outbox"}
+
+
+class Room(NamedTuple):
+    """Modules (a name stands for what is below it too), and what none of them may import."""
+
+    names: set[str]
+    never: set[str]
+
+
+ROOMS = [
+    Room({"protocol"}, {"presence", "redis", "structlog", "time", *SOCKETS, *LOOPS}),
+    Room({"presence.wheel"}, {"presence", "protocol", "redis", "structlog", "time", *SOCKETS, *LOOPS}),
+    Room({"presence.changes"}, {"presence", "protocol", "redis", "time", *SOCKETS, *LOOPS}),
+    Room(
+        {"presence.registry", "presence.session", "presence.core"},
+        {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.ticker", "presence.clock"},
+        {"presence.core", "presence.session", *SOCKETS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
+    Room(
+        {"presence.outbox", "presence.relay", "presence.shard_writer"},
+        {"redis", "presence.core", "presence.session", "presence.registry", *SOCKETS, *TRANSPORTS, *EDGES},
+    ),
+    Room(
+        {"presence.store"},
+        {"presence.core", "presence.session", "presence.registry", "presence.relay", *TRANSPORTS, *EDGES},
+    ),
+]
+# Direct and by way of others: what a process that only loads these modules must not load.
+NOWHERE_BELOW = [
+    Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS}),
+    Room({"presence.transports"}, {"redis"}),
+]
+ONLY_REDIS_ROOM = "presence.store"
+KNOWS_EVERYBODY = "presence.server"
+
+
+def _below(name: str, rooms: Iterable[str]) -> bool:
+    return any(name == room or name.startswith(room + ".") for room in rooms)
+
+
+def _imports(module: str, source: str, package: bool, modules: set[str]) -> set[str]:
+    """Return the names of what a module imports; of a project's package, the submodules that it takes."""
+    found = set()
+    base = module.split(".") if package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = base[: len(base) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            inner = {f"{origin}.{alias.name}" for alias in node.names} & modules
+            found |= inner or {origin}
+            if len(inner) < len(node.names):
+                found.add(origin)
+    return found - {module}
+
+
+def _sources() -> dict[str, tuple[str, bool]]:
+    sources = {}
+    for package in (presence, protocol):
+        assert package.__file__ is not None
+        top = Path(package.__file__).parent
+        for path in top.rglob("*.py"):
+            parts = path.relative_to(top.parent).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            sources[name] = (path.read_text("utf-8"), is_package)
+    return sources
+
+
+def _graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
+    return {
+        name: _imports(name, source, package, set(sources)) for name, (source, package) in sources.items()
+    }
+
+
+def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for name in graph.get(ahead.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                ahead.append(name)
+    return seen
+
+
+def violations(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return every import that the rooms forbid, one line each."""
+    wrong = []
+    for name, imported in graph.items():
+        for room in ROOMS:
+            if _below(name, room.names):
+                wrong += [f"{name} imports {each}" for each in imported if _below(each, room.never)]
+        for room in NOWHERE_BELOW:
+            if _below(name, room.names):
+                wrong += [
+                    f"{name} reaches {each}" for each in _reach(graph, name) if _below(each, room.never)
+                ]
+        if not _below(name, [ONLY_REDIS_ROOM]):
+            wrong += [f"{name} imports {each}" for each in imported if _below(each, ["redis"])]
+        rooms = sum(any(_below(each, room) for each in imported) for room in (TRANSPORTS, {"presence.relay"}))
+        if rooms == 2 and name != KNOWS_EVERYBODY:
+            wrong.append(f"{name} knows both ends, as only {KNOWS_EVERYBODY} may")
+    return wrong
+
+
+GRAPH = _graph(_sources())
+
+
+def test_nobody_imports_what_its_room_must_not_know() -> None:
+    assert violations(GRAPH) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert [name for name in GRAPH if name in _reach(GRAPH, name)] == []
+
+
+def test_the_protocol_needs_msgpack_and_the_standard_library_only() -> None:
+    outside = set().union(*(GRAPH[name] for name in GRAPH if _below(name, ["protocol"]))) - set(GRAPH)
+    assert {each.partition(".")[0] for each in outside} <= {*sys.stdlib_module_names, "msgpack"}
+
+
+def test_every_room_is_inhabited() -> None:
+    print(f"test_every_room_is_inhabited: {len(GRAPH)} modules, {sum(map(len, GRAPH.values()))} imports")
+    for room in (*ROOMS, *NOWHERE_BELOW):
+        for name in room.names:
+            assert any(_below(each, [name]) for each in GRAPH), name
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("protocol.codec", "from presence import clock"),
+        ("presence.wheel", "import protocol"),
+        ("presence.core", "from trio import sleep"),
+        ("presence.session", "import socket"),
+        ("presence.relay", "from redis.exceptions import RedisError"),
+        ("presence.transports.epoll", "from presence.store import keys"),
+        ("presence.transports.stream", "from ..outbox import Outbox"),
+        ("presence.transports.tcp", "def later() -> None:\n    import presence.relay"),
+        ("presence.clock", "import redis"),
+        ("presence.store.keys", "from presence.core import Core"),
+    ],
+)
+def test_a_planted_import_is_caught(module: str, line: str) -> None:
+    sources = _sources()
+    source, package = sources[module]
+    sources[module] = (f"{source}\n{line}\n", package)
+    assert any(each.startswith(module) for each in violations(_graph(sources)))
+
+
+def test_an_import_by_way_of_another_module_is_caught() -> None:
+    sources = _sources()
+    source, package = sources["presence.clock"]
+    sources["presence.clock"] = (f"{source}\nimport socket\n", package)
+    assert "presence.core reaches socket" in violations(_graph(sources))
+
+
+def test_a_planted_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert [name for name in graph if name in _reach(graph, name)] == ["a", "b", "c"]
