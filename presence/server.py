@@ -52,7 +52,7 @@ RETURNS_PER_S = 2000  # and the rate that longer ones are made for
 REGISTRATIONS_FRESH_S = 0.05  # how long sorting them serves: the shards of one round are asked at once
 OUTBOX_MIN_ITEMS = 100_000
 STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
-START_PATIENCE_S = 7.0  # a Redis that loads its data is waited for; the answer is due within 10 s
+START_PATIENCE_S = 6.0  # a Redis that loads its data is waited for; the answer is due within 10 s
 
 
 class Server:
@@ -175,12 +175,16 @@ class Server:
 
     async def _first_contact(self) -> None:
         give_up = trio.current_time() + START_PATIENCE_S
+        told = False
         while True:
             try:
                 await self.relay.start()
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 if trio.current_time() > give_up:
                     raise
+                if not told:
+                    log.warning("waiting for Redis", redis=redacted(self._redis_url), error=str(error))
+                    told = True
                 await trio.sleep(0.25)
             else:
                 return

@@ -1,0 +1,156 @@
+"""`presence serve` as its users meet it: start, stop, and what happens when something is in the way."""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import protocol
+from presence.embedded import EmbeddedRedis, find_binary
+from protocol import Code, Kind
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import ServerProcess, running_server
+from tests.live.swarm import Swarm
+from tests.store.servers import Server as Redis
+
+FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
+
+
+def failed_start(*flags: str) -> tuple[int, str, float]:
+    """Run a server that cannot start; return its status, what it said, and the seconds that it took."""
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "presence", "serve", "--port", "0", *flags]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return run.returncode, run.stderr, time.monotonic() - begun
+
+
+def test_sixteen_shards_work_on_one_redis_as_one_does(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--shards", "16", *FAST) as server:
+        with Swarm(server.address, beat_s=0.4) as swarm:
+            swarm.log_in((f"user-{n}" for n in range(200)), beating=False)
+            swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+            swarm.run(0.2)
+    events = read_events(redis_server.url, shards=16)
+    assert len({event["shard"] for event in events}) == 16
+    assert len(of_type(events, "online")) == len(of_type(events, "offline")) == 200
+    assert len(events) == 400
+    for shard in range(16):
+        assert_alternation([event for event in events if event["shard"] == shard])
+
+
+def test_another_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--shards", "2"):
+        pass
+    status, said, _ = failed_start("--redis", redis_server.url, "--shards", "3")
+    assert status == 1
+    assert "shards" in said
+    assert "2" in said
+    assert "3" in said
+
+
+def test_the_embedded_redis_keeps_its_data_in_data_dir() -> None:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        for uid in ("ann", "bob"):
+            with running_server("--data-dir", folder, *FAST) as server:
+                with Swarm(server.address, beat_s=1) as swarm:
+                    swarm.log_in([uid], beating=False)
+                    swarm.run(5, until=lambda swarm=swarm: swarm.clients[0].closed)  # type: ignore[misc]
+                    swarm.run(0.2)
+                url = next(line["url"] for line in server.lines if line["event"] == "embedded Redis runs")
+                told = [(event["uid"], event["type"]) for event in read_events(url)]
+    assert told == [("ann", "online"), ("ann", "offline"), ("bob", "online"), ("bob", "offline")]
+
+
+def test_a_redis_that_is_not_there_is_named_without_its_password() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"redis://:hunter2@127.0.0.1:{nobody.getsockname()[1]}"
+        status, said, seconds = failed_start("--redis", url)
+    assert status == 1
+    assert seconds < 10
+    assert "127.0.0.1" in said
+    assert "hunter2" not in said
+
+
+def test_a_port_that_is_taken_is_named(redis_server: EmbeddedRedis) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, said, _ = failed_start("--redis", redis_server.url, "--port", str(port))
+    assert status == 1
+    assert str(port) in said
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_says_goodbye_and_declares_nobody_offline(
+    redis_server: EmbeddedRedis, signal_number: int
+) -> None:
+    server = ServerProcess("--redis", redis_server.url)
+    with Swarm(server.address, beat_s=12) as swarm:
+        swarm.log_in(f"user-{n}" for n in range(100))
+        swarm.run(5, until=swarm.logged_in)
+        server.process.send_signal(signal_number)
+        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+    assert server.process.wait(5) == 0
+    server.stop()
+    goodbyes = [client.received[-1] for client in swarm.clients]
+    assert all(goodbye.kind == Kind.GOODBYE for goodbye in goodbyes)
+    assert all(goodbye.payload["code"] == Code.SERVER_DRAIN for goodbye in goodbyes)
+    assert all(goodbye.payload["reconnect"] for goodbye in goodbyes)
+    assert len({goodbye.payload["retry_after"] for goodbye in goodbyes}) > 20, "spread"
+    events = read_events(redis_server.url)
+    assert len(of_type(events, "online")) == 100
+    assert not of_type(events, "offline")
+    assert server.report["left_in_outbox"] == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_stop_with_redis_away_ends_in_time_and_counts_what_stays(how: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        redis = Redis(find_binary(), Path(folder))
+        server = ServerProcess("--redis", redis.url, "--drain-timeout", "3")
+        try:
+            if how == "killed":
+                redis.kill()
+            else:
+                redis.process.send_signal(signal.SIGSTOP)
+            with Swarm(server.address, beat_s=12) as swarm:
+                swarm.log_in(f"user-{n}" for n in range(100))
+                swarm.run(5, until=swarm.logged_in)
+                assert swarm.logged_in(), "logins never wait for Redis"
+                begun = time.monotonic()
+                server.process.terminate()
+                swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+            status = server.process.wait(10)
+            seconds = time.monotonic() - begun
+        finally:
+            server.stop()
+            redis.close()
+    assert status == 0
+    assert seconds <= 3.5
+    assert server.report["left_in_outbox"] == 100
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        redis = Redis(find_binary(), Path(folder))
+        server = ServerProcess("--redis", redis.url, "--drain-timeout", "30")
+        try:
+            redis.kill()
+            with socket.create_connection(server.address) as client:
+                client.sendall(protocol.encode(protocol.login("ann", id=1)))
+                client.recv(4096)
+                server.process.terminate()
+                time.sleep(0.5)
+                assert server.process.poll() is None
+                begun = time.monotonic()
+                server.process.terminate()
+                assert server.process.wait(5) == 1
+                assert time.monotonic() - begun < 1.5
+        finally:
+            server.stop()
+            redis.close()
