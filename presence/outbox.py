@@ -9,6 +9,7 @@ A change counts against the bound from `append` until `release`, so what was tak
 acknowledged counts too. Memory: about 400 bytes a change, so the smallest default bound of 100,000 is 40 MB.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -144,6 +145,11 @@ class Outbox:
     def is_skipping(self, shard: int) -> bool:
         """Whether changes of this shard are skipped until its resync begins."""
         return self._skipping[shard]
+
+    def skipped_from(self, shard: int) -> float:
+        """Return the earliest `Change.at` skipped in this shard since its last resync; infinity if none."""
+        gap = self._gaps[shard]
+        return gap.from_at if gap else math.inf
 
     def begin_resync(self, shard: int) -> Gap | None:
         """Queue again what comes from now on; return what was skipped, which the caller now answers for."""

@@ -10,23 +10,24 @@ from protocol.constants import Code
 def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped_from: float) -> list[Item]:
     """Return what to send after the opening batch, in order.
 
-    First the live sessions as they stood before the waiting changes, then these in order, logins as
-    registrations, and last the live sessions whose login was skipped.
+    First the live sessions as they stood before the waiting changes, then these in order.
 
     Args:
         waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
         live: registrations of the sessions that live now, when all of `waiting` has happened.
-        lost: whether Redis lost what it had acknowledged, so that an end may have to tell its period whole.
-        skipped_from: earliest `Change.at` that a full outbox skipped, monotonic seconds; infinity if none.
+        lost: whether Redis lost what it had acknowledged: then logins are carried over as registrations, and
+            an end may have to tell its period whole.
+        skipped_from: earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. Who
+            logged in since then came after all of `waiting`, and is left to the resync that follows it.
     """
     changes = [item for item in waiting if not item.snapshot]
     arriving = {item.change.session for item in changes if item.change.op is not Op.END}
-    before: list[Item] = []
-    after: list[Item] = []
-    for change in live:
-        if change.session not in arriving:
-            (before if change.at < skipped_from else after).append(Item(change, snapshot=True))
-    return [*before, *_replay(changes, arriving, lost), *after]
+    standing = [
+        Item(change, snapshot=True)
+        for change in live
+        if change.session not in arriving and change.at < skipped_from
+    ]
+    return [*standing, *_replay(changes, arriving, lost)]
 
 
 def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Item]:
@@ -35,7 +36,9 @@ def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Ite
     for item in reversed(changes):
         change = item.change
         if change.op is not Op.END:
-            replayed.append(Item(change._replace(op=Op.REGISTER)))
+            # Where records were lost a younger session elsewhere may not be on record yet, and nobody can
+            # tell by age. Otherwise a login waited as in any outage, and its age decides.
+            replayed.append(Item(change._replace(op=Op.REGISTER) if lost else change))
             continue
         # A replaced session was no longer in the record. Of a user's several sessions the last to end tells
         # the period: while one of them lived the user was online.

@@ -8,10 +8,12 @@ acknowledged one, begins a *resync*, which is a new generation:
 1. Open. The answer says how the counter stood until then, in the same atomic call, and so settles whether
    the batch under way was applied (then it is done) and whether Redis lost batches that it had acknowledged.
 2. Register the live sessions whose login does not wait here: as it was before the waiting changes.
-3. Replay the waiting changes in order, logins as registrations. If Redis lost data, an end whose login was
-   acknowledged *restores*: the script tells the lost period, online and offline, unless the user is online.
-4. Register the live sessions whose login was skipped by a full outbox.
-5. Retire what older generations still own: ends that were skipped, or that Redis lost.
+3. Replay the waiting changes in order. If Redis lost data, logins go as registrations, and an end whose
+   login was acknowledged *restores*: the script tells the whole period, unless the user is online.
+4. Retire what older generations still own: ends that were skipped, or that Redis lost.
+
+A full outbox has a resync of its own, which begins when everything before the skipped changes is written:
+only then are the live sessions what follows. A resync that finds changes waiting leaves the rest to that one.
 
 Order holds per user throughout. During the settle wait only ends, what follows them of the same user, and
 the retirement wait.
@@ -196,19 +198,25 @@ class ShardWriter:
             self._pending = _Pending(self._frozen.counter, self._frozen.items)
         self._frozen, self._is_open, self._cursor = None, False, None
 
+    def _is_waiting(self) -> bool:
+        """Whether there are changes that Redis has not acknowledged."""
+        return bool(
+            self._frozen or self._pending or self._held or self._sequence or self._outbox.queued(self.shard)
+        )
+
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
-        waiting = self._held or self._sequence or self._outbox.queued(self.shard)
         due = now >= self._began + OVERFLOW_PAUSE_S
-        return due and not waiting and self._outbox.is_skipping(self.shard)
+        return due and self._outbox.is_skipping(self.shard) and not self._is_waiting()
 
     def _begin(self, now: float) -> None:
         self._interrupt()
         self._began = now
         self._generation += 1
-        skipped = self._outbox.begin_resync(self.shard)
-        if skipped is not None:
-            self._gap = self._gap.merged(skipped) if self._gap else skipped
+        if not self._is_waiting():
+            skipped = self._outbox.begin_resync(self.shard)
+            if skipped is not None:
+                self._gap = self._gap.merged(skipped) if self._gap else skipped
         counter = Counter(self._node, self._generation, 1)
         opening = Opening(self._acknowledged.node, self._floor, self._gap)
         self._frozen = Batch(self.shard, counter, (), now, opening=opening)
@@ -225,16 +233,15 @@ class ShardWriter:
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
         waiting += map(Item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
-        skipped = self._gap
         sequence = plan(
             waiting,
             self._live(self.shard),
             lost=(previous.generation, previous.n) < (known.generation, known.n),
-            skipped_from=skipped.from_at if skipped else math.inf,
+            skipped_from=self._outbox.skipped_from(self.shard),
         )
         self._sequence, self._held, self._held_uids = deque(sequence), [], set()
+        self._latest_ms = self._gap.to_ms if self._gap else 0
         self._gap, self._is_open = None, True
-        self._latest_ms = skipped.to_ms if skipped else 0
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
 

@@ -1,7 +1,9 @@
 """The relay against a small fake store, in mock time, and once against a real server."""
 
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -10,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
-from presence.embedded import EmbeddedRedis
+from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.relay import BACKOFF_LIMIT_S, PROBE_INTERVAL_S, Relay, Verdicts
 from presence.store.batches import (
@@ -31,7 +33,8 @@ from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from tests.store.driving import events, online_sessions
+from tests.store.driving import check_alternation, events, online_sessions
+from tests.store.servers import Server
 
 
 class FakeStore:
@@ -381,3 +384,36 @@ async def test_changes_reach_a_real_server(
     assert sum(len(events(client, shard)) for shard in shards) == 1000
     assert sum(len(online_sessions(client, shard)) for shard in shards) == 1000
     client.close()
+
+
+@pytest.fixture
+def killable() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        server = Server(find_binary(), Path(folder))
+        yield server
+        server.close()
+
+
+async def test_an_outage_ends_with_every_change_in_an_empty_server(
+    killable: Server, shape: Shape, told: Told
+) -> None:
+    store = RedisStore(killable.url, shape)
+
+    async def body(outbox: Outbox, relay: Relay) -> None:
+        outbox.extend(login(f"u{i}")._replace(at=time.monotonic()) for i in range(500))
+        assert await relay.drain(trio.current_time() + 5) == 0
+        killable.kill()
+        outbox.extend(login(f"u{i}")._replace(op=Op.END, code=201, at=time.monotonic()) for i in range(500))
+        while relay.statistics().retries < 3:  # noqa: ASYNC110 - the relay tells nobody of its failures
+            await trio.sleep(0.05)
+        await trio.to_thread.run_sync(killable.start)
+        began = time.monotonic()
+        assert await relay.drain(trio.current_time() + 5) == 0
+        print(f"outbox empty {time.monotonic() - began:.2f} s after Redis answered")
+
+    await with_relay(store, shape, told, body)
+    stream = [event for shard in range(shape.keys.shards) for event in events(killable.client, shard)]
+    assert len(stream) == 1000
+    assert check_alternation(stream) == set()
+    assert killable.client.hgetall(shape.keys.meta)[b"shards"] == str(shape.keys.shards).encode()
+    store.close()

@@ -305,6 +305,97 @@ def test_a_skipped_end_is_retired_as_node_down(make_node: MakeNode, server: Serv
     ]
 
 
+def test_a_skipped_end_of_a_login_that_waited_is_retired(make_node: MakeNode, server: Server) -> None:
+    node = make_node(max_items=1)
+    node.login("u")  # Redis was never reached so far
+    node.end("u")  # skipped
+    node.settle()
+    assert [(e["type"], e.get("reason")) for e in events(server.client)] == [
+        ("online", "login"),
+        ("gap", None),
+        ("offline", "node_down"),
+    ]
+
+
+def test_a_skipped_login_is_not_registered_before_the_end_that_waits(
+    make_node: MakeNode, server: Server
+) -> None:
+    node = make_node(max_items=1)
+    node.login("u")
+    node.settle()
+    node.end("u")
+    node.login("u")  # skipped
+    server.change_history()
+    node.settle()
+    assert_converged(node, server)
+    assert told(node, server) == {"u": ["online", "offline", "online"]}
+
+
+def test_a_skipped_takeover_is_no_event(make_node: MakeNode, server: Server) -> None:
+    node = make_node(max_items=1)
+    node.login("u")
+    node.settle()
+    node.login("other")
+    node.login("u")  # skipped: Redis still has the session before it, which no longer lives
+    server.change_history()
+    node.settle()
+    assert_converged(node, server)
+    assert told(node, server) == {"u": ["online"], "other": ["online"]}
+
+
+def test_steady_traffic_does_not_keep_the_retirement_waiting(make_node: MakeNode, server: Server) -> None:
+    node = make_node(max_items=5)
+    node.login("ghost")
+    node.settle()
+    for i in range(5):
+        node.login(f"other{i}")
+    node.end("ghost")
+    for i in range(20):
+        node.round()
+        node.now += 1
+        node.login(f"user{i}")
+    assert ("ghost", "node_down") in [(e.get("uid"), e.get("reason")) for e in events(server.client)]
+
+
+def test_an_intact_redis_is_told_no_period_again(make_node: MakeNode, server: Server) -> None:
+    a, b = make_node("a"), make_node("b")
+    a.login("u")
+    a.settle()
+    b.login("u")
+    b.settle()
+    assert online_sessions(server.client) == b.sessions  # it took the place of a's
+    b.end("u")
+    b.settle()
+    a.end("u", code=200)  # a had not heard of it yet
+    server.change_history()
+    a.settle()
+    assert [e["type"] for e in events(server.client)] == ["online", "offline"]
+
+
+def test_a_login_before_the_first_opening_takes_over(make_node: MakeNode, server: Server) -> None:
+    """Its predecessor died with the user's session on record, and nobody has swept it yet."""
+    predecessor, node = make_node("a"), make_node("b")
+    predecessor.login("u")
+    predecessor.settle()
+    node.login("u")
+    node.settle()
+    assert node.superseded == []
+    assert online_sessions(server.client) == node.sessions
+
+
+def test_a_waiting_login_yields_where_records_were_lost(make_node: MakeNode, server: Server) -> None:
+    a, b = make_node("a"), make_node("b")
+    a.settle()
+    b.settle()
+    server.client.flushall()
+    b.login("u")
+    b.settle()
+    a.login("u")
+    a.settle()
+    assert [(s.uid, s.session) for s in a.superseded] == [("u", "a-1")]
+    assert online_sessions(server.client) == b.sessions
+
+
 def test_ends_wait_for_other_nodes_to_register_first(make_node: MakeNode, server: Server) -> None:
     a, b = make_node("a"), make_node("b")
     a.login("u", "phone")
