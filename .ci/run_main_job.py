@@ -33,9 +33,11 @@ with socket.create_connection(address, timeout=10) as client:
     if answer[4:6] != b"\x93\x40":  # [64, …]: ok
         sys.exit(f"the login was not answered with ok: {answer!r}")
 print("login answered")
-# The line's last command is the shell's only child by now.
-(server,) = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
-os.kill(int(server), signal.SIGTERM)
+# The line's last command is the shell's child by now, or the shell has become it.
+children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+for pid in (shell.pid, *map(int, children)):
+    if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+        os.kill(pid, signal.SIGTERM)
 print(shell.stderr.read(), end="", flush=True)
 status = shell.wait()
 timer.cancel()
