@@ -1,0 +1,210 @@
+"""A transport with a real core behind it, and clients that speak to it over real TCP or in memory."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
+
+import trio
+from trio.abc import Stream
+
+import protocol
+from presence.changes import Change, Op
+from presence.clock import Clock
+from presence.core import Core
+from presence.registry import Registry, Session, SessionKey
+from presence.session import SessionProtocol
+from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticker, Ticks
+from presence.transports import tcp
+from presence.transports.epoll import EpollTransport
+from presence.transports.limits import Limits
+from presence.transports.stream import StreamTransport
+from protocol import Code, Decoder, Packet
+
+TransportKind = Literal["epoll", "stream"]
+HANDLER_FAILS_ON = "poison"  # as a device's name
+PATIENCE_S = 10.0  # for what should happen at once
+
+
+class Client:
+    """The client's end of a connection."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._decoder = Decoder()
+
+    async def send(self, *packets: Packet) -> None:
+        await self.stream.send_all(b"".join(map(protocol.encode, packets)))
+
+    async def receive(self) -> Packet | None:
+        """Return the next packet, None at the end of the stream."""
+        while (packet := self._decoder.next()) is None:
+            data = await self.stream.receive_some(4096)
+            if not data:
+                return None
+            self._decoder.feed(data)
+        return packet
+
+    async def rest(self) -> list[Packet]:
+        """Return all packets up to the end of the stream."""
+        packets = []
+        with trio.fail_after(PATIENCE_S):
+            while (packet := await self.receive()) is not None:
+                packets.append(packet)
+        return packets
+
+    async def login(self, uid: str, device: str | None = None, idle_timeout: float | None = None) -> Packet:
+        await self.send(protocol.login(uid, device=device, idle_timeout=idle_timeout))
+        answer = await self.receive()
+        assert answer is not None
+        return answer
+
+    async def beat(self) -> None:
+        """Send a keepalive and wait for its answer."""
+        with trio.fail_after(PATIENCE_S):
+            await self.send(protocol.keepalive(1))
+            answer = await self.receive()
+        assert answer is not None
+        assert answer.kind == protocol.Kind.OK
+
+    def reset(self) -> None:
+        """Drop the connection with a RST."""
+        assert isinstance(self.stream, trio.SocketStream)
+        linger = b"\1\0\0\0" + bytes(4)
+        self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.stream.socket.close()
+
+
+class Harness:
+    """A core with its outbox as a list, a transport over it, and a ticker.
+
+    Args:
+        limits: of the transport.
+        idle_timeout: T, seconds; a tick is a tenth of it.
+        grace: seconds.
+    """
+
+    def __init__(self, limits: Limits, idle_timeout: float, grace: float) -> None:
+        self.limits = limits
+        self.changes: list[Change] = []
+        self.clock = Clock(trio.current_time, lambda: 0.0)
+        now = self.clock.now()
+        tick = idle_timeout / 10
+        ticks = Ticks(tick / SLOTS_PER_TICK, now)
+        guard = StallGuard(tick, idle_timeout, now)
+        self.registry = Registry("boot", self.clock)
+
+        def clamped(wish: float | None) -> float:
+            if wish == 666:
+                raise RuntimeError("a mistake of ours")
+            return wish or idle_timeout
+
+        rules = SessionProtocol(self.registry, self.clock, clamped, limits.login_timeout)
+        self.core = Core(
+            self.registry,
+            rules,
+            self,
+            ticks=ticks,
+            guard=guard,
+            clock=self.clock,
+            idle_timeout=idle_timeout,
+            disconnect_grace=grace,
+            max_idle_timeout=max(idle_timeout, 300.0),
+        )
+        self.ticker = Ticker(self.core, ticks, guard, self.clock)
+        self.transport: EpollTransport | StreamTransport
+        self.address: tuple[str, int]
+        self.nursery: trio.Nursery
+
+    def append(self, change: Change) -> None:
+        """The outbox."""
+        self.changes.append(change)
+
+    def story(self) -> list[tuple[str, str, str]]:
+        """Return what changed so far: operation, uid, reason."""
+        return [(each.op.value, each.uid, Code(each.code).reason) for each in self.changes]
+
+    def ends(self) -> list[Change]:
+        return [each for each in self.changes if each.op is Op.END]
+
+    def session(self, key: SessionKey) -> Session:
+        session = self.registry.get(key)
+        assert session is not None
+        return session
+
+    async def until(self, true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+        """Wait for something that is about to happen."""
+        with trio.fail_after(seconds):
+            while not true():  # noqa: ASYNC110 - a test may poll
+                await trio.sleep(0.005)
+
+    async def connect(self, receive_buffer: int = 0) -> Client:
+        """Connect over TCP."""
+        sock = trio.socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await sock.connect(self.address)
+        return Client(trio.SocketStream(sock))
+
+    async def connect_in_memory(self) -> Client:
+        """Connect over a pair of memory streams; for a `StreamTransport` only."""
+        assert isinstance(self.transport, StreamTransport)
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.nursery.start_soon(self.transport.serve, theirs)
+        return Client(ours)
+
+
+@asynccontextmanager
+async def serving(
+    kind: TransportKind,
+    limits: Limits | None = None,
+    *,
+    idle_timeout: float = 30.0,
+    grace: float = 5.0,
+    window_s: float = 0.0,
+    send_buffer: int = 0,
+    listen: bool = True,
+) -> AsyncIterator[Harness]:
+    """Run a transport, and a ticker, for the length of an ``async with`` block.
+
+    Args:
+        kind: which transport.
+        limits: see `Limits`.
+        idle_timeout: T, seconds.
+        grace: seconds.
+        window_s: seconds that the epoll transport rests after a batch.
+        send_buffer: bytes; makes a kernel that takes less from the server.
+        listen: False for memory streams alone.
+    """
+    harness = Harness(limits or Limits(), idle_timeout, grace)
+    listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
+    for listener in listeners:
+        if send_buffer:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        harness.address = listener.getsockname()
+    async with trio.open_nursery() as nursery:
+        harness.nursery = nursery
+        if kind == "epoll":
+            epoll = EpollTransport(harness.core, listeners, harness.limits, window_s, harness.clock)
+            harness.transport = epoll
+            nursery.start_soon(epoll.run)
+        else:
+            streams = StreamTransport(harness.core, harness.limits, harness.clock)
+            harness.transport = streams
+            if listeners:
+                sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
+                nursery.start_soon(streams.run, sockets)
+        nursery.start_soon(harness.ticker.run)
+        yield harness
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def closing(*clients: Client) -> AsyncIterator[None]:
+    """Close clients at the end."""
+    try:
+        yield
+    finally:
+        for client in clients:
+            with trio.CancelScope(shield=True), suppress(trio.BrokenResourceError):
+                await trio.aclose_forcefully(client.stream)
