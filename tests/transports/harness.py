@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import trio
@@ -67,12 +67,17 @@ class Client:
         assert answer is not None
         assert answer.kind == protocol.Kind.OK
 
+    def close(self) -> None:
+        """Close a connection over TCP; a second call does nothing."""
+        assert isinstance(self.stream, trio.SocketStream)
+        self.stream.socket.close()
+
     def reset(self) -> None:
         """Drop the connection with a RST."""
         assert isinstance(self.stream, trio.SocketStream)
         linger = b"\1\0\0\0" + bytes(4)
         self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.stream.socket.close()
+        self.close()
 
 
 class Harness:
@@ -115,6 +120,7 @@ class Harness:
         self.transport: EpollTransport | StreamTransport
         self.address: tuple[str, int]
         self.nursery: trio.Nursery
+        self.clients: list[Client] = []
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -143,8 +149,10 @@ class Harness:
         sock = trio.socket.socket()
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client = Client(trio.SocketStream(sock))
+        self.clients.append(client)  # closed at the end, whatever becomes of the test
         await sock.connect(self.address)
-        return Client(trio.SocketStream(sock))
+        return client
 
     async def connect_in_memory(self) -> Client:
         """Connect over a pair of memory streams; for a `StreamTransport` only."""
@@ -165,7 +173,7 @@ async def serving(
     send_buffer: int = 0,
     listen: bool = True,
 ) -> AsyncIterator[Harness]:
-    """Run a transport, and a ticker, for the length of an ``async with`` block.
+    """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
     Args:
         kind: which transport.
@@ -195,16 +203,9 @@ async def serving(
                 sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
                 nursery.start_soon(streams.run, sockets)
         nursery.start_soon(harness.ticker.run)
-        yield harness
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def closing(*clients: Client) -> AsyncIterator[None]:
-    """Close clients at the end."""
-    try:
-        yield
-    finally:
-        for client in clients:
-            with trio.CancelScope(shield=True), suppress(trio.BrokenResourceError):
-                await trio.aclose_forcefully(client.stream)
+        try:
+            yield harness
+        finally:
+            for client in harness.clients:
+                client.close()
+            nursery.cancel_scope.cancel()

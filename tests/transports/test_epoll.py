@@ -1,0 +1,258 @@
+"""What is the epoll transport's own: one task for all, descriptors, bursts, and reads on demand."""
+
+import errno
+import os
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+import structlog
+import trio
+
+import protocol
+from presence.transports.epoll import EpollTransport
+from presence.transports.limits import DRAIN_S
+from protocol import Code, Kind
+from tests.cells import brief
+from tests.transports.harness import Client, Harness, serving
+
+RESET = struct.pack("ii", 1, 0)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def errors_of(server: Harness) -> int:
+    """Return how many accepts failed."""
+    assert isinstance(server.transport, EpollTransport)
+    return server.transport.statistics().accept_errors
+
+
+async def many(server: Harness, count: int) -> list[Client]:
+    clients = [await server.connect() for _ in range(count)]
+    for number, client in enumerate(clients):
+        await client.login(f"user-{number}")
+    return clients
+
+
+async def test_connections_need_no_tasks() -> None:
+    async with serving("epoll") as server:
+        await (await server.connect()).login("first")  # so the transport's own tasks run
+        before = trio.lowlevel.current_statistics().tasks_living
+        await many(server, 200)
+        after = trio.lowlevel.current_statistics().tasks_living
+        print(f"test_connections_need_no_tasks: {before} tasks with 1 connection, {after} with 201")
+        assert server.transport.statistics().connections == 201
+        assert after == before
+
+
+async def test_a_burst_of_a_thousand_is_accepted() -> None:
+    async with serving("epoll") as server:
+        sockets = []
+        began = trio.current_time()
+        for number in range(1000):
+            sock = socket.create_connection(server.address)
+            sock.sendall(protocol.encode(protocol.login(f"user-{number}")))
+            sockets.append(sock)
+        await server.until(lambda: len(server.registry) == 1000)
+        took = trio.current_time() - began
+        print(f"test_a_burst_of_a_thousand_is_accepted: all logged in after {took:.2f} s")
+        assert errors_of(server) == 0
+        for sock in sockets:
+            sock.close()
+
+
+async def cycle(server: Harness, count: int) -> None:
+    """Connect and close: silent, after a login, after what is refused; with FIN and with RST."""
+    done = server.transport.statistics().closed + count
+    for number in range(count):
+        sock = socket.create_connection(server.address)
+        if number % 4 == 1:
+            sock.sendall(protocol.encode(protocol.login("ada")))
+        elif number % 4 == 2:
+            sock.sendall(b"\xff\xff\xff\xff")
+        if number % 3:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        sock.close()
+    await server.until(lambda: server.transport.statistics().closed == done)
+
+
+async def test_cycles_leave_nothing_behind() -> None:
+    batch, batches = 250, 40
+    async with serving("epoll", grace=0.0) as server:
+        transport = server.transport
+        assert isinstance(transport, EpollTransport)
+        await cycle(server, 1)
+        before = open_descriptors()
+        for _ in range(batches):
+            await cycle(server, batch)
+        after = open_descriptors()
+        print(
+            f"test_cycles_leave_nothing_behind: {batch * batches} cycles, {server.core.statistics().logins} "
+            f"logins, descriptors {before} before, {after} after"
+        )
+        assert after == before
+        assert transport.statistics().connections == transport.statistics().unsent_connections == 0
+        assert not any(transport._peers)
+        assert len(transport._deadlines) == 0
+        assert len(server.registry) == 0
+
+
+# Reads on demand
+
+
+async def test_look_finds_a_packet_that_waits_in_the_socket() -> None:
+    async with serving("epoll", window_s=60.0) as server:
+        (client,) = await many(server, 1)
+        await client.beat()  # from now on the window keeps everybody waiting
+        session = server.session("user-0")
+        seen = session.last_seen
+        await client.stream.send_all(protocol.KEEPALIVE)
+        await trio.sleep(0.05)
+        assert session.last_seen == seen
+        assert session.link is not None
+        assert session.link.look(session.handle)
+        assert session.last_seen > seen
+
+
+async def test_look_finds_nothing_and_changes_nothing() -> None:
+    async with serving("epoll") as server:
+        (client,) = await many(server, 1)
+        session = server.session("user-0")
+        seen = session.last_seen
+        assert session.link is not None
+        assert session.link.look(session.handle)
+        assert session.last_seen == seen
+        await client.beat()
+
+
+async def test_a_window_longer_than_t_ends_nobody_who_beats() -> None:
+    async with serving("epoll", idle_timeout=0.5, window_s=1.2) as server:
+        (client,) = await many(server, 1)
+        for _ in range(20):
+            await client.stream.send_all(protocol.KEEPALIVE)
+            await trio.sleep(0.1)
+        assert server.ends() == []
+        assert server.core.statistics().saved_by_a_last_look > 0
+
+
+async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
+    async with serving("epoll") as server:
+        sock = socket.create_connection(server.address)
+        sock.sendall(protocol.encode(protocol.login("ada")))
+        sent = server.clock.now()
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop is meant to stall
+        await server.until(lambda: len(server.registry))
+        assert server.changes[0].at == pytest.approx(sent, abs=0.1)
+        sock.close()
+
+
+async def test_a_guest_is_served_at_once_whatever_the_window() -> None:
+    async with serving("epoll", window_s=60.0) as server:
+        first = await server.connect()
+        await first.login("ada")
+        await first.beat()
+        second = await server.connect()
+        with trio.fail_after(2):
+            await second.login("bob")
+
+
+# Ends
+
+
+async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
+    async with serving("epoll") as server:
+        client = await server.connect()
+        began = trio.current_time()
+        await client.stream.send_all(protocol.KEEPALIVE)
+        assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
+        await server.until(lambda: server.transport.statistics().connections == 0)
+        assert trio.current_time() - began < DRAIN_S + 0.5
+
+
+async def test_a_hung_up_client_that_keeps_talking_is_cut_off() -> None:
+    async with serving("epoll") as server:
+        client = await server.connect()
+        await client.stream.send_all(protocol.KEEPALIVE)
+        with trio.fail_after(DRAIN_S / 2), suppress(trio.BrokenResourceError):
+            while True:
+                await client.stream.send_all(bytes(8192))
+        assert server.transport.statistics().connections == 0
+
+
+async def test_stopping_closes_the_listeners_and_keeps_connections() -> None:
+    async with serving("epoll") as server:
+        (client,) = await many(server, 1)
+        server.transport.stop_accepting()
+        with pytest.raises(ConnectionRefusedError):
+            await server.connect()
+        await client.beat()
+
+
+async def test_the_end_of_the_transport_closes_every_descriptor() -> None:
+    before = open_descriptors()
+    async with serving("epoll") as server:
+        await many(server, 5)
+        assert open_descriptors() > before + 10
+    assert open_descriptors() == before
+
+
+# Out of descriptors
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[list[int]]:
+    """Use up what a lowered limit leaves; closing what is yielded frees it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        yield taken
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+async def test_without_descriptors_connections_live_on_and_accepting_resumes() -> None:
+    async with serving("epoll") as server:
+        established = await many(server, 20)
+        late = socket.socket()
+        with structlog.testing.capture_logs() as logs, no_descriptor_left() as taken:
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+                socket.socket()
+            began = trio.current_time()
+            late.connect(server.address)
+            late.sendall(protocol.encode(protocol.login("late")))
+            while trio.current_time() - began < 2.5:
+                for client in established:
+                    await client.beat()
+                await trio.sleep(0.05)
+            errors = errors_of(server)
+            assert len(server.registry) == 20
+            while taken:
+                os.close(taken.pop())
+            freed = trio.current_time()
+            await server.until(lambda: len(server.registry) == 21)
+            again = trio.current_time() - freed
+        print(
+            "test_without_descriptors_connections_live_on_and_accepting_resumes: "
+            f"lost 0 of 20, {errors} failed accepts, {len(logs)} log lines in 2.5 s, "
+            f"accepts again after {again:.2f} s"
+        )
+        assert 2 <= errors <= 15, "it rests between two attempts"
+        assert [each["event"] for each in logs] == ["accept_failed"] * len(logs)
+        assert 1 <= len(logs) <= 3
+        assert again < 1.0
+        for client in established:
+            await client.beat()
+        late.close()
