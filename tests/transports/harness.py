@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
+import pytest
 import trio
 from trio.abc import Stream
 
@@ -22,7 +23,8 @@ from presence.transports.stream import StreamTransport
 from protocol import Code, Decoder, Packet
 
 TransportKind = Literal["epoll", "stream"]
-HANDLER_FAILS_ON = "poison"  # as a device's name
+both = pytest.mark.parametrize("kind", ["epoll", "stream"])
+FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
 PATIENCE_S = 10.0  # for what should happen at once
 
 
@@ -100,7 +102,7 @@ class Harness:
         self.registry = Registry("boot", self.clock)
 
         def clamped(wish: float | None) -> float:
-            if wish == 666:
+            if wish == FAILING_WISH_S:
                 raise RuntimeError("a mistake of ours")
             return wish or idle_timeout
 

@@ -4,20 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import structlog
 import trio
 import trio.lowlevel
 
 import protocol
-from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
-from protocol import TABLE, Answer, Code, Kind, Other, Packet, State
+from protocol import TABLE, Answer, Code, Kind, Other, State
 from tests.cells import AT_TRANSPORT, Cell, brief, frames
-from tests.transports.harness import Client, Harness, TransportKind, serving
-
-KINDS: list[TransportKind] = ["epoll", "stream"]
-both = pytest.mark.parametrize("kind", KINDS)
-BAD_FIRST_FRAME = protocol.KEEPALIVE
+from tests.transports.harness import Client, Harness, TransportKind, both, serving
 
 
 @asynccontextmanager
@@ -179,54 +173,6 @@ async def test_without_a_login_the_time_is_up(kind: TransportKind, sends: bytes)
         assert server.transport.statistics().login_timeouts == 1
 
 
-async def refusals_read(server: Harness, times: int) -> int:
-    """Connect, send what is refused and more of it behind; return how often the refusal was read."""
-    read = 0
-    for _ in range(times):
-        client = await server.connect()
-        try:
-            await client.stream.send_all(BAD_FIRST_FRAME + b"x" * 20_000)  # more than one read takes
-            await client.stream.send_all(b"y" * 20_000)
-            answers = [brief(each) for each in await client.rest()]
-            read += answers == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
-        except trio.BrokenResourceError:
-            pass
-        await client.stream.aclose()
-    return read
-
-
-@both
-async def test_a_refusal_is_read_although_input_was_in_flight(kind: TransportKind) -> None:
-    times = 1000
-    async with serving(kind) as server:
-        read = await refusals_read(server, times)
-    print(f"test_a_refusal_is_read_although_input_was_in_flight[{kind}]: {read / times:.2%} of {times}")
-    assert read >= 0.999 * times
-
-
-async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close_at_once(transport: EpollTransport, fd: int, closing: object) -> None:
-        transport._close(fd)
-
-    monkeypatch.setattr(EpollTransport, "_shut", close_at_once)
-    async with serving("epoll") as server:
-        assert await refusals_read(server, 100) < 99
-
-
-@both
-async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind) -> None:
-    async with serving(kind, Limits(max_connections=1)) as server:
-        first = await server.connect()
-        await first.login("ada")
-        second = await server.connect()
-        await second.send(protocol.login("bob"))
-        (refusal,) = await second.rest()
-        assert (refusal.kind, refusal.payload["code"]) == (Kind.ERROR, Code.BUSY)
-        assert refusal.payload["retry_after"] >= 1
-        await first.beat()
-        assert server.core.statistics().refused == {"busy": 1}
-
-
 @both
 async def test_a_displaced_connection_is_told(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, old):
@@ -248,98 +194,3 @@ async def test_the_core_can_hang_up(kind: TransportKind) -> None:
         await client.stream.aclose()
         await server.until(lambda: server.transport.statistics().connections == 0)
         assert len(server.registry) == 1, "hung up, and not ended"
-
-
-@both
-@pytest.mark.parametrize("when", ["login", "session"])
-async def test_a_handler_that_raises_ends_its_connection_only(
-    kind: TransportKind, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(kind) as server:
-        others = [await server.connect() for _ in range(20)]
-        for number, other in enumerate(others):
-            await other.login(f"user-{number}")
-        victim = await server.connect()
-        if when == "login":
-            bad = protocol.login("ada", idle_timeout=666)
-        else:
-            bad = protocol.message("bob", "boo")
-            await victim.login("ada")
-            received = server.core.received
-
-            def poisoned(peer: object, data: bytes) -> object:
-                if b"boo" in data:
-                    raise ZeroDivisionError
-                return received(peer, data)  # type: ignore[arg-type]  # handed on as it came
-
-            monkeypatch.setattr(server.core, "received", poisoned)
-        with structlog.testing.capture_logs() as logs:
-            await victim.send(bad)
-            assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
-        assert [each["event"] for each in logs] == ["connection_failed"]
-        assert server.transport.statistics().failures == 1
-        for other in others:
-            await other.beat()
-        lost = sum(1 for number in range(20) if server.registry.get(f"user-{number}") is None)
-        print(f"test_a_handler_that_raises_ends_its_connection_only[{kind}-{when}]: others lost {lost}")
-        assert lost == 0
-
-
-# Clients that do not read
-
-
-@both
-async def test_a_slow_reader_is_cut_off_at_the_byte_bound(kind: TransportKind) -> None:
-    limits = Limits(unsent_bytes=8192, unsent_timeout=30.0)
-    async with serving(kind, limits, send_buffer=4096) as server:
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-
-        async def ask_without_reading() -> None:
-            while True:
-                await client.send(*(Packet(9, number) for number in range(20)))
-                assert queued(server) <= limits.unsent_bytes
-                await trio.lowlevel.checkpoint()
-
-        with pytest.raises(trio.BrokenResourceError), trio.fail_after(10):
-            await ask_without_reading()
-        assert server.transport.statistics().slow_readers == 1
-        assert server.core.sessions.get("ada") is not None, "in its grace: it may come back"
-
-
-def queued(server: Harness) -> int:
-    """Return how many bytes wait for the one client."""
-    session = server.registry.get("ada")
-    if session is None or session.link is None:
-        return 0
-    unsent = getattr(server.transport, "_unsent", None)
-    waiting = unsent.get(session.handle, b"") if unsent is not None else session.handle.unsent
-    return len(waiting)
-
-
-@both
-async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -> None:
-    limits = Limits(unsent_bytes=1_000_000, unsent_timeout=0.3)
-    async with serving(kind, limits, send_buffer=4096) as server:
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: queued(server))
-        began = trio.current_time()
-        await server.until(lambda: server.transport.statistics().slow_readers)
-        took = trio.current_time() - began
-        print(f"test_a_slow_reader_is_cut_off_at_the_time_bound[{kind}]: after {took:.2f} s of 0.3 s")
-        assert took <= 0.3 + 1.0
-
-
-@both
-async def test_a_reader_that_is_slow_for_a_while_gets_everything(kind: TransportKind) -> None:
-    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: queued(server))
-        with trio.fail_after(10):
-            assert [(await client.receive() or Packet(0)).id for _ in range(1000)] == list(range(1000))
-        await server.until(lambda: queued(server) == 0)
-        await client.beat()

@@ -1,0 +1,72 @@
+"""What the core does for others: registrations for a resync, displacements, the farewell of a stop."""
+
+import protocol
+from presence.changes import Op
+from protocol import Code, Kind
+from tests.cells import brief
+from tests.worlds import LOGIN, TICK, T, World
+
+
+def test_live_sessions_register_those_in_grace_too() -> None:
+    world = World()
+    world.sockets.close(world.login())
+    world.login("bob", device="phone")
+    changes = world.core.registrations()
+    assert [(each.op, each.uid, each.device) for each in changes] == [
+        (Op.REGISTER, "ada", ""),
+        (Op.REGISTER, "bob", "phone"),
+    ]
+
+
+def silent_through_a_stall(world: World) -> int:
+    """Log in and stay silent for longer than T, kept alive by a credit."""
+    handle = world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert len(world.registry) == 1
+    return handle
+
+
+def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
+    world = World()
+    handle = silent_through_a_stall(world)
+    assert world.core.registrations() == []
+    world.run_tick()
+    assert world.story() == [LOGIN], "still silent"
+    world.beat(handle)
+    world.run_tick()
+    world.run_tick()
+    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
+
+
+def test_a_stale_session_that_is_replaced_does_not_register() -> None:
+    world = World()
+    silent_through_a_stall(world)
+    world.core.registrations()
+    world.login()
+    world.pass_time(3.0)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_a_session_that_another_node_took_over_goes_without_a_change() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    assert not world.core.displace("ada", "another-session")
+    assert world.core.displace("ada", world.changes[0].session)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.GOODBYE, None, Code.REPLACED)]
+    world.pass_time(T + TICK)
+    assert world.story() == [LOGIN]
+
+
+def test_farewell_hangs_up_and_ends_nobody() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+    world.core.farewell(list(world.registry), lambda: goodbye)
+    assert [brief(each) for each in world.sockets.answers(handle)] == [
+        (Kind.GOODBYE, None, Code.SERVER_DRAIN)
+    ]
+    assert world.story() == [LOGIN]

@@ -1,0 +1,91 @@
+"""The end of a connection, what becomes of its session, and who comes after."""
+
+import pytest
+
+import protocol
+from protocol import Code, Kind
+from tests.cells import brief
+from tests.worlds import GRACE, LOGIN, T, World, ended
+
+
+@pytest.mark.parametrize(("reason", "code"), [("logout", Code.LOGOUT), ("background", Code.BACKGROUND)])
+def test_a_logout_ends_at_once(reason: str, code: Code) -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.feed(handle, protocol.encode(protocol.logout(reason)))
+    assert world.story() == [LOGIN, ended(code)]
+    assert len(world.registry) == 0
+
+
+def test_a_code_that_forbids_a_return_ends_at_once() -> None:
+    world = World()
+    world.sockets.feed(world.login(), b"\0\0\0\0")
+    assert world.story() == [LOGIN, ended(Code.PROTOCOL_ERROR)]
+
+
+def test_a_lost_connection_has_its_grace() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.close(handle)
+    world.pass_time(GRACE - 0.01)
+    assert world.story() == [LOGIN]
+    world.pass_time(0.51)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_without_a_grace_the_end_comes_at_once() -> None:
+    world = World(grace=0.0)
+    world.sockets.close(world.login())
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_grace_never_ends_later_than_the_idle_deadline() -> None:
+    world = World()
+    handle = world.login()
+    world.pass_time(T - 1)
+    world.sockets.close(handle)
+    world.pass_time(1.5)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+def test_a_return_within_grace_is_one_login_and_no_end() -> None:
+    world = World()
+    world.sockets.close(world.login())
+    world.pass_time(GRACE / 2)
+    world.login()
+    world.pass_time(T - 1)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().returned_in_grace == 1
+    assert world.core.statistics().taken_over == 0
+
+
+def test_a_takeover_says_goodbye_to_the_older_connection_only() -> None:
+    world = World()
+    old = world.login()
+    world.sockets.answers(old)
+    new = world.login()
+    assert [brief(each) for each in world.sockets.answers(old)] == [(Kind.GOODBYE, None, Code.REPLACED)]
+    assert world.is_hung_up(old)
+    assert not world.is_hung_up(new)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().taken_over == 1
+
+
+def test_the_late_close_of_a_replaced_connection_is_a_no_op() -> None:
+    world = World()
+    old = world.sockets.peers[world.login()]
+    assert old is not None
+    world.login()
+    world.core.closed(old)
+    world.pass_time(GRACE + 1)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_devices_of_a_user_are_sessions_of_their_own() -> None:
+    world = World()
+    phone, laptop = world.login(device="phone"), world.login(device="laptop")
+    world.login()
+    assert not world.is_hung_up(phone)
+    world.sockets.feed(laptop, protocol.encode(protocol.logout()))
+    assert [each.key for each in world.registry] == [("ada", "phone"), "ada"]
+    assert world.story()[-1] == ended(Code.LOGOUT, device="laptop")

@@ -1,0 +1,117 @@
+"""Refusals are read, and a handler's failure ends one connection only, on either transport."""
+
+import pytest
+import structlog
+import trio
+
+import protocol
+from presence.transports.epoll import EpollTransport
+from presence.transports.limits import Limits
+from protocol import Code, Kind
+from tests.cells import brief
+from tests.transports.harness import FAILING_WISH_S, Harness, TransportKind, both, serving
+
+BAD_FIRST_FRAME = protocol.KEEPALIVE
+
+
+async def refusals_read(server: Harness, times: int) -> int:
+    """Connect, send what is refused and more of it behind; return how often the refusal was read."""
+    read = 0
+    for _ in range(times):
+        client = await server.connect()
+        try:
+            await client.stream.send_all(BAD_FIRST_FRAME + b"x" * 20_000)  # more than one read takes
+            await client.stream.send_all(b"y" * 20_000)
+            answers = [brief(each) for each in await client.rest()]
+            read += answers == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
+        except trio.BrokenResourceError:
+            pass
+        await client.stream.aclose()
+    return read
+
+
+@both
+async def test_a_refusal_is_read_although_input_was_in_flight(kind: TransportKind) -> None:
+    times = 1000
+    async with serving(kind) as server:
+        read = await refusals_read(server, times)
+    print(f"test_a_refusal_is_read_although_input_was_in_flight[{kind}]: {read / times:.2%} of {times}")
+    assert read >= 0.999 * times
+
+
+async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close_at_once(transport: EpollTransport, fd: int, closing: object) -> None:
+        transport._close(fd)
+
+    monkeypatch.setattr(EpollTransport, "_shut", close_at_once)
+    async with serving("epoll") as server:
+        assert await refusals_read(server, 100) < 99
+
+
+@both
+async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind) -> None:
+    async with serving(kind, Limits(max_connections=1)) as server:
+        first = await server.connect()
+        await first.login("ada")
+        second = await server.connect()
+        await second.send(protocol.login("bob"))
+        (refusal,) = await second.rest()
+        assert (refusal.kind, refusal.payload["code"]) == (Kind.ERROR, Code.BUSY)
+        assert refusal.payload["retry_after"] >= 1
+        await first.beat()
+        assert server.core.statistics().refused == {"busy": 1}
+
+
+@both
+@pytest.mark.parametrize("when", ["login", "session"])
+async def test_a_handler_that_raises_ends_its_connection_only(
+    kind: TransportKind, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(kind) as server:
+        others = [await server.connect() for _ in range(20)]
+        for number, other in enumerate(others):
+            await other.login(f"user-{number}")
+        victim = await server.connect()
+        if when == "login":
+            bad = protocol.login("ada", idle_timeout=FAILING_WISH_S)
+        else:
+            bad = protocol.message("bob", "boo")
+            await victim.login("ada")
+            received = server.core.received
+
+            def poisoned(peer: object, data: bytes) -> object:
+                if b"boo" in data:
+                    raise ZeroDivisionError
+                return received(peer, data)  # type: ignore[arg-type]  # handed on as it came
+
+            monkeypatch.setattr(server.core, "received", poisoned)
+        with structlog.testing.capture_logs() as logs:
+            await victim.send(bad)
+            assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
+        assert [each["event"] for each in logs] == ["connection_failed"]
+        assert server.transport.statistics().failures == 1
+        for other in others:
+            await other.beat()
+        lost = sum(1 for number in range(20) if server.registry.get(f"user-{number}") is None)
+        print(f"test_a_handler_that_raises_ends_its_connection_only[{kind}-{when}]: others lost {lost}")
+        assert lost == 0
+
+
+@both
+async def test_a_thousand_failures_concern_nobody_else(kind: TransportKind) -> None:
+    victims = 1000
+    async with serving(kind) as server:
+        other = await server.connect()
+        await other.login("ada")
+        with structlog.testing.capture_logs() as logs:
+            for number in range(victims):
+                victim = await server.connect()
+                await victim.send(protocol.login(f"victim-{number}", idle_timeout=FAILING_WISH_S))
+                assert [brief(each) for each in await victim.rest()] == [
+                    (Kind.GOODBYE, None, Code.SERVER_ERROR)
+                ]
+                victim.close()
+        assert len(logs) == server.transport.statistics().failures == victims
+        await other.beat()
+        print(f"test_a_thousand_failures_concern_nobody_else[{kind}]: others lost in {victims}: 0")
+        assert server.story() == [("login", "ada", "login")]

@@ -1,0 +1,65 @@
+"""Clients that do not read: what waits for them is bounded in bytes and in time, on either transport."""
+
+import pytest
+import trio
+
+from presence.transports.limits import Limits
+from protocol import Packet
+from tests.transports.harness import Harness, TransportKind, both, serving
+
+
+@both
+async def test_a_slow_reader_is_cut_off_at_the_byte_bound(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=8192, unsent_timeout=30.0)
+    async with serving(kind, limits, send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+
+        async def ask_without_reading() -> None:
+            while True:
+                await client.send(*(Packet(9, number) for number in range(20)))
+                assert queued(server) <= limits.unsent_bytes
+                await trio.lowlevel.checkpoint()
+
+        with pytest.raises(trio.BrokenResourceError), trio.fail_after(10):
+            await ask_without_reading()
+        assert server.transport.statistics().slow_readers == 1
+        assert server.core.sessions.get("ada") is not None, "in its grace: it may come back"
+
+
+def queued(server: Harness) -> int:
+    """Return how many bytes wait for the one client."""
+    session = server.registry.get("ada")
+    if session is None or session.link is None:
+        return 0
+    unsent = getattr(server.transport, "_unsent", None)
+    waiting = unsent.get(session.handle, b"") if unsent is not None else session.handle.unsent
+    return len(waiting)
+
+
+@both
+async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=1_000_000, unsent_timeout=0.3)
+    async with serving(kind, limits, send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        await client.send(*(Packet(9, number) for number in range(1000)))
+        await server.until(lambda: queued(server))
+        began = trio.current_time()
+        await server.until(lambda: server.transport.statistics().slow_readers)
+        took = trio.current_time() - began
+        print(f"test_a_slow_reader_is_cut_off_at_the_time_bound[{kind}]: after {took:.2f} s of 0.3 s")
+        assert took <= 0.3 + 1.0
+
+
+@both
+async def test_a_reader_that_is_slow_for_a_while_gets_everything(kind: TransportKind) -> None:
+    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        await client.send(*(Packet(9, number) for number in range(1000)))
+        await server.until(lambda: queued(server))
+        with trio.fail_after(10):
+            assert [(await client.receive() or Packet(0)).id for _ in range(1000)] == list(range(1000))
+        await server.until(lambda: queued(server) == 0)
+        await client.beat()
