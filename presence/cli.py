@@ -74,6 +74,10 @@ def _run(args: argparse.Namespace, loaded: Loaded) -> int:
         from presence.commands import settings  # noqa: PLC0415
 
         return settings.show(loaded, as_json=args.json) if args.action == "show" else settings.check()
+    if args.command == "demo":
+        from presence.commands import demo  # noqa: PLC0415
+
+        return demo.run(loaded.settings, args.seconds, args.clients)
     return _read(args, loaded.settings)
 
 
@@ -129,6 +133,11 @@ def _parser() -> _Parser:
     status.add_argument("--count", action="store_true", help="comes with a later version")
     status.add_argument("--list", action="store_true", help="comes with a later version")
     _add_settings(status, READER_SETTINGS)
+
+    demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
+    demo.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
+    demo.add_argument("--clients", type=int, default=500, help="how many (default 500)")
+    _add_settings(demo, READER_SETTINGS)
 
     config = commands.add_parser("config", help="show or check the settings")
     actions = config.add_subparsers(dest="action", required=True, metavar="show|check")

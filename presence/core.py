@@ -249,6 +249,10 @@ class Core:
             if session.link is not None:
                 self._part(session, goodbye())
 
+    def slot_sizes(self, slots: int) -> list[int]:
+        """Return how many sessions are due in each of the next slots, soonest first."""
+        return self._wheel.slot_sizes(slots)
+
     @property
     def sessions(self) -> Registry:
         """The registry, to be read."""

@@ -46,3 +46,16 @@ def redacted(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def forget_prefix(url: str, prefix: str) -> int:
+    """Delete every key that begins with `prefix` and a colon; return how many there were.
+
+    Raises:
+        RedisError: Redis cannot be reached.
+    """
+    with open_client(url) as client:
+        names = list(client.scan_iter(match=f"{prefix}:*", count=1000))
+        for start in range(0, len(names), 1000):
+            client.unlink(*names[start : start + 1000])
+        return len(names)

@@ -1,0 +1,158 @@
+"""The demo itself: an embedded Redis, a server, clients, a picture, a verdict, all in one process."""
+
+import random
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import trio
+from rich.console import Console
+
+from presence import files
+from presence.clock import Clock
+from presence.config import Settings
+from presence.demo.devices import Device
+from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
+from presence.demo.view import Picture, View, show_summary
+from presence.reader import EventReader
+from presence.server import Server
+from presence.store.client import forget_prefix, open_client
+from presence.ticker import SLOTS_PER_TICK
+
+IDLE_TIMEOUT_S = 10.0
+TICK_S = 1.0
+GRACE_S = 5.0
+LOGIN_SPAN_S = 3.0  # the clients come one after another
+FIRST_DEED_S = 5.0
+LAST_DEED_S = 30.0
+SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
+REFRESH_S = 0.25
+READ_MS = 250
+LEAST_SECONDS = 25  # logins, a deed, T, and time to tell
+LEAST_CLIENTS = 4  # one for each deed
+MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
+PATIENCE_S = IDLE_TIMEOUT_S + TICK_S + 2.0
+
+
+@dataclass
+class _Stage:
+    """What the tasks of the demo share."""
+
+    seconds: float
+    clients: list[Client]
+    picture: Picture
+    events: list[Told]
+    begun: float
+
+    @property
+    def expected(self) -> int:
+        """How many clients are to go offline."""
+        return sum(client.deed is not Deed.BEATS for client in self.clients)
+
+    def told(self) -> int:
+        """How many offline events have come."""
+        return sum(event.type == "offline" for event in self.events)
+
+
+def cast_of(count: int) -> list[Client]:
+    """Return the clients, with their deeds shuffled among them."""
+    each = max(1, count // MISBEHAVING)
+    deeds = [Deed.FALLS_SILENT] * each + [Deed.CLOSES] * each + [Deed.LOGS_OUT] * each
+    deeds += [Deed.BEATS] * (count - len(deeds))
+    random.shuffle(deeds)
+    return [Client(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
+
+
+def run(redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console) -> bool | None:
+    """Run the demo; return whether truth and events agree, None when it was interrupted.
+
+    Its keys begin with `prefix` and a name of their own, and are gone afterwards.
+    """
+    files.claim(2 * clients)
+    settings = Settings(
+        prefix=f"{prefix}-demo-{secrets.token_hex(4)}",
+        port=0,
+        idle_timeout=IDLE_TIMEOUT_S,
+        tick=TICK_S,
+        disconnect_grace=GRACE_S,
+    )
+    try:
+        verdict = trio.run(_play, redis_url, settings, seconds, cast_of(clients), console)
+    finally:
+        forget_prefix(redis_url, settings.prefix)
+    if verdict is None:
+        return None
+    show_summary(verdict, console)
+    return not verdict.differences
+
+
+async def _play(
+    redis_url: str, settings: Settings, seconds: float, clients: list[Client], console: Console
+) -> Verdict | None:
+    server = Server(settings, redis_url, 2 * len(clients), Clock())
+    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK)
+    stage = _Stage(seconds, clients, picture, [], trio.current_time())
+    interrupted = False
+
+    async def stop_on_signal() -> None:
+        nonlocal interrupted
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            await anext(signals)
+        interrupted = True
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_on_signal)
+        host, port = await nursery.start(server.serve)
+        nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
+        nursery.start_soon(_send_in, stage, host, port)
+        with View(picture, console) as view:
+            await _show(stage, server, view)
+        nursery.cancel_scope.cancel()
+    if interrupted:
+        return None
+    return compare(clients, stage.events, Bounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
+
+
+async def _send_in(stage: _Stage, host: str, port: int) -> None:
+    """Start every client at its moment."""
+    last_deed_s = min(LAST_DEED_S, stage.seconds - PATIENCE_S - SETTLE_S)
+    async with trio.open_nursery() as nursery:
+        for client, starts_at in zip(stage.clients, _spread(stage), strict=True):
+            acts_at = stage.begun + random.uniform(FIRST_DEED_S, last_deed_s)  # noqa: S311 - a demo's chance
+            await trio.sleep_until(starts_at)
+            device = Device(client, float("inf") if client.deed is Deed.BEATS else acts_at)
+            nursery.start_soon(device.run, host, port)
+
+
+def _spread(stage: _Stage) -> Iterator[float]:
+    for number in range(len(stage.clients)):
+        yield stage.begun + LOGIN_SPAN_S * number / len(stage.clients)
+
+
+async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
+    """Take events from the stream, as any subscriber would."""
+    with open_client(redis_url) as client:
+        reader = EventReader(client, prefix, "0")
+        while True:
+            for event in await trio.to_thread.run_sync(reader.read, READ_MS, abandon_on_cancel=True):
+                fields = event.fields
+                told = Told(fields["uid"], fields["type"], int(fields["code"]), int(fields["at_ms"]))
+                stage.events.append(told)
+                stage.picture.add(told)
+
+
+async def _show(stage: _Stage, server: Server, view: View) -> None:
+    """Redraw until the time is up, or until everything that is to come has come."""
+    picture = stage.picture
+    slots = int((IDLE_TIMEOUT_S + TICK_S) / picture.slot_s)
+    end = stage.begun + stage.seconds
+    while (now := trio.current_time()) < end:
+        picture.elapsed_s = now - stage.begun
+        picture.online = len(server.core.sessions)
+        picture.slots = server.core.slot_sizes(slots)
+        view.refresh()
+        if stage.told() >= stage.expected and all(client.logged_in for client in stage.clients):
+            end = min(end, now + SETTLE_S)
+        await trio.sleep(REFRESH_S)

@@ -1,0 +1,144 @@
+"""What the demo's clients truly did, and whether the events agree: pure."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from protocol import Code
+
+
+class Deed(Enum):
+    """What a client does in the demo; each has one kind of event to follow, or none."""
+
+    BEATS = "beat to the end"
+    FALLS_SILENT = "fell silent"
+    CLOSES = "closed without a word"
+    LOGS_OUT = "logged out"
+
+
+EXPECTED: Mapping[Deed, Code | None] = {
+    Deed.BEATS: None,
+    Deed.FALLS_SILENT: Code.IDLE_TIMEOUT,
+    Deed.CLOSES: Code.CLOSED,
+    Deed.LOGS_OUT: Code.LOGOUT,
+}
+
+
+class Told(NamedTuple):
+    """An event, as far as the comparison needs it."""
+
+    uid: str
+    type: str
+    code: int
+    at_ms: int
+
+
+@dataclass
+class Client:
+    """What one client did.
+
+    Attributes:
+        uid: who it is.
+        deed: what it is to do.
+        logged_in: whether its login was answered with ok.
+        last_act: Unix seconds right before it last sent a packet, or closed.
+        done: whether it has done its deed.
+    """
+
+    uid: str
+    deed: Deed
+    logged_in: bool = False
+    last_act: float = 0.0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When an offline event is due after a client's last act, seconds.
+
+    Attributes:
+        idle_timeout: T.
+        tick: how late the end may be noticed.
+        grace: what a closed connection has.
+        slack: for the time between the client's clock reading and the server's reading of the packet.
+    """
+
+    idle_timeout: float
+    tick: float
+    grace: float
+    slack: float = 0.5
+
+    def window(self, deed: Deed) -> tuple[float, float]:
+        """Return the earliest and the latest moment after the last act."""
+        earliest = {Deed.FALLS_SILENT: self.idle_timeout, Deed.CLOSES: self.grace}.get(deed, 0.0)
+        return earliest, earliest + (0.0 if deed is Deed.LOGS_OUT else self.tick) + self.slack
+
+
+@dataclass
+class Row:
+    """The comparison for all clients of one deed."""
+
+    deed: Deed
+    clients: int = 0
+    told: int = 0
+    delays_s: list[float] = field(default_factory=list)
+
+    def spread(self) -> str:
+        """Return least, median and greatest delay, as text."""
+        if not self.delays_s:
+            return ""
+        ranked = sorted(self.delays_s)
+        return f"{ranked[0]:.2f} / {statistics.median(ranked):.2f} / {ranked[-1]:.2f} s"
+
+
+@dataclass
+class Verdict:
+    """All rows, and every difference between truth and events in words."""
+
+    rows: list[Row]
+    differences: list[str]
+
+
+def compare(clients: Iterable[Client], events: Iterable[Told], bounds: Bounds) -> Verdict:
+    """Hold every event against what its client did; each difference is one sentence."""
+    online: dict[str, list[Told]] = {}
+    offline: dict[str, list[Told]] = {}
+    for event in events:
+        {"online": online, "offline": offline}.get(event.type, {}).setdefault(event.uid, []).append(event)
+    rows = {deed: Row(deed) for deed in Deed}
+    differences = []
+    known = set()
+    for client in clients:
+        known.add(client.uid)
+        if not client.logged_in:
+            differences.append(f"{client.uid} could not log in")
+            continue
+        deed = client.deed if client.done else Deed.BEATS
+        row = rows[deed]
+        row.clients += 1
+        if len(online.get(client.uid, [])) != 1:
+            differences.append(
+                f"{client.uid} logged in once; {len(online.get(client.uid, []))} online events"
+            )
+        row.told += len(offline.get(client.uid, []))
+        differences += _differences(client, deed, offline.get(client.uid, []), bounds, row)
+    differences += [f"{uid} never was here; events tell of it" for uid in {*online, *offline} - known]
+    return Verdict(list(rows.values()), differences)
+
+
+def _differences(client: Client, deed: Deed, told: list[Told], bounds: Bounds, row: Row) -> list[str]:
+    code = EXPECTED[deed]
+    if code is None:
+        return [f"{client.uid} {deed.value}; told offline ({Code(each.code).reason})" for each in told]
+    if len(told) != 1:
+        return [f"{client.uid} {deed.value}; {len(told)} offline events"]
+    delay_s = told[0].at_ms / 1000 - client.last_act
+    row.delays_s.append(delay_s)
+    if told[0].code != code:
+        return [f"{client.uid} {deed.value}; told offline with code {told[0].code} and not {int(code)}"]
+    earliest, latest = bounds.window(deed)
+    if not earliest <= delay_s <= latest:
+        return [f"{client.uid} {deed.value}; told after {delay_s:.3f} s, not {earliest:g} to {latest:g} s"]
+    return []

@@ -1,0 +1,137 @@
+"""What the demo shows: a live picture on a terminal, a line now and then elsewhere."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from presence.demo.truth import EXPECTED, Told, Verdict
+from presence.rendering import printable
+from protocol import Code
+
+EVENTS_SHOWN = 10
+BAR_WIDTH = 44
+DIFFERENCES_SHOWN = 20
+
+
+@dataclass
+class Picture:
+    """Everything that is shown.
+
+    Attributes:
+        elapsed_s, seconds: how far the demo is.
+        online: users online, as the server knows.
+        slots: sessions in each slot of the wheel, soonest first.
+        slot_s: seconds that a slot covers.
+        counts: events by type and reason.
+        latest: the last events.
+    """
+
+    seconds: float
+    slot_s: float
+    elapsed_s: float = 0.0
+    online: int = 0
+    slots: list[int] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    latest: deque[Told] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
+
+    def add(self, event: Told) -> None:
+        """An event came."""
+        reason = Code(event.code).reason
+        name = event.type if event.type == "online" else f"offline: {reason}"
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.latest.append(event)
+
+    def line(self) -> str:
+        """The picture in one line."""
+        counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
+        return f"{self.elapsed_s:5.1f} s  users online {self.online}  events: {counts or 'none'}"
+
+    def __rich__(self) -> Group:
+        """The picture for a terminal."""
+        return Group(
+            Text(
+                f"presence demo   {self.elapsed_s:.0f} of {self.seconds:.0f} s   users online: {self.online}"
+            ),
+            Panel(self._wheel(), title="the wheel: sessions by the moment they are due", title_align="left"),
+            Panel(self._events(), title="events from the Redis stream", title_align="left"),
+        )
+
+    def _wheel(self) -> Text:
+        largest = max([*self.slots, 1])
+        text = Text()
+        for number, size in enumerate(self.slots):
+            bar = "█" * round(size / largest * BAR_WIDTH)
+            text.append(f"in {(number + 1) * self.slot_s:4.1f} s ", style="dim")
+            text.append(f"{bar} ", style="green" if number > 1 else "red")
+            text.append(f"{size}\n" if size else "\n")
+        text.rstrip()
+        return text
+
+    def _events(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_row(Text("  ".join(f"{name} {count}" for name, count in self.counts.items()), style="bold"))
+        for event in self.latest:
+            style = "green" if event.type == "online" else "yellow"
+            table.add_row(
+                Text(f"{event.type:<8} {printable(event.uid)}  {Code(event.code).reason}", style=style)
+            )
+        return table
+
+
+class View:
+    """Shows a picture until it is closed.
+
+    Args:
+        picture: redrawn at every `refresh`.
+        console: where; a picture that moves needs a terminal, elsewhere lines come every few seconds.
+    """
+
+    LINE_INTERVAL_S = 5.0
+
+    def __init__(self, picture: Picture, console: Console) -> None:
+        self._picture = picture
+        self._console = console
+        self._last_line_s = 0.0
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(picture, console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "View":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def refresh(self) -> None:
+        """Draw the picture as it is now."""
+        if self._live is not None:
+            self._live.refresh()
+        elif self._picture.elapsed_s - self._last_line_s >= self.LINE_INTERVAL_S:
+            self._last_line_s = self._picture.elapsed_s
+            self._console.print(self._picture.line(), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_summary(verdict: Verdict, console: Console) -> None:
+    """Print the comparison of truth and events."""
+    table = Table(title="what the clients did, and what was told", title_justify="left")
+    for heading in ("clients", "did", "event to follow", "events", "after (least / median / most)"):
+        table.add_column(heading, justify="right" if heading in {"clients", "events"} else "left")
+    for row in verdict.rows:
+        code = EXPECTED[row.deed]
+        expected = "none" if code is None else f"offline, {code.reason}"
+        table.add_row(str(row.clients), row.deed.value, expected, str(row.told), row.spread())
+    console.print(table)
+    for difference in verdict.differences[:DIFFERENCES_SHOWN]:
+        console.print(f"differs: {printable(difference)}", markup=False, highlight=False)
+    if len(verdict.differences) > DIFFERENCES_SHOWN:
+        console.print(f"… and {len(verdict.differences) - DIFFERENCES_SHOWN} more", highlight=False)
+    agreed = "truth and events agree" if not verdict.differences else "truth and events differ"
+    console.print(agreed, style="bold green" if not verdict.differences else "bold red")

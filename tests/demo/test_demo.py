@@ -1,0 +1,61 @@
+"""The demo as its audience runs it."""
+
+import glob
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from presence.embedded import EmbeddedRedis
+from presence.store.client import open_client
+
+DEMO = [sys.executable, "-m", "presence", "demo"]
+
+
+def leftovers() -> set[str]:
+    """Return the runtime directories of embedded servers."""
+    return set(glob.glob(f"{tempfile.gettempdir()}/presence-*"))
+
+
+def test_truth_and_events_agree(redis_server: EmbeddedRedis) -> None:
+    begun = time.monotonic()
+    command = [*DEMO, "--seconds", "25", "--clients", "100", "--redis", redis_server.url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    seconds = time.monotonic() - begun
+    print(f"demo of 100 clients: {seconds:.1f} s, exit status {run.returncode}")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert seconds < 28
+    assert "truth and events agree" in run.stdout
+    assert re.search(r"88 │ beat to the end", run.stdout)
+    assert run.stderr == ""
+    with open_client(redis_server.url) as client:
+        assert client.dbsize() == 0, "its keys are gone"
+
+
+def test_ctrl_c_leaves_nothing_behind() -> None:
+    before = leftovers()
+    demo = subprocess.Popen(
+        [*DEMO, "--clients", "50"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 10
+    while not (new := leftovers() - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(3)
+    children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+    demo.send_signal(signal.SIGINT)
+    _, said = demo.communicate(timeout=10)
+    assert new
+    assert children, "a Redis was running"
+    assert demo.returncode == 0
+    assert said == "interrupted\n"
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not [path for path in new if Path(path).exists()]
+
+
+def test_too_short_a_demo_is_refused() -> None:
+    run = subprocess.run([*DEMO, "--seconds", "5"], capture_output=True, text=True, timeout=20, check=False)
+    assert run.returncode == 2
+    assert "--seconds" in run.stderr

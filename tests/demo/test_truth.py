@@ -1,0 +1,60 @@
+"""The demo's verdict: it must find every kind of difference between truth and events."""
+
+import pytest
+
+from presence.demo.truth import Bounds, Client, Deed, Told, compare
+
+BOUNDS = Bounds(idle_timeout=10.0, tick=1.0, grace=5.0)
+
+
+def client(deed: Deed) -> Client:
+    return Client("ann", deed, logged_in=True, last_act=100.0, done=deed is not Deed.BEATS)
+
+
+def online(uid: str = "ann") -> Told:
+    return Told(uid, "online", 1, 90_000)
+
+
+def offline(code: int, at: float) -> Told:
+    return Told("ann", "offline", code, round(at * 1000))
+
+
+@pytest.mark.parametrize(
+    ("deed", "events"),
+    [
+        (Deed.BEATS, [online()]),
+        (Deed.FALLS_SILENT, [online(), offline(201, 110.4)]),
+        (Deed.CLOSES, [online(), offline(200, 105.2)]),
+        (Deed.LOGS_OUT, [online(), offline(100, 100.01)]),
+    ],
+)
+def test_what_is_told_as_it_was_agrees(deed: Deed, events: list[Told]) -> None:
+    verdict = compare([client(deed)], events, BOUNDS)
+    assert verdict.differences == []
+    assert sum(row.clients for row in verdict.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("deed", "events", "words"),
+    [
+        (Deed.BEATS, [online(), offline(201, 110.4)], "told offline"),
+        (Deed.BEATS, [], "0 online events"),
+        (Deed.BEATS, [online(), online()], "2 online events"),
+        (Deed.FALLS_SILENT, [online()], "0 offline events"),
+        (Deed.FALLS_SILENT, [online(), offline(201, 110.4), offline(201, 110.4)], "2 offline events"),
+        (Deed.FALLS_SILENT, [online(), offline(201, 109.9)], "told after 9.900 s"),
+        (Deed.FALLS_SILENT, [online(), offline(201, 111.6)], "told after 11.600 s"),
+        (Deed.FALLS_SILENT, [online(), offline(200, 110.4)], "code 200"),
+        (Deed.CLOSES, [online(), offline(200, 104.9)], "told after 4.900 s"),
+        (Deed.LOGS_OUT, [online(), offline(100, 100.7)], "told after 0.700 s"),
+        (Deed.BEATS, [online(), online("bob")], "bob never was here"),
+    ],
+)
+def test_every_difference_is_named(deed: Deed, events: list[Told], words: str) -> None:
+    (difference,) = compare([client(deed)], events, BOUNDS).differences
+    assert words in difference
+
+
+def test_a_login_that_failed_is_named() -> None:
+    refused = Client("ann", Deed.BEATS)
+    assert compare([refused], [], BOUNDS).differences == ["ann could not log in"]
