@@ -11,6 +11,7 @@ from protocol.codec import (
     decode,
     encode,
     frame_end,
+    keepalive_answer,
     keepalives,
 )
 from protocol.constants import (
@@ -83,6 +84,7 @@ __all__ = [
     "frame_end",
     "goodbye",
     "keepalive",
+    "keepalive_answer",
     "keepalives",
     "login",
     "logout",

@@ -29,6 +29,23 @@ def keepalives(data: bytes | bytearray) -> int:
     return count if not rest and data.count(KEEPALIVE) == count else 0
 
 
+# How `[3, id]` and `[64, id]` begin, by the size of the whole frame, and the tags that an id may have there.
+_ASKING: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x03" for size in (7, 8, 9, 11, 15)}
+_OK: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x40" for size in _ASKING}
+_ID_TAGS: Final = {7: range(0x80), 8: (0xCC,), 9: (0xCD,), 11: (0xCE,), 15: (0xCF,)}
+
+
+def keepalive_answer(data: bytes) -> bytes:
+    """Return the ok for exactly one keepalive frame `[3, id]`, or nothing if ``data`` is something else.
+
+    The id is carried over as it was packed, so nothing is decoded: for a transport's second commonest read.
+    """
+    size = len(data)
+    if size in _ASKING and data[:6] == _ASKING[size] and data[6] in _ID_TAGS[size]:
+        return _OK[size] + data[6:]
+    return b""
+
+
 def frame_end(buffer: bytes | bytearray, start: int, limit_bytes: int) -> int:
     """Return the end of the frame that begins at ``start``, or 0 while the buffer does not hold it all.
 
