@@ -15,7 +15,7 @@ import protocol
 from presence.ticker import Ticks
 from presence.transports.tcp import open_listeners
 from presence.wheel import TimingWheel
-from protocol import KEEPALIVE
+from protocol import KEEPALIVE, keepalive_answer
 
 IDLE_TIMEOUT_S = 30.0
 SLOT_S = 0.5
@@ -67,9 +67,8 @@ class Device(asyncio.Protocol):
         elif data == KEEPALIVE:
             self._presence.touch(self._uid)
         else:
-            packet = protocol.decode(data[4:])
             self._presence.touch(self._uid)
-            self._transport.write(protocol.encode(protocol.ok(packet.id)))  # type: ignore[attr-defined]  # as above
+            self._transport.write(keepalive_answer(data))  # type: ignore[attr-defined]  # as above
 
 
 async def serve_asyncio(listener: socket.socket) -> None:
@@ -93,8 +92,7 @@ async def serve_trio(listener: socket.socket) -> None:
         while data := await stream.receive_some(4096):
             presence.touch(uid)
             if data != KEEPALIVE:
-                packet = protocol.decode(bytes(data[4:]))
-                await stream.send_all(protocol.encode(protocol.ok(packet.id)))
+                await stream.send_all(keepalive_answer(bytes(data)))
 
     async def tick() -> None:
         while True:

@@ -43,7 +43,7 @@ from presence.transports.limits import (
     busy,
 )
 from presence.wheel import TimingWheel
-from protocol import KEEPALIVE, Code
+from protocol import KEEPALIVE, Code, keepalive_answer
 
 log = structlog.get_logger("presence.transport")
 
@@ -206,6 +206,10 @@ class EpollTransport:
                     continue
                 if data == KEEPALIVE and peer.partial is None:
                     beats.append(peer)
+                elif peer.partial is None and (answer := keepalive_answer(data)):
+                    self._send(fd, answer)
+                    if peers[fd] is peer:  # not cut off as a slow reader
+                        beats.append(peer)
                 else:
                     self._take(fd, peer, data)
                     # More may wait, and in this set its turn would only come a window later.
