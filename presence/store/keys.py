@@ -40,6 +40,14 @@ class Keys:
         """Set: ids of the nodes that have a `node` hash in the shard."""
         return f"{self.prefix}:{{{shard}}}:members"
 
+    def dead(self, shard: int) -> str:
+        """Stream of dead letters: events that a consumer group gave up on, after several deliveries."""
+        return f"{self.prefix}:{{{shard}}}:dead"
+
+    def errors(self, shard: int, group: str) -> str:
+        """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
+        return f"{self.prefix}:{{{shard}}}:errors:{group}"
+
     @property
     def nodes(self) -> str:
         """Sorted set: node to the end of its lease, ms of Redis time."""
