@@ -224,11 +224,11 @@ class ShardWriter:
     def _opened(self, step: Batch, opened: Opened) -> tuple[Superseded, ...]:
         """Plan the resync: all of it from one moment's queue and sessions."""
         known, previous = self._acknowledged, opened.previous
-        others = (self._others | opened.others) - {self._node, known.node}
+        self._others = (self._others | opened.others) - {self._node, known.node}
         first = known.generation == 0
         if not first:
             self.resyncs += 1
-            if any(self._alive(other) for other in others):
+            if any(map(self._alive, self._others)):
                 self._settled_at = self._began + SETTLE_S
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
@@ -257,7 +257,7 @@ class ShardWriter:
 
     def _gather(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled = now >= self._settled_at
+        settled, by_age = now >= self._settled_at, self._only_traces()
         if settled and self._held:
             self._sequence.extendleft(reversed(self._held))
             self._held, self._held_uids = [], set()
@@ -274,9 +274,19 @@ class ShardWriter:
             if not settled and (item.change.op is Op.END or uid in self._held_uids):
                 self._held.append(item)
                 self._held_uids.add(uid)
+            elif by_age and item.change.op is Op.REGISTER:
+                items.append(item._replace(change=item.change._replace(op=Op.LOGIN)))
             else:
                 items.append(item)
         return tuple(items)
+
+    def _only_traces(self) -> bool:
+        """Whether other nodes have left their traces here and none of them is at work.
+
+        A registration yields to any session of another node. Such as nobody will ever end would take the
+        place of live ones and send their clients away for good: then ages decide, as for a login that waited.
+        """
+        return bool(self._others) and not any(map(self._alive, self._others))
 
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
