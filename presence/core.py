@@ -243,6 +243,10 @@ class Core:
             self._part(session, protocol.encode(protocol.goodbye(code)))
         return True
 
+    def refuse_logins(self, return_after: Callable[[], float]) -> None:
+        """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
+        self._rules.return_after = return_after
+
     def farewell(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
         """Hang up on sessions without ending them: this server stops, and they have time to come back."""
         for session in sessions:

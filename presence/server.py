@@ -206,10 +206,13 @@ class Server:
         sessions = list(self.core.sessions)
         spread_s = max(RETURN_SPREAD_S, len(sessions) / RETURNS_PER_S)
 
-        def goodbye() -> bytes:
-            retry_after = round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, protects nothing
-            return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=retry_after))
+        def return_after() -> float:
+            return round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, protects nothing
 
+        def goodbye() -> bytes:
+            return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
+
+        self.core.refuse_logins(return_after)
         remaining = iter(sessions)
         while turn := list(islice(remaining, GOODBYES_A_TURN)):
             self.core.farewell(turn, goodbye)

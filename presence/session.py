@@ -50,6 +50,9 @@ class SessionProtocol:
         clock: for the time that a login's answer tells.
         clamp_idle_timeout: turns a client's wish (seconds, None without one) into what it gets.
         login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
+
+    Attributes:
+        return_after: set while the server stops: logins are refused, each with its own seconds to return in.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class SessionProtocol:
         self._clock = clock
         self._clamp = clamp_idle_timeout
         self._login_timeout = login_timeout
+        self.return_after: Callable[[], float] | None = None
 
     def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
         """Take bytes that were read from `peer`'s connection at `now`.
@@ -106,6 +110,12 @@ class SessionProtocol:
         """The first packet of a connection: a login, or a refusal."""
         if packet.kind != Kind.LOGIN:
             raise _refusal(Code.NOT_LOGGED_IN, "the first packet must be a login", packet)
+        if self.return_after is not None:
+            message = "this server is being stopped: log in again"
+            refusal = protocol.error(packet.id, Code.SERVER_DRAIN, message, self.return_after())
+            outcome.reply += protocol.encode(refusal)
+            outcome.end_code = Code.SERVER_DRAIN
+            return
         payload = packet.payload
         if "uid" not in payload:
             raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
