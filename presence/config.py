@@ -5,6 +5,7 @@ wins over a variable, a variable over the file, the file over the default. What 
 sound refuses to start: all problems are reported together, each names its key and where it came from.
 """
 
+import dataclasses
 import os
 import re
 import tomllib
@@ -20,6 +21,7 @@ __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "neares
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 DEFAULT_SOURCE = "default"
+WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
 _SHOWN_CHARS = 60  # of a bad value; enough to recognise it
 # What Kubernetes puts into every container of a namespace that has a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
@@ -89,6 +91,9 @@ def load(
             bad.add(key)
             problems.append(f"{key}: {error}{_instead(key, raw)} (from {source})")
     settings = Settings(**values)
+    if sources["batch_window_ms"] == DEFAULT_SOURCE:  # a default must not forbid a tick that is allowed
+        window_ms = min(settings.batch_window_ms, int(settings.tick * WINDOW_OF_TICK * 1000))
+        settings = dataclasses.replace(settings, batch_window_ms=window_ms)
     if serving:
         for keys, complaint in (*_contradictions(settings), *_not_yet(settings, sources)):
             if bad.isdisjoint(keys):
@@ -165,7 +170,7 @@ def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             ("disconnect_grace", "max_idle_timeout"),
             f"{s.disconnect_grace:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
         )
-    if s.batch_window_ms > s.tick * 1000 / 4:
+    if s.batch_window_ms > s.tick * WINDOW_OF_TICK * 1000:
         yield (
             ("batch_window_ms", "tick"),
             f"{s.batch_window_ms} ms is more than a quarter of tick, {s.tick * 1000:g} ms",

@@ -113,7 +113,10 @@ class Settings:
         10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)
     )
     batch_window_ms: int = _setting(
-        20, "time in which keepalives are gathered before they are read", unit="ms", bounds=(0, 15_000)
+        20,
+        "time in which keepalives are gathered before they are read; the default yields to a quarter of tick",
+        unit="ms",
+        bounds=(0, 15_000),
     )
     stall_guard: bool = _setting(True, "credit sessions with the time in which the server was stalled")
     stream_maxlen: int = _setting(

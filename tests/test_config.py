@@ -176,7 +176,10 @@ def test_file_that_is_not_there_is_refused() -> None:
             "min_idle_timeout: 50 s is above max_idle_timeout, 40 s",
         ),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
-        ({"tick": "0.05"}, "batch_window_ms: 20 ms is more than a quarter of tick, 50 ms"),
+        (
+            {"tick": "0.05", "batch_window_ms": "13"},
+            "batch_window_ms: 13 ms is more than a quarter of tick, 50 ms",
+        ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
         ({"workers": "2"}, "workers: more than 1 comes with a later version"),
         ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
@@ -192,6 +195,10 @@ def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object
 def test_values_at_the_edge_of_a_contradiction_pass() -> None:
     loaded = load({"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"}, {})
     assert loaded.settings.batch_window_ms == 250
+
+
+def test_the_default_batching_window_gives_way_to_a_short_tick() -> None:
+    assert load({"tick": "0.05"}, {}).settings.batch_window_ms == 12
 
 
 def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
