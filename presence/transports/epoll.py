@@ -258,19 +258,27 @@ class EpollTransport:
             return
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
-        if outcome.peer is not peer:
-            self._logged_in(fd, outcome.peer)
+        if outcome.peer is not peer and not self._logged_in(fd, outcome.peer):
+            return
         if outcome.end_code is not None:
             self._hang_up(fd, outcome.reply)
             return
         if outcome.reply:
             self._send(fd, outcome.reply)
 
-    def _logged_in(self, fd: int, session: Peer) -> None:
+    def _logged_in(self, fd: int, session: Peer) -> bool:
+        """Move a connection to the other set; False: that was impossible, and the connection is closed."""
         self._peers[fd] = session
         self._deadlines.forget(fd)
         self._attentive.unregister(fd)
-        self._patient.register(fd, _READ)
+        try:
+            self._patient.register(fd, _READ)
+        except OSError as error:  # the user's limit of watches, or no memory
+            self._note_failure(error)
+            self._core.closed(session, Code.SERVER_ERROR)
+            self._close(fd)
+            return False
+        return True
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -415,6 +423,12 @@ class EpollTransport:
                 continue  # the client went away while it was queueing
             fd = accepted.detach()
             os.set_blocking(fd, False)
+            try:
+                self._attentive.register(fd, _READ)
+            except OSError as error:  # the user's limit of watches, or no memory
+                os.close(fd)
+                self._pause_accepting(listener, error)
+                return
             self._admit(fd)
 
     def _admit(self, fd: int) -> None:
@@ -423,7 +437,6 @@ class EpollTransport:
         if fd >= len(self._peers):
             self._peers.extend([None] * (fd + 1 - len(self._peers)))
         self._peers[fd] = self._core.opened(self, fd)
-        self._attentive.register(fd, _READ)
         if self._connections > self._limits.max_connections:
             self._core.note_refusal(Code.BUSY)
             self._hang_up(fd, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - spreads returns, no secret
