@@ -18,8 +18,8 @@
 --   8 entries that the stream is capped to, roughly   9 retention of `seen`, ms
 --   10... the script's own
 --
--- The clock is TIME of this server and no other. A record that is no valid JSON counts as absent, so that one
--- damaged value cannot stop a shard.
+-- The clock is TIME of this server and no other. A record that is not of the form above counts as absent, so
+-- that one damaged value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, members_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local node, generation = ARGV[1], tonumber(ARGV[2])
@@ -57,13 +57,23 @@ local function last_id()
   end
 end
 
+local function is_session(value)
+  return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
+    and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number'
+end
+
 local function read_record(uid)
   local text = redis.call('HGET', online_key, uid)
   if not text then return nil end
   local ok, record = pcall(cjson.decode, text)
-  if ok and type(record) == 'table' and type(record.sessions) == 'table' and next(record.sessions) then
-    return record
+  if not ok or type(record) ~= 'table' or type(record.id) ~= 'string' or type(record.since_ms) ~= 'number'
+      or type(record.sessions) ~= 'table' or not next(record.sessions) then
+    return nil
   end
+  for _, session in pairs(record.sessions) do
+    if not is_session(session) then return nil end
+  end
+  return record
 end
 
 local function write_record(uid, record)

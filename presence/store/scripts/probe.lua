@@ -10,10 +10,18 @@ local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inb
 local inbox_n, after = tonumber(counter[5] or 0), tonumber(ARGV[10])
 if inbox_n < after then after = 0 end
 
+-- A damaged entry counts as absent, as a damaged record does.
+local function is_displacement(entry)
+  return type(entry) == 'table' and type(entry.n) == 'number' and type(entry.uid) == 'string'
+    and type(entry.device) == 'string' and type(entry.session) == 'string' and type(entry.by) == 'string'
+    and type(entry.return_allowed) == 'boolean'
+end
+
 local unread = {}
 if inbox_n > after and counter[4] then
-  for _, entry in ipairs(cjson.decode(counter[4])) do
-    if entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
+  local ok, inbox = pcall(cjson.decode, counter[4])
+  for _, entry in ipairs(ok and type(inbox) == 'table' and inbox or {}) do
+    if is_displacement(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
   end
 end
 
