@@ -1,0 +1,249 @@
+"""Compares each event with what the device that it names truly did, and notes events that do not come.
+
+No I/O and no clock: the load test tells what its devices did and which entries it read from the stream.
+
+What is judged, for each device (T is the session's own idle time-out):
+
+- online and offline alternate, and an offline event names the online event that it ends;
+- no offline event for silence before T after the last packet, none for a lost connection within its grace,
+  none for a device that came back in time, none for a reason that the device did not give;
+- an offline event within T + tick + slack of the last packet of a device that fell silent, within
+  grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
+  slack of a login.
+
+The judge is in doubt for the server: what lies within the bounds of the clocks is never called broken.
+"""
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from loadtest.facts import Device, Sent, ServerClock, Session
+from protocol import Code
+
+# A packet that comes while the server is already deciding about a slice of silent sessions is in a race.
+RACE_S = 0.1
+
+
+class Promise(NamedTuple):
+    """What the server is set to, and what is allowed on top; all in seconds.
+
+    Attributes:
+        tick_s: the server's tick.
+        grace_s: the server's disconnect grace.
+        slack_s: for the way through Redis, and for what the machines under load are late.
+    """
+
+    tick_s: float
+    grace_s: float
+    slack_s: float
+
+
+class Finding(NamedTuple):
+    """One thing to report.
+
+    Attributes:
+        name: what was measured.
+        seconds: the measure; None where there is none.
+        broken: the promise that was broken, always in the same words; None if all is well.
+        detail: the numbers of this very case.
+    """
+
+    name: str
+    seconds: float | None = None
+    broken: str | None = None
+    detail: str = ""
+
+
+class Judge:
+    """Facts in, events in, findings out."""
+
+    def __init__(self, promise: Promise) -> None:
+        self.clock = ServerClock()
+        self._promise = promise
+        self._devices: dict[str, Device] = {}
+        self._due: list[tuple[float, int, Session]] = []
+        self._sequence = 0
+        self._closed = False
+
+    # What a device did
+
+    def logged_in(self, uid: str, login: Sent) -> Session:
+        """A login was sent; whatever the device's older sessions were due to, it has come back from."""
+        device = self._devices.setdefault(uid, Device(uid))
+        for old in device.sessions:
+            if old.end_by is not None and login.begun < old.end_by and not old.logout:
+                old.end_by = None
+        session = Session(device, login)
+        device.sessions.append(session)
+        return session
+
+    def answered(
+        self, session: Session, at: float, session_id: str, idle_timeout: float, server_ms: int
+    ) -> None:
+        """The server's ok to the login was read at `at`."""
+        session.answered_at = at
+        session.id = session_id
+        session.idle_timeout = idle_timeout
+        self.clock.sample(session.sent[0].begun, at, server_ms)
+        self._look_at(at + self._promise.slack_s, session)
+
+    def sent(self, session: Session, packet: Sent) -> None:
+        """A whole packet was sent; with it a silence is over."""
+        session.sent.append(packet)
+        session.silent = False
+        if session.end_by is not None and packet.begun < session.end_by:
+            session.end_by = None
+
+    def silent(self, session: Session) -> None:
+        """The device sends nothing more for now."""
+        session.silent = True
+        tail_s = session.idle_timeout + self._promise.tick_s
+        self._expect_end(session, session.last_sent().done + tail_s)
+
+    def logged_out(self, session: Session, logout: Sent) -> None:
+        """The server has confirmed the logout."""
+        session.logout = logout
+        self._expect_end(session, logout.done)
+
+    def closed(self, session: Session, closed: Sent) -> None:
+        """The device closed its connection without a logout."""
+        session.closed = closed
+        if session.answered_at is not None:
+            self._expect_end(session, self._grace_ends(session, closed.done) + self._promise.tick_s)
+
+    def lost(self, session: Session, at: float) -> None:
+        """The server's side, or the way to it, is gone: there is nobody who must tell of it."""
+        session.closed = Sent(session.last_sent().begun, at)
+        session.end_by = None
+
+    def close(self) -> int:
+        """The devices are being stopped: nothing more is due; return how many offline events still were."""
+        still_due = sum(session.end_by is not None for _, _, session in self._due)
+        self._closed = True
+        self._due = []
+        return still_due
+
+    def _grace_ends(self, session: Session, closed: float) -> float:
+        return min(closed + self._promise.grace_s, session.last_sent().begun + session.idle_timeout)
+
+    def _expect_end(self, session: Session, decided_by: float) -> None:
+        if session.ended or session.device.sessions[-1] is not session:
+            return
+        end_by = decided_by + self._promise.slack_s
+        session.end_by = end_by if session.end_by is None else min(end_by, session.end_by)
+        self._look_at(session.end_by, session)
+
+    def _look_at(self, deadline: float, session: Session) -> None:
+        if not self._closed:
+            self._sequence += 1
+            heapq.heappush(self._due, (deadline, self._sequence, session))
+
+    # What the stream says
+
+    def overdue(self, now: float) -> list[Finding]:
+        """Return what should have come by `now` and has not; all events read before must have been told."""
+        findings = []
+        while self._due and self._due[0][0] <= now:
+            deadline, _, session = heapq.heappop(self._due)
+            device = session.device
+            if session.end_by == deadline and not session.ended:
+                session.end_by = None
+                reason = "logout" if session.logout else "closed" if session.closed else "idle_timeout"
+                since = now - session.last_sent().begun
+                detail = f"{device.uid} sent its last packet {since:.3f} s ago"
+                findings.append(Finding(f"offline {reason}", None, "no offline event in time", detail))
+            is_login = session.answered_at is not None and (
+                deadline == session.answered_at + self._promise.slack_s
+            )
+            if is_login and device.online_id is None and device.sessions[-1] is session and session.lives:
+                findings.append(Finding("online", None, "no online event in time", device.uid))
+        return findings
+
+    def event(self, entry_id: str, fields: Mapping[str, str], arrived: float) -> list[Finding]:
+        """Take one entry of a stream, read at `arrived`; entries of others' devices are passed over."""
+        if fields.get("type") == "gap":
+            return [Finding("gap", None, "a gap in the stream", f"{fields.get('dropped')} transitions")]
+        device = self._devices.get(fields.get("uid", ""))
+        if device is None:
+            return []
+        if fields["type"] == "online":
+            return [self._online(device, entry_id, fields, arrived)]
+        if fields["type"] == "offline":
+            return self._offline(device, entry_id, fields, arrived)
+        return []
+
+    def _online(self, device: Device, entry_id: str, fields: Mapping[str, str], arrived: float) -> Finding:
+        was_online, device.online_id = device.online_id, entry_id
+        session = device.session(fields["session"])
+        if was_online is not None:
+            return Finding("online", None, "two online events in a row", f"{device.uid} {entry_id}")
+        if session is None:
+            return Finding("online", None, "online without a login", f"{device.uid} {entry_id}")
+        return Finding("online", arrived - session.sent[0].begun)
+
+    def _offline(
+        self, device: Device, entry_id: str, fields: Mapping[str, str], arrived: float
+    ) -> list[Finding]:
+        name = f"offline {fields['reason']}"
+        was_online, device.online_id = device.online_id, None
+        session = device.session(fields["session"])
+        if was_online is None:
+            broken: str | None = "two offline events in a row"
+        elif was_online != fields.get("since_id"):
+            broken = "since_id names another online event"
+        elif session is None:
+            broken = "offline of a session that is not the device's"
+        else:
+            broken = None
+        if session is None or session.answered_at is None:
+            return [Finding(name, None, broken, f"{device.uid} {entry_id}")]
+        if broken is None and session.end_by is not None and arrived > session.end_by:
+            broken = "offline event too late"
+        session.ended, session.end_by = True, None
+        return self._offline_of(session, name, fields, arrived, broken)
+
+    def _offline_of(
+        self, session: Session, name: str, fields: Mapping[str, str], arrived: float, broken: str | None
+    ) -> list[Finding]:
+        earliest, latest = self.clock.bounds(int(fields["at_ms"]))
+        heard = session.last_sent(earliest - RACE_S)
+        wrong, due = self._allowed_from(int(fields["code"]), session, heard, latest)
+        if broken is None and _came_back(session, earliest):
+            broken = "offline although the device had come back"
+        elif broken is None:
+            broken = wrong
+        detail = (
+            f"{session.device.uid} {session.id}: last packet {arrived - heard.begun:.3f} s before the event "
+            f"was read, {latest - heard.begun:.3f} s before the decision"
+        )
+        findings = [Finding(name, arrived - heard.begun, broken, detail)]
+        if not broken:
+            findings.append(Finding(f"{name}, beyond what was due", arrived - due))
+        return findings
+
+    def _allowed_from(
+        self, code: int, session: Session, heard: Sent, decided: float
+    ) -> tuple[str | None, float]:
+        """Return what is wrong with an end for that reason, if anything is, and from when on it is right."""
+        match code:
+            case Code.IDLE_TIMEOUT:
+                due = heard.begun + session.idle_timeout
+                early = "too early" if session.silent else "for a device that beats"
+            case Code.CLOSED if session.closed and session.closed.begun <= decided:
+                due = min(session.closed.begun + self._promise.grace_s, heard.begun + session.idle_timeout)
+                early = "within the grace"
+            case Code.LOGOUT if session.logout:
+                due, early = session.logout.begun, "too early"
+            case _:
+                return "offline for a reason that the device did not give", decided
+        return (f"offline event {early}" if decided < due else None), due
+
+
+def _came_back(session: Session, decided: float) -> bool:
+    """Whether a later login of the device had surely been answered when the event was decided."""
+    sessions = session.device.sessions
+    return any(
+        later.answered_at is not None and later.answered_at <= decided
+        for later in list(sessions)[list(sessions).index(session) + 1 :]
+    )

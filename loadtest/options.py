@@ -1,0 +1,47 @@
+"""The load test's own options, beside locust's."""
+
+from typing import Any
+
+
+def add_options(parser: Any) -> None:
+    """Add the options to locust's parser; each is also an environment variable, and a field of the web UI."""
+
+    def option(flag: str, kind: type, default: Any, help: str, **more: Any) -> None:
+        variable = "LOCUST_" + flag.removeprefix("--").replace("-", "_").upper()
+        parser.add_argument(flag, type=kind, default=default, env_var=variable, help=help, **more)
+
+    default_url = "redis://localhost:6379"
+    option("--redis-url", str, default_url, "where the server writes its events", include_in_web_ui=False)
+    option("--redis-prefix", str, "presence", "what the server's keys begin with", include_in_web_ui=False)
+    option("--tick", float, 1.0, "the server's setting, seconds: how late an offline event may be")
+    option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
+    option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
+    option("--idle-timeout-wish", float, 0.0, "idle time-out that logins ask for, seconds; 0 asks for none")
+    option("--action-every", float, 20.0, "mean seconds that a device beats until it does something else")
+    option("--silence-share", float, 0.3, "share of what devices do: fall silent, with the connection open")
+    option("--away-share", float, 0.25, "share: close, or lose the connection, and come back")
+    option("--logout-share", float, 0.1, "share: log out and come back; the rest is messages")
+    parser.add_argument(
+        "--no-messages", action="store_true", help="send no messages; their share is idle time"
+    )
+    option(
+        "--source-addresses", int, 16, "connect to a loopback target from 127.0.0.2 and so many minus 1 more"
+    )
+
+
+def shares(options: Any) -> dict[str, float]:
+    """Return how often a device does what, as weights by action.
+
+    Raises:
+        ValueError: the shares are not between 0 and 1, or more than 1 together.
+    """
+    weights = {
+        "silence": options.silence_share,
+        "away": options.away_share,
+        "logout": options.logout_share,
+    }
+    rest = 1.0 - sum(weights.values())
+    if min(weights.values()) < 0 or rest < -1e-9:
+        raise ValueError("--silence-share, --away-share and --logout-share are parts of 1")
+    weights["nothing" if options.no_messages else "message"] = max(0.0, rest)
+    return weights
