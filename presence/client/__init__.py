@@ -1,0 +1,98 @@
+r"""A client of the presence server: it beats, notices a dead server, and comes back by itself.
+
+On trio:
+
+>>> import trio
+>>> from presence.client import Delivered, Unsupported, connect
+>>> async def main():
+...     async with connect("127.0.0.1", 7400, uid="ann", device="phone") as client:
+...         try:
+...             print("sessions reached:", await client.send_message("bob", "hello"))
+...         except Unsupported:
+...             print("this server delivers no messages")
+...         async for push in client:
+...             print(type(push).__name__)
+...             break
+>>> trio.run(main)
+this server delivers no messages
+Connected
+
+In a script, with a thread in the background that keeps the user online:
+
+>>> from presence.client import connect_blocking
+>>> with connect_blocking("127.0.0.1", 7400, uid="bob") as client:
+...     print(client.receive(timeout=5).idle_timeout)
+30
+
+Both log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without
+I/O, for those who bring an event loop of their own.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from presence.client.blocking import BlockingClient, connect_blocking
+from presence.client.errors import (
+    ConnectionLost,
+    Ended,
+    LoginRefused,
+    Offline,
+    PresenceError,
+    RecipientOffline,
+    Replaced,
+    RequestError,
+    RequestFailed,
+    RequestTimeout,
+    Unreachable,
+    Unsupported,
+)
+from presence.client.machine import State
+from presence.client.pushes import (
+    Connected,
+    Delivered,
+    Disconnected,
+    Goodbye,
+    PresenceChanged,
+    Push,
+    UserState,
+)
+from presence.client.verbs import Statistics
+
+if TYPE_CHECKING:
+    from presence.client.trio_client import Client, connect
+
+__all__ = [
+    "BlockingClient",
+    "Client",
+    "Connected",
+    "ConnectionLost",
+    "Delivered",
+    "Disconnected",
+    "Ended",
+    "Goodbye",
+    "LoginRefused",
+    "Offline",
+    "PresenceChanged",
+    "PresenceError",
+    "Push",
+    "RecipientOffline",
+    "Replaced",
+    "RequestError",
+    "RequestFailed",
+    "RequestTimeout",
+    "State",
+    "Statistics",
+    "Unreachable",
+    "Unsupported",
+    "UserState",
+    "connect",
+    "connect_blocking",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load trio when it is asked for: scripts do without, and it must not meet a patched `socket`."""
+    if name not in {"Client", "connect"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from presence.client import trio_client  # noqa: PLC0415 - see above
+
+    return getattr(trio_client, name)

@@ -1,0 +1,91 @@
+"""What can go wrong for a client; everything that this package raises on purpose is a `PresenceError`.
+
+Two exceptions are Python's own: `ValueError` (`protocol.EncodeError`) for an argument that the protocol
+forbids, and `TimeoutError`, which `RequestTimeout` is as well.
+"""
+
+from protocol import Code
+
+
+class PresenceError(Exception):
+    """Base of all errors of this package."""
+
+
+class Unreachable(PresenceError):
+    """The first attempt found no server: no connection, no answer, or none that makes sense."""
+
+
+class RequestError(PresenceError):
+    """One request failed; the client goes on."""
+
+
+class Offline(RequestError):
+    """Not logged in at the moment, so nothing was sent."""
+
+
+class ConnectionLost(RequestError):
+    """The connection broke before the answer came: the request may or may not have been carried out."""
+
+
+class RequestTimeout(RequestError, TimeoutError):
+    """No answer came in time: the request may or may not have been carried out."""
+
+
+class _Coded(PresenceError):
+    """Carries a reason code of the protocol.
+
+    Attributes:
+        code: the number; one that `protocol.Code` does not know is possible.
+        reason: the code's name.
+        message: what is wrong, for people; may be empty.
+        retry_after: seconds before which another try is pointless; None if the server named none.
+    """
+
+    def __init__(self, code: int, reason: str, message: str = "", retry_after: float | None = None) -> None:
+        super().__init__(f"{reason} ({code})" + (f": {message}" if message else ""))
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class RequestFailed(_Coded, RequestError):
+    """The server answered a request with an error."""
+
+
+class Unsupported(RequestFailed):
+    """This server does not serve that kind of request (313)."""
+
+
+class RecipientOffline(RequestFailed):
+    """The user whom a message was for has no session (314)."""
+
+
+class Ended(_Coded):
+    """The client has ended and does not come back by itself."""
+
+
+class LoginRefused(Ended):
+    """The server refused the login."""
+
+
+class Replaced(Ended):
+    """The same device of the same user has logged in elsewhere (300)."""
+
+
+_FAILED: dict[int, type[RequestFailed]] = {
+    Code.UNSUPPORTED: Unsupported,
+    Code.RECIPIENT_OFFLINE: RecipientOffline,
+}
+
+
+def request_failed(
+    code: int, reason: str, message: str = "", retry_after: float | None = None
+) -> RequestFailed:
+    """Return the error for an error reply to a request."""
+    return _FAILED.get(code, RequestFailed)(code, reason, message, retry_after)
+
+
+def ended(code: int, reason: str, message: str = "") -> Ended:
+    """Return the error for a logged-in connection that ended for good."""
+    return (Replaced if code == Code.REPLACED else Ended)(code, reason, message)

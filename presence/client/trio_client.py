@@ -1,0 +1,232 @@
+"""The client on trio: what a program holds in its hand. `trio_link` has the tasks that keep it alive."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Self
+
+import trio
+
+import protocol
+from presence.client.errors import Ended, Offline, RequestError
+from presence.client.machine import Machine, State
+from presence.client.pacing import ASK_EVERY
+from presence.client.pushes import Push, UserState
+from presence.client.trio_link import Link, OpenStream, open_tcp
+from presence.client.verbs import (
+    MAX_PUSHES,
+    REQUEST_TIMEOUT_S,
+    Payload,
+    Statistics,
+    delivered,
+    states,
+)
+from protocol import Packet
+
+
+@asynccontextmanager
+async def connect(
+    host: str,
+    port: int,
+    *,
+    uid: str | None = None,
+    device: str | None = None,
+    token: str | None = None,
+    idle_timeout: float | None = None,
+    meta: Mapping[str, Any] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    wait: bool = True,
+    request_timeout: float = REQUEST_TIMEOUT_S,
+    max_pushes: int = MAX_PUSHES,
+    ask_every: int = ASK_EVERY,
+    open_stream: OpenStream | None = None,
+) -> AsyncIterator["Client"]:
+    """Be online for the length of an ``async with`` block.
+
+    The client beats as the server dictates, notices a dead server, and comes back by itself, until the
+    server forbids it. Leaving the block logs out; leaving it by an exception (or being cancelled) only
+    closes the connection, so that the user stays online for the server's grace, in which the program may
+    be back. Afterwards no task and no socket is left.
+
+    Args:
+        host: name or address of the server.
+        port: its TCP port.
+        uid: who is online; may be None where a token names it.
+        device: which of the user's devices; None means the one default device.
+        token: proof of who it is, where the server asks for one.
+        idle_timeout: a wish, seconds; the server decides, and `Connected` tells.
+        meta: shown to others with the user's state; at most 256 bytes packed.
+        ssl_context: for a server behind TLS.
+        wait: enter the block when the first login is granted, and raise if the first attempt fails.
+            With False it is entered at once, and the first login is sought as later ones are; `Connected`
+            and `Disconnected` tell, and `Client.wait_online` waits.
+        request_timeout: seconds that a request waits for its answer; ``trio.fail_after`` makes it less.
+        max_pushes: how many may wait to be taken; beyond it the oldest is dropped and counted.
+        ask_every: one of so many beats wants an answer. 3 notices a dead server within 4 intervals; 1
+            within 2, and costs the server an answer a beat.
+        open_stream: makes the connection in place of host and port (for tunnels, proxies, tests). It may
+            raise OSError, and is cancelled when it takes too long.
+
+    Raises:
+        Unreachable: with `wait`, no server was found.
+        LoginRefused: with `wait`, the server refused the login.
+        protocol.EncodeError: an argument breaks a rule of the protocol.
+    """
+    login = protocol.login(
+        uid, device=device, token=token, idle_timeout=idle_timeout, meta=meta, v=protocol.VERSION
+    )
+    machine = Machine(login, trio.current_time(), persistent=not wait, ask_every=ask_every)
+    link = Link(machine, open_stream or partial(open_tcp, host, port, ssl_context), max_pushes)
+    client = Client(link, request_timeout)
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        try:
+            if wait:
+                await client.wait_online()
+            yield client
+            await client._leave()
+        except BaseException as error:  # carried past the nursery, which would wrap it into a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None  # or the exception and this frame would keep each other alive
+
+
+class Client:
+    """A client that `connect` runs. ``async for push in client`` takes what comes, in order.
+
+    The loop ends after a logout or `close`; it raises `LoginRefused`, `Replaced` or another `Ended` when
+    the server has ended the client for good. Requests raise `Offline` while the client is not logged in;
+    they are not queued, for what they would say may be stale by then.
+    """
+
+    __slots__ = ("_link", "_request_timeout_s")
+
+    def __init__(self, link: Link, request_timeout_s: float) -> None:
+        self._link = link
+        self._request_timeout_s = request_timeout_s
+
+    # Requests
+
+    async def send_message(self, to: str, body: Any) -> int:
+        """Send `body`, any value of MessagePack's own types, to all sessions of the user `to`.
+
+        Returns:
+            The number of sessions that it went to, at least 1.
+
+        Raises:
+            RecipientOffline: the user has none.
+            Unsupported, RequestFailed: the server refused.
+            Offline, ConnectionLost, RequestTimeout, Ended: no answer.
+            protocol.EncodeError: an argument breaks a rule of the protocol.
+        """
+        return delivered(await self._ask(protocol.message(to, body)))
+
+    async def query(self, uids: Iterable[str]) -> dict[str, UserState]:
+        """Return the states of at most 500 users. Raises as `send_message`."""
+        return states(await self._ask(protocol.query(uids)))
+
+    async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
+        """Return the states of users; `PresenceChanged` follows for each change on this connection.
+
+        After a `Connected` with ``again`` watch anew. Raises as `send_message`.
+        """
+        return states(await self._ask(protocol.watch(uids)))
+
+    async def unwatch(self, uids: Iterable[str] | None = None) -> None:
+        """Stop watching some users, or all. Raises as `send_message`."""
+        await self._ask(protocol.unwatch(uids))
+
+    async def update(
+        self,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        status: str | None = None,
+    ) -> None:
+        """Change what is given: meta, token (both also of later logins) or status, ``away`` or ``online``.
+
+        Raises as `send_message`.
+        """
+        await self._ask(protocol.update(meta=meta, token=token, status=status))
+        self._link.machine.log_in_with(token=token, meta=meta)
+
+    def log_in_with(self, *, token: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
+        """Change what later logins carry, also while offline: after `Disconnected` 302, a fresh token.
+
+        Raises:
+            protocol.EncodeError: a part breaks a rule of the protocol.
+        """
+        self._link.machine.log_in_with(token=token, meta=meta)
+
+    async def logout(self, reason: str | None = None) -> None:
+        """Log out: the user is offline at once, and the client has ended, whatever is raised.
+
+        Args:
+            reason: ``logout`` or ``background``; None means ``logout``.
+
+        Raises:
+            Offline, ConnectionLost, RequestTimeout: the server could not be told.
+            Ended: it had ended already.
+            protocol.EncodeError: the reason is none of these; then the client goes on.
+        """
+        try:
+            id = self._link.machine.log_out(reason, trio.current_time())
+        except Offline:
+            self._link.perform([])
+            raise
+        await self._link.answer(id)
+
+    def close(self) -> None:
+        """End without a logout, as if the network broke: the user is offline after the server's grace."""
+        self._link.perform(self._link.machine.close())
+
+    # State
+
+    @property
+    def state(self) -> State:
+        """Where the client stands."""
+        return self._link.machine.state
+
+    def statistics(self) -> Statistics:
+        """Return counters since the start."""
+        return Statistics.of(self._link.machine, len(self._link.pushes), self._link.dropped)
+
+    async def wait_online(self) -> None:
+        """Wait until the client is logged in.
+
+        Raises:
+            Ended, LoginRefused, Unreachable: it never will be.
+        """
+        await trio.lowlevel.checkpoint()
+        while self._link.machine.state is not State.ONLINE:
+            if self._link.machine.state is State.ENDED:
+                raise self._link.machine.over().with_traceback(None)
+            await self._link.news.park()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Push:
+        await trio.lowlevel.checkpoint()
+        while not self._link.pushes:
+            if self._link.machine.state is State.ENDED:
+                if self._link.machine.error is None:
+                    raise StopAsyncIteration
+                raise self._link.machine.error.with_traceback(None)
+            await self._link.news.park()
+        return self._link.pushes.popleft()
+
+    async def _ask(self, packet: Packet) -> Payload:
+        id = self._link.machine.request(packet, self._request_timeout_s, trio.current_time())
+        return await self._link.answer(id)
+
+    async def _leave(self) -> None:
+        if self._link.machine.state is not State.ENDED:
+            with suppress(RequestError, Ended):  # it ends, and cannot say so
+                await self.logout()

@@ -1,0 +1,167 @@
+"""What keeps a client alive on trio: a task that connects, reads and keeps time, and one that writes."""
+
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import trio
+from trio.abc import Stream
+
+from presence.client.errors import PresenceError
+from presence.client.machine import Machine, State
+from presence.client.pushes import Push
+from presence.client.session import Answer, Caused
+from presence.client.verbs import READ_BYTES, Payload, why
+
+OpenStream = Callable[[], Awaitable[Stream]]
+T = TypeVar("T")
+
+
+class Link:
+    """Runs a machine over the streams that `open_stream` makes.
+
+    Attributes:
+        machine: after each change of it, call `perform`.
+        pushes: what came and nobody took yet.
+        dropped: how many were dropped for newer ones.
+        news: parks those who wait for pushes or another state.
+    """
+
+    __slots__ = (
+        *("_max_pushes", "_open_stream", "_running", "_timer", "_waiting", "_wake"),
+        *("dropped", "machine", "news", "pushes"),
+    )
+
+    def __init__(self, machine: Machine, open_stream: OpenStream, max_pushes: int) -> None:
+        self.machine = machine
+        self.pushes: deque[Push] = deque()
+        self.dropped = 0
+        self.news = trio.lowlevel.ParkingLot()
+        self._open_stream = open_stream
+        self._max_pushes = max_pushes
+        self._waiting: dict[int, _Slot] = {}
+        self._running = trio.CancelScope()
+        self._timer = trio.CancelScope()
+        self._wake = trio.Event()
+
+    async def answer(self, id: int) -> Payload:
+        """Wait for the answer to a request; raise it if it is an error."""
+        slot = self._waiting[id] = _Slot()
+        self.perform([])
+        try:
+            await slot.done.wait()
+        finally:
+            self._waiting.pop(id, None)
+        if isinstance(slot.result, PresenceError):
+            raise slot.result.with_traceback(None)
+        return slot.result
+
+    def perform(self, caused: Caused) -> None:
+        """Hand on what the machine caused, and let the tasks know what it wants now."""
+        for each in caused:
+            if isinstance(each, Answer):
+                if (slot := self._waiting.get(each.id)) is not None:
+                    slot.result = each.result
+                    slot.done.set()
+                continue
+            if len(self.pushes) >= self._max_pushes:
+                self.pushes.popleft()
+                self.dropped += 1
+            self.pushes.append(each)
+        ended = self.machine.state is State.ENDED
+        if caused or ended:
+            self.news.unpark_all()
+        if self.machine.has_outgoing:
+            self._wake.set()
+        self._timer.deadline = self.machine.deadline
+        if ended:
+            self._running.cancel()
+
+    # Tasks; Ctrl-C belongs to the program's own
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Live until the machine has ended, or until cancelled."""
+        with self._running:
+            while self.machine.state is not State.ENDED:
+                if self.machine.state is State.WAITING:
+                    await self._until_due(trio.sleep_forever)
+                elif (stream := await self._open()) is not None:
+                    try:
+                        await self._converse(stream)
+                    finally:
+                        await trio.aclose_forcefully(stream)
+
+    async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
+        """Wait for something, or for the machine's deadline, which may move meanwhile; None after it."""
+        with trio.CancelScope(deadline=self.machine.deadline) as self._timer:
+            return await wait()
+        self.perform(self.machine.tick(trio.current_time()))
+        return None
+
+    async def _open(self) -> Stream | None:
+        try:
+            stream = await self._until_due(self._open_stream)
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:
+            self.perform(self.machine.disconnected(why(error), trio.current_time()))
+            return None
+        if stream is not None:
+            self.machine.established(trio.current_time())
+        return stream
+
+    async def _converse(self, stream: Stream) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, stream)
+            while self.machine.connected:
+                try:
+                    data = await self._until_due(partial(stream.receive_some, READ_BYTES))
+                except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                    self.perform(self.machine.disconnected(why(error), trio.current_time()))
+                    break
+                if data:
+                    self.perform(self.machine.received(data, trio.current_time()))
+                elif data is not None:
+                    self.perform(self.machine.disconnected("the server closed it", trio.current_time()))
+            nursery.cancel_scope.cancel()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _write(self, stream: Stream) -> None:
+        while True:
+            self._wake = trio.Event()
+            if data := self.machine.take_outgoing():
+                try:
+                    await stream.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # the reader may still find the reason
+            else:
+                await self._wake.wait()
+
+
+class _Slot:
+    """Where a request waits for its answer."""
+
+    __slots__ = ("done", "result")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.result: Payload | PresenceError = {}
+
+
+async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> Stream:
+    """Connect over TCP, and TLS where there is a context.
+
+    Raises:
+        OSError, UnicodeError, trio.BrokenResourceError: no address could be connected to.
+    """
+    stream = await trio.open_tcp_stream(host, port)
+    if ssl_context is None:
+        return stream
+    secured = trio.SSLStream(stream, ssl_context, server_hostname=host)
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(secured)
+        raise
+    return secured

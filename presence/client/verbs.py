@@ -1,0 +1,61 @@
+"""What both shells share: limits, what answers mean, what is counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from presence.client.machine import Machine
+from presence.client.pushes import UserState, user_state
+
+REQUEST_TIMEOUT_S = 10.0
+MAX_PUSHES = 1000  # that wait to be taken
+READ_BYTES = 65_536
+
+Payload = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counters since the start.
+
+    Attributes:
+        logins: how often it came online.
+        losses: how often a connection was lost, or an attempt failed.
+        beats: how many were sent.
+        round_trip_s: of the last beat with an answer on this connection; None before one.
+        pushes_waiting: pushes that nobody took yet.
+        pushes_dropped: those that were dropped for newer ones.
+    """
+
+    logins: int
+    losses: int
+    beats: int
+    round_trip_s: float | None
+    pushes_waiting: int
+    pushes_dropped: int
+
+    @classmethod
+    def of(cls, machine: Machine, waiting: int, dropped: int) -> Self:
+        """Read the machine's counters."""
+        return cls(machine.logins, machine.losses, machine.beats, machine.round_trip_s, waiting, dropped)
+
+
+def delivered(payload: Payload) -> int:
+    """Return the number of sessions that a message went to."""
+    count: int = payload.get("delivered", 0)
+    return count
+
+
+def states(payload: Payload) -> dict[str, UserState]:
+    """Return the states by uid."""
+    return {uid: user_state(state) for uid, state in payload.get("presence", {}).items()}
+
+
+def why(error: BaseException) -> str:
+    """Return in words what broke a connection: trio wraps the system's own error, once for each address."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError):
+        error = cause
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
