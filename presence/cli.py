@@ -83,22 +83,34 @@ def _run(args: argparse.Namespace, loaded: Loaded) -> int:
 
 def _read(args: argparse.Namespace, settings: Settings) -> int:
     """Run a command that only looks into Redis."""
-    if later := [flag for flag in ("group", "consumer", "count", "list") if getattr(args, flag, None)]:
-        complain(f"--{later[0]} comes with a later version")
-        return USAGE
     if settings.redis is None:
         complain(f"{args.command} reads from the server's Redis: give --redis URL or PRESENCE_REDIS")
         return USAGE
     if args.command == "tail":
         from presence.commands import tail  # noqa: PLC0415
 
-        return tail.run(settings.redis, settings.prefix, tail.Selection(args.type, args.after, args.json))
-    if not args.uids:
-        complain("status: name at least one uid")
-        return USAGE
+        if (args.group is None) != (args.consumer is None):
+            complain("tail: --group and --consumer belong together")
+            return USAGE
+        selection = tail.Selection(args.type, args.after, args.json, args.group, args.consumer)
+        return tail.run(settings.redis, settings.prefix, selection)
+    return _status(args, settings.redis, settings.prefix)
+
+
+def _status(args: argparse.Namespace, redis_url: str, prefix: str) -> int:
     from presence.commands import status  # noqa: PLC0415
 
-    return status.run(settings.redis, settings.prefix, args.uids, as_json=args.json)
+    if args.uids and (args.count or args.list):
+        complain("status: name users, or ask for --count or --list")
+        return USAGE
+    if args.count:
+        return status.count(redis_url, prefix, as_json=args.json)
+    if args.list:
+        return status.list_online(redis_url, prefix, as_json=args.json)
+    if not args.uids:
+        complain("status: name at least one uid, or ask for --count or --list")
+        return USAGE
+    return status.run(redis_url, prefix, args.uids, as_json=args.json)
 
 
 def _given_flags(args: argparse.Namespace) -> dict[str, object]:
@@ -121,17 +133,19 @@ def _parser() -> _Parser:
         dest="after",
         metavar="ID",
         type=_entry_id,
-        help="begin after this entry id; 0 for all that is kept; new events only by default",
+        help="begin after this entry id; 0 for all that is kept; new events only by default; a group that is "
+        "there goes on where it was",
     )
-    tail.add_argument("--group", help="comes with a later version")
-    tail.add_argument("--consumer", help="comes with a later version")
+    tail.add_argument("--group", type=_name, help="share the events with others of this consumer group")
+    tail.add_argument("--consumer", type=_name, help="this one's name in the group, its own among the living")
     _add_settings(tail, READER_SETTINGS)
 
     status = commands.add_parser("status", help="print the state of users")
     status.add_argument("uids", nargs="*", metavar="UID")
     status.add_argument("--json", action="store_true", help="one JSON object: uid to state")
-    status.add_argument("--count", action="store_true", help="comes with a later version")
-    status.add_argument("--list", action="store_true", help="comes with a later version")
+    whole = status.add_mutually_exclusive_group()
+    whole.add_argument("--count", action="store_true", help="how many users are online")
+    whole.add_argument("--list", action="store_true", help="everybody online")
     _add_settings(status, READER_SETTINGS)
 
     demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
@@ -159,6 +173,12 @@ _SERVE = (
 def _entry_id(text: str) -> str:
     if not _ENTRY_ID.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no entry id, such as 1700000000000-0, or 0")
+    return text
+
+
+def _name(text: str) -> str:
+    if not (text and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name")
     return text
 
 

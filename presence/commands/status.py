@@ -1,14 +1,15 @@
 """``presence status``: who is online, from Redis alone."""
 
 import json
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from presence.commands.outcome import FAILED, OK, USAGE, complain
-from presence.reader import read_states, stored_shards
-from presence.rendering import printable
-from presence.store.client import CONNECTION_LOST, RedisError, open_client, redacted
-from presence.store.keys import Keys
+from presence.reader import PresenceReader, State
+from presence.rendering import json_line, printable
+from presence.store.client import CONNECTION_LOST, RedisError, redacted
 
 
 def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
@@ -17,23 +18,67 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
         if not uid or not uid.isprintable():  # no server takes such a uid; bytes that are no UTF-8 among them
             complain(f"uid {uid!r}: must be text without control characters")
             return USAGE
+
+    def show(reader: PresenceReader) -> None:
+        states = reader.states(uids)
+        if as_json:
+            print(json.dumps(states))
+            return
+        width = max(len(printable(uid)) for uid in uids)
+        for uid, state in states.items():
+            print(f"{printable(uid):<{width}}  {_described(state)}")
+
+    return _with_reader(redis_url, prefix, show)
+
+
+def count(redis_url: str, prefix: str, *, as_json: bool) -> int:
+    """Print how many users are online; return the exit status."""
+
+    def show(reader: PresenceReader) -> None:
+        online = reader.count()
+        print(json_line({"online": online}) if as_json else online)
+
+    return _with_reader(redis_url, prefix, show)
+
+
+def list_online(redis_url: str, prefix: str, *, as_json: bool) -> int:
+    """Print everybody online, page by page as it is read; return the exit status.
+
+    As JSON it is one object, uid to state, a user a line. Somebody who comes or goes meanwhile may be left
+    out; nobody is named twice within a page.
+    """
+
+    def show(reader: PresenceReader) -> None:
+        lead = "{\n" if as_json else ""
+        for page in reader.pages():
+            for uid, state in page.states.items():
+                text = f"{json.dumps(uid)}: {json.dumps(state)}" if as_json else _line(uid, state)
+                sys.stdout.write(lead + text)
+                lead = ",\n" if as_json else "\n"
+            sys.stdout.flush()
+        if as_json:
+            sys.stdout.write("\n}\n" if lead.startswith(",") else "{}\n")
+        elif lead:
+            sys.stdout.write(lead)
+
+    return _with_reader(redis_url, prefix, show)
+
+
+def _with_reader(redis_url: str, prefix: str, show: Callable[[PresenceReader], None]) -> int:
     try:
-        with open_client(redis_url) as client:
-            keys = Keys(prefix, stored_shards(client, prefix) or 1)
-            states = read_states(client, keys, uids)
+        with PresenceReader(redis_url, prefix=prefix) as reader:
+            show(reader)
     except CONNECTION_LOST as error:
         complain(f"cannot reach Redis at {redacted(redis_url)}: {error}")
         return FAILED
     except (RedisError, ValueError) as error:
         complain(f"{redacted(redis_url)}: {error}")
         return FAILED
-    if as_json:
-        print(json.dumps(states))
-        return OK
-    width = max(len(printable(uid)) for uid in uids)
-    for uid, state in states.items():
-        print(f"{printable(uid):<{width}}  {_described(state)}")
     return OK
+
+
+def _line(uid: str, state: State) -> str:
+    return f"{printable(uid)}  {_described(state)}"
 
 
 def _described(state: dict[str, Any]) -> str:

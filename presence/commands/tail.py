@@ -1,42 +1,59 @@
 """``presence tail``: every transition as it happens, or as it happened."""
 
-import random
+import logging
 import select
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
-from presence.reader import Event, EventReader
 from presence.rendering import json_line, printable
-from presence.store.client import CONNECTION_LOST, RedisError, open_client, redacted
-
-BLOCK_MS = 1000  # one read; a closed pipe is noticed between two
-CALL_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
-RETRY_MAX_S = 2.0  # between two attempts while Redis is away
-_RETRY_FIRST_S = 0.1
+from presence.store.client import CONNECTION_LOST, RedisError, redacted
+from presence.subscriber import Entries, entries_sync
+from presence.subscriber.events import ENTRY_NUMBERS, Entry, Gap
 
 
 class Selection(NamedTuple):
-    """What to print, and how."""
+    """What to print, and how.
+
+    Attributes:
+        type: events of this type only; None for all.
+        after: entry id to begin after; of a group, where it begins if it is not there.
+        as_json: one JSON object a line.
+        group: the consumer group to share events with, as `consumer`; None for a reader of its own.
+        consumer: this consumer's name in the group.
+    """
 
     type: str | None
     after: str | None
     as_json: bool
+    group: str | None = None
+    consumer: str | None = None
 
 
 def run(redis_url: str, prefix: str, selection: Selection) -> int:
     """Print events until a signal comes; return the exit status.
 
+    In a group an event is acknowledged once it was printed.
+
     Raises:
         BrokenPipeError: nobody reads standard output any more.
     """
     try:
-        with sigterm_interrupts(), open_client(redis_url, call_timeout_s=CALL_TIMEOUT_S) as client:
-            reader = EventReader(client, prefix, selection.after)
-            _follow(reader, redacted(redis_url), selection)
+        with (
+            sigterm_interrupts(),
+            _log_as_complaints(),
+            entries_sync(
+                redis_url,
+                group=selection.group,
+                consumer=selection.consumer,
+                after=selection.after,
+                prefix=prefix,
+            ) as entries,
+        ):
+            _follow(entries, selection)
     except KeyboardInterrupt:
         return OK
     except CONNECTION_LOST as error:
@@ -46,40 +63,53 @@ def run(redis_url: str, prefix: str, selection: Selection) -> int:
     return FAILED
 
 
-def _follow(reader: EventReader, url: str, selection: Selection) -> None:
+def _follow(entries: Entries, selection: Selection) -> None:
     """Print events for ever.
 
     Raises:
         BrokenPipeError: nobody reads standard output any more.
         RedisError: one that does not pass with time.
     """
-    failures = 0
     while True:
-        try:
-            events = reader.read(BLOCK_MS)
-        except CONNECTION_LOST as error:
-            if failures == 0:
-                complain(f"lost Redis at {url}, trying again: {error}")
-            # Full jitter keeps many readers from coming back at once.
-            pause_s = min(RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(failures, 10))
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            failures += 1
-            events = []
-        else:
-            if failures:
-                complain(f"Redis at {url} is back")
-            failures = 0
-        for event in events:
-            if selection.type in {None, event.fields.get("type")}:
-                print(_json(event) if selection.as_json else _human(event), flush=True)
-        if not events and _nobody_reads():
-            raise BrokenPipeError
+        item = entries.poll()
+        if item is None:
+            if _nobody_reads():
+                raise BrokenPipeError
+            continue
+        entry = _entry_of(item) if isinstance(item, Gap) else item
+        if selection.type in {None, entry.fields.get("type")}:
+            print(_json(entry) if selection.as_json else _human(entry), flush=True)
 
 
-def _json(event: Event) -> str:
+def _entry_of(gap: Gap) -> Entry:
+    """Return a gap that was found while reading in the form of one that the server wrote."""
+    fields = {"type": "gap", "reason": gap.reason}
+    if gap.dropped is not None:
+        fields["dropped"] = str(gap.dropped)
+    return Entry(gap.shard, gap.id, fields)
+
+
+class _Complaints(logging.Handler):
+    """Says on standard error what the subscriber logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+@contextmanager
+def _log_as_complaints() -> Iterator[None]:
+    log, handler = logging.getLogger("presence.subscriber"), _Complaints(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _json(event: Entry) -> str:
     values: dict[str, object] = {"id": event.id, "shard": event.shard}
     for name, text in event.fields.items():
-        is_number = name in {"v", "code", "dropped"} or name.endswith("_ms")
+        is_number = name in ENTRY_NUMBERS or name.endswith("_ms")
         values[name] = _number(text) if is_number else text
     return json_line(values)
 
@@ -89,11 +119,11 @@ def _number(text: str) -> int | str:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
 
 
-def _human(event: Event) -> str:
+def _human(event: Entry) -> str:
     fields = {name: printable(value) for name, value in event.fields.items()}
     kind = fields.get("type", "?")
     if kind == "gap":
-        subject = f"{fields.get('dropped', '?')} transitions dropped"
+        subject = f"{fields.get('dropped', 'unknown')} transitions missing"
     else:
         device = fields.get("device")
         subject = fields.get("uid", "?") + (f" ({device})" if device else "")
@@ -108,7 +138,7 @@ def _human(event: Event) -> str:
     return "  ".join(columns).rstrip()
 
 
-def _time(event: Event) -> str:
+def _time(event: Entry) -> str:
     at_ms = _number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
     with suppress(ValueError, OverflowError, OSError, TypeError):
         moment = datetime.fromtimestamp(int(at_ms) / 1000, UTC)

@@ -1,0 +1,197 @@
+"""Events of a presence server, as they happen, for programs that act on them.
+
+With trio, as one of several workers that share the events (at least once; what a dead worker had not
+acknowledged goes to another; what fails again and again becomes a dead letter)::
+
+    from presence.subscriber import Gap, Offline, subscribe
+
+    async def main() -> None:
+        async with subscribe("redis://localhost:6379", group="push", consumer="worker-1") as events:
+            async for event in events:  # acknowledged when the loop comes round
+                match event:
+                    case Offline(uid=uid, reason="idle_timeout"):
+                        await send_push(uid)
+                    case Gap():
+                        ...  # events are missing: ask the reader who is online
+
+    trio.run(main)
+
+The same without trio, here without a group: new events, or those after the ids that were seen last::
+
+    from presence.subscriber import subscribe_sync
+
+    for event in subscribe_sync("redis://localhost:6379", after={0: "1700000000000-0"}):
+        print(event)
+
+A view of who is online that is never wrong for long: first a snapshot, then what follows it::
+
+    from presence.subscriber import Offline, Online, Snapshot, follow_sync
+
+    for event in follow_sync("redis://localhost:6379"):
+        match event:
+            case Snapshot():
+                online = set(event.online)
+            case Online():
+                online.add(event.uid)
+            case Offline():
+                online.discard(event.uid)
+
+All survive a Redis that goes away and comes back, with or without its data. The log is Python's, by the name
+``presence.subscriber``.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.events import Entry, Event, Gap, Item, Offline, Online, decode
+from presence.subscriber.follower import Follower
+from presence.subscriber.group import GroupConsumer
+from presence.subscriber.link import Link
+from presence.subscriber.membership import Membership
+from presence.subscriber.snapshot import Period, Snapshot, SnapshotFollower
+
+if TYPE_CHECKING:  # programs without trio need not load it
+    from presence.subscriber.tasks import Subscription
+
+__all__ = [
+    "BlockingSubscription",
+    "Entries",
+    "Entry",
+    "Event",
+    "Gap",
+    "Offline",
+    "Online",
+    "Period",
+    "Snapshot",
+    "entries_sync",
+    "follow",
+    "follow_sync",
+    "subscribe",
+    "subscribe_sync",
+]
+
+Entries = BlockingSubscription[Entry | Gap]
+After = str | Mapping[int, str] | None
+
+
+def subscribe(
+    url: str,
+    *,
+    group: str | None = None,
+    consumer: str | None = None,
+    after: After = None,
+    prefix: str = "presence",
+    max_deliveries: int = 5,
+    claim_idle_s: float = 60.0,
+    prefetch: int = 100,
+) -> "Subscription[Event]":
+    """Return an asynchronous iterator of the events of all shards, in order for each user.
+
+    Args:
+        url: of the server's Redis: ``redis://``, ``rediss://`` or ``unix://``.
+        group: the consumer group to share events with; without one, every subscriber gets all of them.
+        consumer: this consumer's name in the group: its own among those that live at once, and best the
+            same again after a restart.
+        after: without a group, where to begin: None for new events only, ``"0"`` for all that is kept, an
+            entry id, or by shard the id of the last event seen, where a `Gap` tells if events after it
+            are gone. With a group, where it begins if it has to be created; not by shard.
+        prefix: what the server's keys begin with.
+        max_deliveries: with a group, as the two below: after so many an event that was never acknowledged
+            becomes a dead letter, in the stream ``presence:{shard}:dead``.
+        claim_idle_s: an event goes to another consumer after so many seconds without a sign of life of the
+            one that has it; a handler must be faster.
+        prefetch: how many events are read ahead.
+
+    Raises:
+        ValueError: the URL or the other arguments make no sense.
+    """
+    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+
+    link = Link(url)
+    member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return Subscription(_source(link, prefix, after, member), decode, link.name)
+
+
+def subscribe_sync(
+    url: str,
+    *,
+    group: str | None = None,
+    consumer: str | None = None,
+    after: After = None,
+    prefix: str = "presence",
+    max_deliveries: int = 5,
+    claim_idle_s: float = 60.0,
+    prefetch: int = 100,
+) -> BlockingSubscription[Event]:
+    """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
+    link = Link(url)
+    member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return BlockingSubscription(_source(link, prefix, after, member), decode, link.name)
+
+
+def entries_sync(
+    url: str,
+    *,
+    group: str | None = None,
+    consumer: str | None = None,
+    after: After = None,
+    prefix: str = "presence",
+) -> Entries:
+    """Return a plain iterator of the entries as they were written, of types unknown here too.
+
+    A `Gap` among them was found while reading. Else it is as `subscribe_sync`.
+    """
+    link = Link(url)
+    return BlockingSubscription(_source(link, prefix, after, _membership(group, consumer)), _as_is, link.name)
+
+
+def follow(url: str, *, prefix: str = "presence") -> "Subscription[Snapshot | Event]":
+    """Return an asynchronous iterator that gives a `Snapshot` and then every event after it.
+
+    After a `Gap` there is a new snapshot. A snapshot is exact: it is the state at one moment of each
+    shard's stream, though it is read in pages. It takes about 150 bytes of memory per user online.
+
+    Raises:
+        ValueError: the URL makes no sense.
+    """
+    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+
+    link = Link(url)
+    return Subscription(SnapshotFollower(link, prefix), _or_snapshot, link.name)
+
+
+def follow_sync(url: str, *, prefix: str = "presence") -> BlockingSubscription[Snapshot | Event]:
+    """Return a plain iterator that gives what `follow` gives."""
+    link = Link(url)
+    return BlockingSubscription(SnapshotFollower(link, prefix), _or_snapshot, link.name)
+
+
+def _membership(
+    group: str | None,
+    consumer: str | None,
+    max_deliveries: int = 5,
+    claim_idle_s: float = 60.0,
+    prefetch: int = 100,
+) -> Membership | None:
+    if group is None and consumer is None:
+        return None
+    if group is None or consumer is None:
+        raise ValueError("group and consumer belong together")
+    return Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
+
+
+def _source(link: Link, prefix: str, after: After, member: Membership | None) -> Follower | GroupConsumer:
+    if member is None:
+        return Follower(link, prefix, after)
+    if after is None or isinstance(after, str):
+        return GroupConsumer(link, prefix, member, after)
+    raise ValueError("after: a group keeps its own place in each shard")
+
+
+def _as_is(item: Item) -> Item:
+    return item
+
+
+def _or_snapshot(item: Any) -> Snapshot | Event | None:
+    return item if isinstance(item, Snapshot) else decode(item)

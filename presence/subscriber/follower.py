@@ -1,0 +1,202 @@
+"""Reading all streams without a group: each entry once, in order within a shard, from where one likes.
+
+Where it stands is kept here and not in Redis. At every turn it looks for the last entry that it saw: a range
+that begins *with* that entry must return it first. If it does not, entries were removed or lost, and a `Gap`
+comes before what follows. The answer is one command's, so nothing can change between look and read.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber.events import ZERO_ID, Entry, Gap, GapReason, Item, id_order, read_entry
+from presence.subscriber.link import BLOCK_MS, Link, Shards, log
+
+EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
+
+
+class Position(NamedTuple):
+    """Where reading goes on: after this id, which was an entry if `was_seen`, else only a bound."""
+
+    id: str
+    was_seen: bool
+
+
+class Follower:
+    """A source of items from all streams. It keeps its place over failed calls: call again.
+
+    Args:
+        link: its connection, which nobody else uses.
+        prefix: what the keys begin with.
+        after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the
+            last event that was seen, by shard (others begin at ``0``); None for new events only.
+    """
+
+    def __init__(self, link: Link, prefix: str, after: str | Mapping[int, str] | None = None) -> None:
+        self._link = link
+        self.shards = Shards(prefix)
+        self._after = after
+        self._positions: dict[int, Position] = {}
+        self._buffer: deque[Item] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `fetch` has something to do before `take` can give."""
+        return not self._buffer
+
+    @property
+    def positions(self) -> dict[int, str]:
+        """The id up to which each shard was read."""
+        return {shard: position.id for shard, position in self._positions.items()}
+
+    def fetch(self) -> None:
+        """Get items ready for `take`, or none after about `BLOCK_MS`. Blocks.
+
+        Raises:
+            RedisError: the call failed.
+            ValueError: what Redis holds is no data of a presence server.
+        """
+        with self._link.calling() as client:
+            if not self._buffer:
+                self._buffer.extend(self.read(client))
+            if not self._buffer and self._wait(client):
+                self._buffer.extend(self.read(client))
+
+    def take(self) -> Item | None:
+        """Return the next item that is ready. Never blocks."""
+        return self._buffer.popleft() if self._buffer else None
+
+    def settle(self) -> None:
+        """Without a group nothing is acknowledged."""
+
+    def reenter(self) -> None:
+        """Without a group the loop goes on where it was left."""
+
+    def fail(self, error: str) -> None:
+        """Without a group nothing comes again, and there are no dead letters to tell the error to."""
+
+    def leave(self, error: str) -> None:
+        """As `fail`."""
+        self.fail(error)
+
+    def flush(self) -> None:
+        """Without a group nothing is acknowledged."""
+
+    def close(self) -> None:
+        """Close the connection; the place is kept."""
+        self._link.close()
+
+    def read(self, client: Redis) -> list[Item]:
+        """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""
+        self.add_shards(client)
+        keys = self.shards.keys
+        with client.pipeline(transaction=False) as pipe:
+            for shard, (last_id, was_seen) in self._positions.items():
+                pipe.xrange(keys.events(shard), last_id if was_seen else f"({last_id}", count=EVENTS_PER_READ)
+            answers = pipe.execute()
+        gaps: list[Gap] = []
+        entries: list[Entry] = []
+        for shard, raw in zip(list(self._positions), answers, strict=True):
+            gap, found = self._after_position(client, shard, [read_entry(shard, each) for each in raw])
+            if gap:
+                log.warning("events are missing in shard %d after %s: %s", shard, gap.id, gap.reason)
+                gaps.append(gap)
+            if found:
+                self._positions[shard] = Position(found[-1].id, was_seen=True)
+                entries += found
+        entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
+        return [*gaps, *entries]
+
+    def add_shards(self, client: Redis) -> None:
+        """Take up shards that were not known yet."""
+        new = self.shards.after(len(self._positions), client)
+        if new and not self._positions and self._after is None:
+            self.seek_ends(client, new)
+        for shard in new:
+            # Streams that were not there when reading began held nothing before it.
+            self._positions.setdefault(shard, self._beginning(shard))
+
+    def seek_ends(self, client: Redis, shards: range | None = None) -> None:
+        """Go on after what is there now."""
+        for shard, end in self.ends(client, shards).items():
+            self._positions[shard] = Position(end, was_seen=end != ZERO_ID)
+
+    def ends(self, client: Redis, shards: range | None = None) -> dict[int, str]:
+        """Return the id of the newest entry of each shard; ``0-0`` where there is none."""
+        shards = range(self.shards.keys.shards) if shards is None else shards
+        # Concrete ids instead of "$", which would miss what is written between two reads.
+        with client.pipeline(transaction=False) as pipe:
+            for shard in shards:
+                pipe.xrevrange(self.shards.keys.events(shard), count=1)
+            answers = pipe.execute()
+        return {
+            shard: newest[0][0].decode() if newest else ZERO_ID
+            for shard, newest in zip(shards, answers, strict=True)
+        }
+
+    def drop(self) -> None:
+        """Forget what was read and not taken."""
+        self._buffer.clear()
+
+    def _beginning(self, shard: int) -> Position:
+        if isinstance(self._after, Mapping):
+            seen = self._after.get(shard)
+            return Position(seen or ZERO_ID, was_seen=seen not in {None, "0", ZERO_ID})
+        return Position(self._after or ZERO_ID, was_seen=False)
+
+    def _after_position(
+        self, client: Redis, shard: int, found: list[Entry]
+    ) -> tuple[Gap | None, list[Entry]]:
+        position = self._positions[shard]
+        if not position.was_seen:
+            return None, found
+        if found and found[0].id == position.id:
+            return None, found[1:]
+        return self._without_last_seen(client, shard, position)
+
+    def _without_last_seen(
+        self, client: Redis, shard: int, position: Position
+    ) -> tuple[Gap | None, list[Entry]]:
+        """Find out, in one transaction, why the last entry seen is not there; begin where it is sound."""
+        key = self.shards.keys.events(shard)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.xrange(key, position.id, count=EVENTS_PER_READ)
+            pipe.xrange(key, count=1)
+            pipe.xrevrange(key, count=1)
+            pipe.xinfo_stream(key)
+            raw, oldest, newest, info = pipe.execute(raise_on_error=False)
+        for answer in (raw, oldest, newest):
+            if isinstance(answer, RedisError):
+                raise answer
+        found = [read_entry(shard, each) for each in raw]
+        if found:
+            was_trimmed = id_order(oldest[0][0].decode()) > id_order(position.id)
+            return _gap(shard, position, "trimmed" if was_trimmed else "lost_writes"), found
+        last_id = _last_generated(info)
+        if newest:
+            self._positions[shard] = Position(newest[0][0].decode(), was_seen=True)
+        else:
+            self._positions[shard] = Position(last_id, was_seen=False)
+        if id_order(last_id) < id_order(position.id):
+            return _gap(shard, position, "lost_writes"), []
+        if id_order(last_id) > id_order(position.id):
+            return _gap(shard, position, "trimmed"), []
+        return None, []  # trimmed to nothing, but nothing came after what was seen
+
+    def _wait(self, client: Redis) -> bool:
+        """Block until some stream goes on; return whether one did."""
+        keys = self.shards.keys
+        places: dict[Any, Any] = {keys.events(shard): at.id for shard, at in self._positions.items()}
+        return bool(client.xread(places, count=1, block=BLOCK_MS))
+
+
+def _gap(shard: int, position: Position, reason: GapReason) -> Gap:
+    return Gap(shard, position.id, reason)
+
+
+def _last_generated(info: Any) -> str:
+    if isinstance(info, Mapping):
+        last_id: bytes = info["last-generated-id"]
+        return last_id.decode()
+    return ZERO_ID  # no such stream

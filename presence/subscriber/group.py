@@ -1,0 +1,202 @@
+"""Reading all streams as one consumer of a group: at least once, shared with the group's other consumers.
+
+Redis keeps an entry as *pending* for the consumer that it was given to, until it is acknowledged. Three
+things can become of a pending entry:
+
+- its consumer settles it: acknowledged;
+- its consumer dies or leaves it: after `claim_idle_s` without a sign of life any consumer claims it. Entries
+  that wait in this consumer's memory are renewed meanwhile, so that only the dead are robbed;
+- it was delivered `max_deliveries` times and is still pending: it becomes a dead letter, in one transaction.
+
+Redis counts deliveries. New entries are read ahead, which counts as a delivery for those that nobody has
+looked at yet; so a *redelivery* is claimed one by one, at the moment at which it is handed out. Otherwise
+each crash of a consumer on a poisoned event would also count against its innocent neighbours.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
+from presence.subscriber.link import BLOCK_MS, Link, Shards
+from presence.subscriber.membership import Membership
+from presence.subscriber.pending import Pending, Waiting
+from presence.subscriber.place import GroupPlace
+
+
+class GroupConsumer:
+    """A source of items from all streams, each of which is settled before the next is taken.
+
+    Args:
+        link: its connection, which nobody else uses.
+        prefix: what the keys begin with.
+        member: which consumer it is.
+        start: where a group begins that is created now: after this entry id, ``0`` for all that is kept,
+            None for new events only.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        prefix: str,
+        member: Membership,
+        start: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._member = member
+        self._clock = clock
+        self._shards = Shards(prefix)
+        self._place = GroupPlace(self._shards, member.group, start)
+        self._pending = Pending(self._shards, member)
+        self._taken_up = 0  # shards
+        self._has_begun = False
+        self._checked_losses = -1
+        self._next_claims = clock() + member.claim_idle_s / 4
+        self._renewed = clock()
+        self._buffer: deque[Item] = deque()
+        self._again: deque[Waiting] = deque()  # to be delivered anew, claimed when they are
+        self._current: Entry | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `fetch` has something to do before `take` can give: always, for there are acks to send."""
+        return True
+
+    def take(self) -> Item | None:
+        """Return the next item that is ready. Never blocks."""
+        item = self._buffer.popleft() if self._buffer else None
+        self._current = item if isinstance(item, Entry) else None
+        return item
+
+    def settle(self) -> None:
+        """The item taken last was handled: it will be acknowledged with the next call."""
+        if self._current is not None:
+            self._pending.handled(self._current)
+            self._current = None
+
+    def reenter(self) -> None:
+        """The loop was left and is entered again: the item taken last was not handled, and comes again."""
+        if self._current is not None:
+            self._again.appendleft(Waiting(self._current.shard, self._current.id))
+            self._current = None
+
+    def fail(self, error: str) -> None:
+        """The item taken last was not handled, for this reason: it comes again after `claim_idle_s`."""
+        if self._current is not None:
+            self._pending.failed(self._current, error)
+            self._current = None
+
+    def leave(self, error: str) -> None:
+        """The loop was left because of this error: the item taken last comes again when it is entered."""
+        if self._current is not None:
+            self._pending.failed(self._current, error)
+            self.reenter()
+
+    def fetch(self) -> None:
+        """Acknowledge what is settled, and get items ready for `take`. Blocks for about `BLOCK_MS` at most.
+
+        Raises:
+            RedisError: the call failed.
+            ValueError: what Redis holds is no data of a presence server.
+        """
+        with self._link.calling() as client:
+            self._prepare(client)
+            self._pending.flush(client)
+            self._renew(client)
+            if self._again and not self._again[0].min_idle_ms:
+                self._redeliver(client)
+            if not self._buffer and self._clock() >= self._next_claims:
+                self._look_for_the_dead(client)
+            if not self._buffer and self._again:
+                self._redeliver(client)
+            if not self._buffer:
+                self._read_new(client)
+
+    def flush(self) -> None:
+        """Acknowledge what is settled and note errors, and nothing else. Blocks.
+
+        Raises:
+            RedisError: the call failed.
+        """
+        with self._link.calling() as client:
+            self._pending.flush(client)
+
+    def close(self) -> None:
+        """Close the connection; what was read ahead stays pending."""
+        self._link.close()
+
+    def _prepare(self, client: Redis) -> None:
+        for shard in self._shards.after(self._taken_up, client):
+            self._place.join(client, shard, is_late=self._has_begun)
+            self._again.extend(self._pending.own(client, shard))
+            self._taken_up = shard + 1
+        self._has_begun = True
+        if self._checked_losses != self._link.losses:
+            # Before anything is read: a gap that this consumer does not live to tell is found again.
+            self._checked_losses = self._link.losses
+            self._buffer.extendleft(self._place.check(client))
+
+    def _renew(self, client: Redis) -> None:
+        now = self._clock()
+        held = [item for item in self._buffer if isinstance(item, Entry)]
+        if not held:
+            self._renewed = now
+        elif now - self._renewed > self._member.claim_idle_s / 3:
+            ours = self._pending.renew(client, held)
+            self._buffer = deque(i for i in self._buffer if isinstance(i, Gap) or (i.shard, i.id) in ours)
+            self._renewed = now
+
+    def _look_for_the_dead(self, client: Redis) -> None:
+        known = {(waiting.shard, waiting.id) for waiting in self._again}
+        stale, is_all = self._pending.stale(client)
+        self._again.extend(waiting for waiting in stale if (waiting.shard, waiting.id) not in known)
+        self._next_claims = self._clock() + (self._member.claim_idle_s / 4 if is_all else 0.0)
+
+    def _redeliver(self, client: Redis) -> None:
+        """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""
+        missing: dict[int, Gap] = {}
+        found = None
+        while self._again and found is None:
+            waiting = self._again[0]
+            claimed = self._pending.claim(client, waiting)
+            self._again.popleft()
+            if isinstance(claimed, Gap):
+                before = missing.get(waiting.shard)
+                missing[waiting.shard] = _joined(before, claimed) if before else claimed
+            else:
+                found = claimed
+        if found is not None:
+            self._buffer.appendleft(found)
+        self._buffer.extendleft(missing.values())
+
+    def _read_new(self, client: Redis) -> None:
+        count = max(1, self._member.prefetch // self._shards.keys.shards)
+        gaps, entries = self._place.read(client, self._member.consumer, count)
+        if not (gaps or entries):
+            entries = self._wait(client, count)
+        entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
+        self._place.saw(entries)
+        self._buffer.extend([*gaps, *entries])
+        self._renewed = self._clock()
+
+    def _wait(self, client: Redis, count: int) -> list[Entry]:
+        keys = self._shards.keys
+        names = {keys.events(shard).encode(): shard for shard in range(keys.shards)}
+        streams: dict[Any, Any] = dict.fromkeys(names, ">")
+        try:
+            answer: Any = client.xreadgroup(
+                self._member.group, self._member.consumer, streams, count=count, block=BLOCK_MS
+            )
+        except RedisError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                raise
+            return []  # Redis was emptied; the next look finds out
+        return [read_entry(names[name], raw) for name, found in answer or () for raw in found]
+
+
+def _joined(one: Gap, other: Gap) -> Gap:
+    return Gap(one.shard, one.id, one.reason, dropped=(one.dropped or 0) + (other.dropped or 0))

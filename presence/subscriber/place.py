@@ -1,0 +1,143 @@
+"""How far a consumer group has come in each stream, and whether it missed something on the way.
+
+A group's place is kept in Redis, the id that was delivered last. Entries between it and the oldest that the
+stream still has are missing. Whether Redis lost writes shows in what this consumer was given: Redis must
+still have it, or entries older than all that is left; and the group must not have gone back behind it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
+from presence.subscriber.link import Shards, log
+
+_LAST_SEQUENCE = 2**64 - 1
+
+
+class GroupPlace:
+    """Where one group stands in all shards. All calls raise `RedisError`.
+
+    Args:
+        shards: the shards to read.
+        group: the group's name.
+        start: where a group begins that is created: an entry id, ``0`` or None for new entries only.
+    """
+
+    def __init__(self, shards: Shards, group: str, start: str | None) -> None:
+        self._shards = shards
+        self._group = group
+        self._start = start
+        self._seen: dict[int, str] = {}  # highest entry that this consumer was given
+        self._told: dict[int, str] = {}  # place of the group up to which no gap is to be told
+
+    def join(self, client: Redis, shard: int, *, is_late: bool) -> None:
+        """Create the group in a shard, unless it is there; a shard that came late is read from its first."""
+        self._create(client, shard, ZERO_ID if is_late else self._start)
+
+    def saw(self, entries: Iterable[Entry]) -> None:
+        """Remember what this consumer was given; ids rise within a shard."""
+        for entry in entries:
+            self._seen[entry.shard] = entry.id
+
+    def check(self, client: Redis) -> list[Gap]:
+        """Return the gaps that the next read would cross, without reading."""
+        return self._look(client, None, 0)[0]
+
+    def read(self, client: Redis, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
+        """Read new entries, at most `count` of each shard, without waiting; gaps come before them."""
+        return self._look(client, consumer, count)
+
+    def _look(self, client: Redis, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+        keys, shards = self._shards.keys, range(self._shards.keys.shards)
+        each = 4 if consumer else 3
+        with client.pipeline(transaction=True) as pipe:
+            for shard in shards:
+                key, seen = keys.events(shard), self._seen.get(shard, ZERO_ID)
+                pipe.xinfo_groups(key)
+                pipe.xrange(key, count=1)
+                pipe.xrange(key, seen, seen)
+                if consumer:
+                    pipe.xreadgroup(self._group, consumer, {key: ">"}, count=count)
+            answers = [_unless_missing(answer) for answer in pipe.execute(raise_on_error=False)]
+        gaps: list[Gap] = []
+        entries: list[Entry] = []
+        for shard in shards:
+            groups, oldest, seen_entry, *read = answers[shard * each : (shard + 1) * each]
+            place = _place_of(self._group, groups)
+            if gap := self._gap(client, shard, place, oldest and oldest[0][0].decode(), bool(seen_entry)):
+                log.warning("events are missing in shard %d after %s: %s", shard, gap.id, gap.reason)
+                gaps.append(gap)
+            entries += [read_entry(shard, raw) for _, found in (read and read[0]) or () for raw in found]
+        return gaps, entries
+
+    def _gap(
+        self, client: Redis, shard: int, place: str | None, oldest: str | None, seen_is_there: bool
+    ) -> Gap | None:
+        seen = self._seen.get(shard)
+        if place is None:
+            self._create(client, shard, ZERO_ID)
+            return self._lost(shard, seen or ZERO_ID)
+        if seen:
+            went_back = id_order(place) < id_order(seen)
+            if went_back or (oldest and not seen_is_there and id_order(oldest) <= id_order(seen)):
+                return self._lost(shard, seen)
+        if not oldest or id_order(oldest) <= id_order(_next_id(place)) or self._told.get(shard) == place:
+            return None
+        if place == ZERO_ID and not self._was_trimmed(client, shard):
+            return None
+        self._told[shard] = place
+        return Gap(shard, place, "trimmed")
+
+    def _lost(self, shard: int, after: str) -> Gap:
+        self._seen.pop(shard, None)
+        return Gap(shard, after, "lost_writes")
+
+    def _was_trimmed(self, client: Redis, shard: int) -> bool:
+        """Whether a stream that the group has read nothing of lost its head; servers before 7 cannot tell."""
+        info: Any = client.xinfo_stream(self._shards.keys.events(shard))
+        was_deleted = info.get("max-deleted-entry-id", b"") != ZERO_ID.encode()
+        return not was_deleted and info.get("entries-added", 0) > info["length"]
+
+    def _create(self, client: Redis, shard: int, start: str | None) -> None:
+        key = self._shards.keys.events(shard)
+        if start in {"0", ZERO_ID}:
+            # Right before the oldest entry: what was trimmed before the group began is no gap of the group.
+            oldest: Any = client.xrange(key, count=1)
+            start = _id_before(oldest[0][0].decode()) if oldest else ZERO_ID
+        elif start is not None:
+            self._told[shard] = start if "-" in start else f"{start}-0"
+        try:
+            client.xgroup_create(key, self._group, start or "$", mkstream=True)
+        except RedisError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+
+def _unless_missing(answer: Any) -> Any:
+    """Return the answer, or None where the stream or the group is not there."""
+    if isinstance(answer, RedisError):
+        if str(answer).startswith(("NOGROUP", "no such key")):
+            return None
+        raise answer
+    return answer
+
+
+def _place_of(group: str, groups: Any) -> str | None:
+    for each in groups or ():
+        if each["name"] == group.encode():
+            last_id: bytes = each["last-delivered-id"]
+            return last_id.decode()
+    return None
+
+
+def _next_id(entry_id: str) -> str:
+    milliseconds, number = id_order(entry_id)
+    return f"{milliseconds}-{number + 1}" if number < _LAST_SEQUENCE else f"{milliseconds + 1}-0"
+
+
+def _id_before(entry_id: str) -> str:
+    milliseconds, number = id_order(entry_id)
+    if number:
+        return f"{milliseconds}-{number - 1}"
+    return f"{milliseconds - 1}-{_LAST_SEQUENCE}" if milliseconds else ZERO_ID

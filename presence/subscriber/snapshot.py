@@ -1,0 +1,169 @@
+"""Who is online, and then what happens, without a hole between.
+
+The users online may be millions, so they are read in pages while changes go on. What was read is made exact
+with the streams: first their ends P are noted, then the pages are read, then the events after P are applied,
+up to their ends Q after the last page. A user with an event between P and Q is then as his last one says;
+a user without one did not change, and a page scan returns whoever was there all the time. So the view is
+exactly that of Q, and following goes on after Q.
+"""
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from presence.store.client import Redis
+from presence.subscriber.events import Gap, Item, Offline, Online, decode, id_order
+from presence.subscriber.follower import Follower
+from presence.subscriber.link import Link
+
+USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
+
+
+class Period(NamedTuple):
+    """The online period that a user is in.
+
+    Attributes:
+        since_ms: its beginning, Unix milliseconds.
+        id: the entry id of its online event.
+    """
+
+    since_ms: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Who was online at one moment of each shard's stream.
+
+    Attributes:
+        online: uid to the user's online period.
+        positions: for each shard the entry id up to which its events are contained.
+    """
+
+    online: Mapping[str, Period]
+    positions: Mapping[int, str]
+
+
+class SnapshotFollower:
+    """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot.
+
+    Args:
+        link: its connection, which nobody else uses.
+        prefix: what the keys begin with.
+    """
+
+    def __init__(self, link: Link, prefix: str) -> None:
+        self._link = link
+        self._follower = Follower(link, prefix)
+        self._buffer: deque[Item | Snapshot] = deque()
+        self._is_due = True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `fetch` has something to do before `take` can give."""
+        return not self._buffer and (self._is_due or self._follower.has_work)
+
+    def fetch(self) -> None:
+        """Get items ready for `take`: a snapshot where one is due, else as `Follower.fetch`. Blocks."""
+        if self._buffer:
+            return
+        if not self._is_due:
+            self._follower.fetch()
+            return
+        with self._link.calling() as client:
+            snapshot = self._snapshot(client)
+        if snapshot is not None:
+            self._buffer.append(snapshot)
+            self._is_due = False
+
+    def take(self) -> Item | Snapshot | None:
+        """Return the next item that is ready. Never blocks."""
+        if self._buffer:
+            return self._buffer.popleft()
+        if self._is_due:
+            return None
+        item = self._follower.take()
+        # Entries that the server dropped show in what follows; those that were not read do not.
+        if isinstance(item, Gap):
+            self._is_due = True
+            self._follower.drop()
+        return item
+
+    def settle(self) -> None:
+        """Nothing is acknowledged."""
+
+    def reenter(self) -> None:
+        """The loop goes on where it was left."""
+
+    def fail(self, error: str) -> None:
+        """As `Follower.fail`."""
+        self._follower.fail(error)
+
+    def leave(self, error: str) -> None:
+        """As `fail`."""
+        self._follower.fail(error)
+
+    def flush(self) -> None:
+        """Nothing is acknowledged."""
+
+    def close(self) -> None:
+        """Close the connection; the place is kept."""
+        self._follower.close()
+
+    def _snapshot(self, client: Redis) -> Snapshot | None:
+        """Return a snapshot, or None if entries were removed meanwhile: then try again."""
+        follower = self._follower
+        follower.add_shards(client)
+        follower.seek_ends(client)
+        online = self._scan(client)
+        ends = follower.ends(client)
+        while True:
+            items = follower.read(client)
+            if any(isinstance(item, Gap) for item in items):
+                return None
+            _apply(online, items)
+            if all(_is_at(follower.positions[shard], end) for shard, end in ends.items()):
+                return Snapshot(online, follower.positions)
+
+    def _scan(self, client: Redis) -> dict[str, Period]:
+        keys = self._follower.shards.keys
+        online: dict[str, Period] = {}
+        for shard in range(keys.shards):
+            cursor = 0
+            while True:
+                if not self._link.lends(client):
+                    raise InterruptedError("the subscription was closed")
+                answer: Any = client.hscan(keys.online(shard), cursor, count=USERS_PER_PAGE)
+                cursor, page = answer
+                for uid, text in page.items():
+                    if period := _period(text):
+                        online[uid.decode("utf-8", "backslashreplace")] = period
+                if not cursor:
+                    break
+        return online
+
+
+def _apply(online: dict[str, Period], items: list[Item]) -> None:
+    for item in items:
+        match decode(item):
+            case Online() as event:
+                online[event.uid] = Period(event.since_ms, event.id)
+            case Offline() as event:
+                online.pop(event.uid, None)
+            case _:
+                pass
+
+
+def _is_at(position: str, end: str) -> bool:
+    return id_order(position) >= id_order(end)
+
+
+def _period(text: bytes) -> Period | None:
+    """Return what a record tells; one that is damaged counts as absent, as it does for the server."""
+    try:
+        record = json.loads(text)
+        return Period(int(record["since_ms"]), str(record["id"])) if record["sessions"] else None
+    except (ValueError, TypeError, KeyError):
+        return None
