@@ -1,0 +1,87 @@
+"""Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script."""
+
+import protocol
+from presence.client.machine import Machine, State
+from presence.client.pushes import Push
+from presence.client.session import Answer
+from protocol import Packet
+
+T = 30.0
+KEEPALIVE = 12.0
+
+
+def login_ok(keepalive: float = KEEPALIVE, idle_timeout: float = T) -> Packet:
+    return protocol.ok(
+        1, session="s-1", idle_timeout=idle_timeout, keepalive=keepalive, time_ms=1_700_000_000_000, v=1
+    )
+
+
+class Driven:
+    """A machine with its clock.
+
+    Attributes:
+        now: moved by `run`.
+        sent: packets that the machine has sent so far.
+        pushes, answers: what it has handed out so far.
+    """
+
+    def __init__(self, *, persistent: bool = True, ask_every: int = 3, chance: float = 1.0) -> None:
+        self.now = 1000.0
+        self.chance = chance
+        self.machine = Machine(
+            protocol.login("ann", device="phone"),
+            self.now,
+            persistent=persistent,
+            ask_every=ask_every,
+            chance=lambda: self.chance,
+        )
+        self.sent: list[Packet] = []
+        self.sent_at: list[float] = []
+        self.pushes: list[Push] = []
+        self.answers: dict[int, object] = {}
+        self._decoder = protocol.Decoder()
+
+    def note(self, caused: list[Push | Answer]) -> None:
+        for each in caused:
+            if isinstance(each, Answer):
+                assert each.id not in self.answers, "one answer each"
+                self.answers[each.id] = each.result
+            else:
+                self.pushes.append(each)
+        self._decoder.feed(self.machine.take_outgoing())
+        while (packet := self._decoder.next()) is not None:
+            self.sent.append(packet)
+            self.sent_at.append(self.now)
+
+    def establish(self) -> None:
+        self._decoder = protocol.Decoder()
+        self.machine.established(self.now)
+        self.note([])
+
+    def log_in(self, keepalive: float = KEEPALIVE) -> None:
+        self.establish()
+        self.receive(login_ok(keepalive))
+        assert self.machine.state is State.ONLINE
+
+    def receive(self, *packets: Packet) -> None:
+        self.note(self.machine.received(b"".join(map(protocol.encode, packets)), self.now))
+
+    def lose(self) -> None:
+        self.note(self.machine.disconnected("broken", self.now))
+
+    def run(self, seconds: float, *, answering: bool = False) -> None:
+        """Let time pass, tick by tick; `answering`: as a server that answers each beat that asks."""
+        end = self.now + seconds
+        while self.machine.deadline <= end:
+            self.now = max(self.now, self.machine.deadline)
+            before = len(self.sent)
+            self.note(self.machine.tick(self.now))
+            for packet in self.sent[before:]:
+                if answering and packet.id is not None:
+                    self.receive(protocol.ok(packet.id))
+        self.now = end
+
+    def ask(self, packet: Packet, timeout_s: float = 10.0) -> int:
+        id = self.machine.request(packet, timeout_s, self.now)
+        self.note([])
+        return id

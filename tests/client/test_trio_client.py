@@ -1,0 +1,383 @@
+"""The trio client over memory streams against the server's own transport, in virtual time."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from trio.abc import Stream
+from trio.testing import MockClock
+
+import protocol
+from presence.client import (
+    Client,
+    Connected,
+    Delivered,
+    Disconnected,
+    Ended,
+    LoginRefused,
+    Offline,
+    Replaced,
+    RequestTimeout,
+    State,
+    Unreachable,
+    Unsupported,
+    UserState,
+    connect,
+)
+from presence.transports.stream import StreamTransport
+from protocol import Code, Kind, Packet
+from tests.client.driving import login_ok
+from tests.transports.harness import Harness, serving
+
+T = 30.0
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Harness]:
+    async with serving("stream", idle_timeout=T, listen=False) as harness:
+        yield harness
+
+
+class Network:
+    """Memory streams to a server; it can be cut, and it can refuse.
+
+    Attributes:
+        streams: the client's ends, in the order in which they were made.
+        up: False: no connection can be made.
+    """
+
+    def __init__(self, serve: Callable[[Stream], object], nursery: trio.Nursery) -> None:
+        self.streams: list[Stream] = []
+        self.up = True
+        self._serve = serve
+        self._nursery = nursery
+
+    async def open(self) -> Stream:
+        await trio.lowlevel.checkpoint()
+        if not self.up:
+            raise OSError("no route to host")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self._serve, theirs)  # type: ignore[arg-type]  # an async function
+        self.streams.append(ours)
+        return ours
+
+    async def cut(self) -> None:
+        await trio.aclose_forcefully(self.streams[-1])
+
+
+@pytest.fixture
+def network(server: Harness) -> Network:
+    assert isinstance(server.transport, StreamTransport)
+    return Network(server.transport.serve, server.nursery)
+
+
+class ScriptedServer:
+    """Says what it is told to, and keeps what it hears."""
+
+    def __init__(self, *greeting: Packet) -> None:
+        self.heard: list[Packet] = []
+        self.connections = 0
+        self.greeting = greeting or (login_ok(),)
+        self.answers = True
+        self.answer: dict[str, object] = {}
+        self._streams: list[Stream] = []
+
+    async def open(self) -> Stream:
+        await trio.lowlevel.checkpoint()
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.connections += 1
+        self._streams.append(theirs)
+        return _Served(ours, theirs, self)
+
+    async def say(self, *packets: Packet) -> None:
+        await self._streams[-1].send_all(b"".join(map(protocol.encode, packets)))
+
+
+class _Served(trio.abc.Stream):
+    """The client's end; a script answers each packet as it is sent."""
+
+    def __init__(self, ours: Stream, theirs: Stream, script: ScriptedServer) -> None:
+        self._ours, self._theirs, self._script = ours, theirs, script
+        self._decoder = protocol.Decoder()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self._decoder.feed(data)
+        while (packet := self._decoder.next()) is not None:
+            self._script.heard.append(packet)
+            if packet.kind == Kind.LOGIN:
+                await self._script.say(*self._script.greeting)
+            elif packet.kind == Kind.LOGOUT or (packet.id is not None and self._script.answers):
+                await self._script.say(protocol.ok(packet.id, **self._script.answer))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._ours.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._ours.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._ours.aclose()
+
+
+async def kinds(client: Client, count: int) -> list[str]:
+    """Return the names of the next pushes' types."""
+    return [type(await anext(client)).__name__ for _ in range(count)]
+
+
+async def test_inside_the_block_the_user_is_online_and_afterwards_not(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        assert client.state is State.ONLINE
+        assert server.story() == [("login", "ann", "login")]
+    assert server.story()[1:] == [("end", "ann", "logout")]
+
+
+async def test_it_stays_online_for_hours(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        await trio.sleep(6 * 3600)
+        assert server.story() == [("login", "ann", "login")]
+        assert client.statistics().logins == 1
+        assert client.statistics().beats >= 6 * 3600 / 12
+
+
+async def test_an_exception_leaves_without_a_logout_and_as_itself(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+            raise KeyError("mine")
+    assert server.ends() == []
+    await trio.sleep(7)
+    assert [Code(end.code) for end in server.ends()] == [Code.CLOSED]
+
+
+async def test_a_cancelled_block_leaves_without_a_logout(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    with trio.move_on_after(10) as scope:
+        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    await trio.sleep(7)
+    assert [Code(end.code) for end in server.ends()] == [Code.CLOSED]
+
+
+async def test_no_task_is_left_behind(autojump_clock: MockClock, server: Harness, network: Network) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+        pass
+    await trio.sleep(5)
+    before = trio.lowlevel.current_statistics().tasks_living
+    for number in range(20):
+        with trio.move_on_after(1):
+            async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+                if number % 2:
+                    await trio.sleep_forever()
+    await trio.sleep(5)
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_a_cut_connection_is_come_back_from_within_the_grace(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        await network.cut()
+        assert await kinds(client, 3) == ["Connected", "Disconnected", "Connected"]
+        await trio.sleep(60)
+        assert {story[0] for story in server.story()} == {"login"}
+
+
+async def test_a_network_that_is_away_is_tried_less_and_less(
+    autojump_clock: MockClock, network: Network
+) -> None:
+    network.up = False
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open, wait=False) as client:
+        await trio.sleep(3600)
+        attempts = client.statistics().losses
+        network.up = True
+        with trio.fail_after(61):
+            await client.wait_online()
+    assert 60 < attempts < 300
+
+
+async def test_a_first_attempt_without_a_server_is_raised(network: Network) -> None:
+    network.up = False
+    with pytest.raises(Unreachable, match="no route to host"):
+        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+            pytest.fail("there is no server")
+
+
+async def test_a_first_attempt_that_is_refused_is_raised() -> None:
+    script = ScriptedServer(protocol.error(1, Code.BUSY, "full", 5.0))
+    with pytest.raises(LoginRefused) as refusal:
+        async with connect("nowhere", 1, uid="ann", open_stream=script.open):
+            pytest.fail("it was refused")
+    assert (refusal.value.code, refusal.value.retry_after) == (Code.BUSY, 5.0)
+
+
+async def test_a_dead_server_is_noticed_though_bytes_still_go_out(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        await trio.sleep(60)
+        script.answers = False
+        stopped_at = trio.current_time()
+        async for push in client:
+            if isinstance(push, Disconnected):
+                assert push.reason == "dead_server"
+                break
+        assert trio.current_time() - stopped_at <= 4 * 12
+
+
+async def test_a_peer_that_takes_no_bytes_does_not_stop_the_clock(autojump_clock: MockClock) -> None:
+    async def open_stream() -> Stream:
+        await trio.lowlevel.checkpoint()
+        ours, theirs = trio.testing.lockstep_stream_pair()  # who sends waits for the other side to read
+        streams.append(theirs)
+        return ours
+
+    streams: list[Stream] = []
+    async with connect("nowhere", 1, uid="ann", open_stream=open_stream, wait=False) as client:
+        push = await anext(client)
+    assert isinstance(push, Disconnected)
+    assert push.reason == "login_timeout"
+
+
+async def test_a_take_over_ends_the_iteration_with_its_error(
+    autojump_clock: MockClock, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+            assert await kinds(client, 2) == ["Connected", "Goodbye"]
+            with pytest.raises(Replaced):
+                await anext(client)
+            with pytest.raises(Replaced):
+                await client.query(["bob"])
+
+
+async def test_another_device_takes_nobody_over(autojump_clock: MockClock, network: Network) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        async with connect("nowhere", 1, uid="ann", device="phone", open_stream=network.open):
+            await trio.sleep(60)
+        assert client.state is State.ONLINE
+
+
+@pytest.mark.parametrize("verb", ["message", "query", "watch", "unwatch", "update"])
+async def test_what_this_server_does_not_serve_is_an_error_of_its_own(
+    autojump_clock: MockClock, network: Network, verb: str
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "message": lambda: client.send_message("bob", "hi"),
+            "query": lambda: client.query(["bob"]),
+            "watch": lambda: client.watch(["bob"]),
+            "unwatch": client.unwatch,
+            "update": lambda: client.update(status="away"),
+        }
+        with pytest.raises(Unsupported) as error:
+            await verbs[verb]()
+    assert error.value.code == Code.UNSUPPORTED
+
+
+async def test_answers_are_given_as_python_values() -> None:
+    script = ScriptedServer()
+    states = {"bob": {"status": "online", "since_ms": 5, "id": "5-0", "last_seen_ms": None}}
+    script.answer = {"delivered": 2, "presence": states}
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        bob = UserState("online", 5, None, "5-0")
+        assert await client.send_message("bob", b"hi") == 2
+        assert await client.query(["bob"]) == await client.watch(["bob"]) == {"bob": bob}
+
+
+async def test_a_message_that_comes_is_pushed() -> None:
+    script = ScriptedServer(login_ok(), protocol.deliver("bob", {"n": 1}, 7))
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        assert isinstance(await anext(client), Connected)
+        assert await anext(client) == Delivered("bob", {"n": 1}, 7)
+
+
+async def test_requests_while_offline_fail_at_once(autojump_clock: MockClock, network: Network) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        network.up = False
+        await network.cut()
+        assert await kinds(client, 2) == ["Connected", "Disconnected"]
+        began = trio.current_time()
+        with pytest.raises(Offline):
+            await client.send_message("bob", "hi")
+        assert trio.current_time() == began
+
+
+async def test_a_request_without_an_answer_times_out(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, request_timeout=3) as client:
+        script.answers = False
+        began = trio.current_time()
+        with pytest.raises(RequestTimeout):
+            await client.query(["bob"])
+        assert trio.current_time() - began == pytest.approx(3)
+
+
+async def test_a_cancelled_request_harms_no_other(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        script.answers = False
+        with trio.move_on_after(1):
+            await client.query(["bob"])
+        script.answers = True
+        assert await client.query(["bob"]) == {}
+
+
+async def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted() -> None:
+    deliveries = [protocol.deliver("bob", number, 7) for number in range(10)]
+    script = ScriptedServer(login_ok(), *deliveries)
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
+        while client.statistics().pushes_dropped < 7:
+            await trio.lowlevel.checkpoint()
+        bodies = [
+            push.body for push in [await anext(client) for _ in range(4)] if isinstance(push, Delivered)
+        ]
+    assert bodies == [6, 7, 8, 9]
+
+
+async def test_a_logout_ends_the_iteration(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        await client.logout("background")
+        assert [type(push) async for push in client] == [Connected]
+        with pytest.raises(Ended):
+            await client.logout()
+    assert [Code(end.code) for end in server.ends()] == [Code.BACKGROUND]
+
+
+async def test_a_close_leaves_the_user_to_the_grace(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+        began = trio.current_time()
+        client.close()
+        assert [type(push) async for push in client] == [Connected]
+        await trio.sleep(10)
+    (end,) = server.ends()
+    assert (Code(end.code), end.at - began >= 5) == (Code.CLOSED, True)
+
+
+async def test_those_who_wait_for_pushes_are_many(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    got: list[object] = []
+
+    async def take(client: Client) -> None:
+        got.append(await anext(client))
+
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        await anext(client)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(take, client)
+            await trio.sleep(1)
+            for number in range(3):
+                await script.say(protocol.deliver("bob", number, 7))
+                await trio.sleep(1)
+    assert len(got) == 3
