@@ -1,0 +1,56 @@
+"""Typed events from the entries of a stream."""
+
+import pytest
+
+from presence.subscriber import Entry, Gap, Offline, Online
+from presence.subscriber.events import decode, id_order, read_entry
+from tests.subscriber.streams import AT_MS, event_fields
+
+
+def entry(**fields: object) -> Entry:
+    return Entry(3, "7-1", {name: str(value) for name, value in fields.items()}, 2)
+
+
+def test_online_event_has_every_field() -> None:
+    assert decode(entry(**event_fields("ann"))) == Online(
+        shard=3,
+        id="7-1",
+        uid="ann",
+        device="",
+        session="s1",
+        node="n1",
+        code=1,
+        reason="login",
+        at_ms=AT_MS + 2,
+        since_ms=AT_MS,
+        last_seen_ms=AT_MS + 1,
+        deliveries=2,
+    )
+
+
+def test_offline_event_names_the_online_event_that_it_ends() -> None:
+    event = decode(entry(**event_fields("ann", "offline")))
+    assert isinstance(event, Offline)
+    assert (event.since_id, event.code, event.reason) == ("1-0", 201, "idle_timeout")
+
+
+def test_gap_of_the_server_says_what_was_dropped() -> None:
+    gap = decode(entry(v=1, type="gap", node="n1", dropped=12, from_ms=5, to_ms=9))
+    assert gap == Gap(3, "7-1", "dropped", 12, 5, 9, deliveries=2)
+
+
+@pytest.mark.parametrize("spoiled", [{"type": "away"}, {"at_ms": "soon"}, {"code": ""}])
+def test_what_is_of_unknown_form_is_no_event(spoiled: dict[str, str]) -> None:
+    assert decode(entry(**{**event_fields("ann"), **spoiled})) is None
+
+
+def test_entry_without_type_is_no_event() -> None:
+    assert decode(entry(uid="ann")) is None
+
+
+def test_bytes_that_are_no_text_are_escaped() -> None:
+    assert read_entry(0, (b"1-0", {b"uid": b"\xff\xfe"})).fields == {"uid": r"\xff\xfe"}
+
+
+def test_ids_are_ordered_as_numbers() -> None:
+    assert sorted(["10-2", "9-0", "10-10", "10"], key=id_order) == ["9-0", "10", "10-2", "10-10"]

@@ -1,0 +1,188 @@
+"""A consumer group: at least once, acknowledged when the loop comes round, claimed from the dead."""
+
+import time
+
+import pytest
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber import BlockingSubscription, Event, Online, subscribe_sync
+from tests.subscriber.streams import Streams, take, uids
+
+DEADLINE_S = 10.0
+
+
+def consumer(url: str, name: str = "c1", **more: object) -> BlockingSubscription[Event]:
+    return subscribe_sync(url, group="g", consumer=name, **more)  # type: ignore[arg-type] # of the test's choice
+
+
+def next_within(subscription: BlockingSubscription[Event], seconds: float = DEADLINE_S) -> Event:
+    deadline = time.monotonic() + seconds
+    while (event := subscription.poll()) is None:
+        assert time.monotonic() < deadline, "no event came"
+    return event
+
+
+def test_events_of_all_shards_come_once(url: str, streams: Streams) -> None:
+    streams.create_group()
+    names = [f"u{n}" for n in range(300)]
+    streams.write(*names)
+    with consumer(url) as events:
+        assert sorted(uids(take(events, 300))) == sorted(names)
+        events.acknowledge()
+        assert events.poll() is None
+    assert streams.pending() == 0
+
+
+def test_an_event_is_acknowledged_when_the_next_is_asked_for(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    with consumer(url) as events:
+        next(events)
+        assert streams.pending() == 2, "both were read ahead"
+        next(events)
+        assert streams.pending() == 1
+
+
+def test_a_group_that_is_new_begins_with_new_events(url: str, streams: Streams) -> None:
+    streams.write("old")
+    with consumer(url) as events:
+        events.poll()
+        streams.write("new")
+        assert uids([next(events)]) == ["new"]
+
+
+def test_a_group_can_begin_with_all_that_is_kept(url: str, streams: Streams) -> None:
+    streams.write("a", "b", "c")
+    with consumer(url, after="0") as events:
+        assert sorted(uids(take(events, 3))) == ["a", "b", "c"]
+
+
+def test_shards_that_come_later_are_read_from_their_first_entry(url: str, client: Redis) -> None:
+    with consumer(url) as events:
+        assert events.poll() is None
+        streams = Streams(client, 3)
+        names = [f"u{n}" for n in range(9)]
+        streams.write(*names)
+        assert sorted(uids(take(events, 9))) == names
+
+
+def test_two_consumers_share_the_events(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write(*(f"u{n}" for n in range(20)))
+    with consumer(url, "c1", prefetch=10) as one, consumer(url, "c2", prefetch=10) as other:
+        assert not set(uids(take(one, 10))) & set(uids(take(other, 10)))
+
+
+def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b", "c")
+    with consumer(url) as events:
+        take(events, 1)
+        again = take(events, 3)
+    assert uids(again) == ["a", "b", "c"]
+    assert [event.deliveries for event in again] == [2, 1, 1]
+
+
+def test_what_was_acknowledged_before_a_break_does_not_come_again(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    with consumer(url) as events:
+        take(events, 1)
+        events.acknowledge()
+        assert uids(take(events, 1)) == ["b"]
+
+
+def test_a_consumer_that_returns_by_its_name_goes_on_with_its_own(url: str, streams: Streams) -> None:
+    streams.create_group()
+    names = [f"u{n}" for n in range(250)]
+    streams.write(*names)
+    with consumer(url, prefetch=250) as events:
+        done = uids(take(events, 51))[:50]
+    with consumer(url) as events:
+        rest = uids(take(events, 200))
+    assert not set(done) & set(rest)
+    assert sorted(done + rest) == sorted(names)
+
+
+def test_events_of_a_silent_consumer_are_claimed(url: str, streams: Streams) -> None:
+    streams.create_group()
+    names = [f"u{n}" for n in range(150)]
+    streams.write(*names)
+    with consumer(url, "dead", prefetch=150 * 16) as dead:
+        next(dead)
+        with consumer(url, "alive", claim_idle_s=0.1) as alive:
+            claimed = [next_within(alive) for _ in names]
+            alive.acknowledge()
+    assert sorted(uids(claimed)) == sorted(names)
+    assert {event.deliveries for event in claimed} == {2}
+    assert streams.pending() == 0
+
+
+def test_a_slow_consumer_that_lives_is_not_robbed_of_what_it_read_ahead(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    names = [f"u{n}" for n in range(20)]
+    streams.write(*names)
+    handled: list[str] = []
+    with consumer(url, "slow", claim_idle_s=1.0) as slow, consumer(url, "idle", claim_idle_s=1.0) as idle:
+        for number in range(len(names)):
+            handled += uids([next(slow)])
+            time.sleep(0.1)
+            if number % 10 == 9:
+                assert idle.poll() is None
+    assert handled == names
+
+
+def test_a_consumer_that_was_robbed_does_not_hand_out_what_others_have(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    names = [f"u{n}" for n in range(5)]
+    streams.write(*names)
+    with (
+        consumer(url, "paused", claim_idle_s=0.3) as paused,
+        consumer(url, "other", claim_idle_s=0.3) as other,
+    ):
+        first = next(paused)
+        others = uids([next_within(other) for _ in names])
+        other.acknowledge()
+        assert paused.poll() is None
+    assert uids([first]) == names[:1]
+    assert others == names
+
+
+def test_entries_of_an_unknown_type_are_passed_over_and_acknowledged(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    client.xadd(streams.keys.events(0), {"v": 1, "type": "away", "uid": "u"}, id="0-1")
+    streams.write("a")
+    with consumer(url) as events:
+        assert uids([next(events)]) == ["a"]
+        events.acknowledge()
+    assert streams.pending() == 0
+
+
+def test_an_event_is_typed(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("ann")
+    with consumer(url) as events:
+        assert isinstance(next(events), Online)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"group": "g"}, {"consumer": "c"}, {"group": "", "consumer": "c"}]
+    + [{"group": "g", "consumer": "c", **more} for more in ({"max_deliveries": 0}, {"after": {0: "1-0"}})],
+)
+def test_arguments_that_make_no_sense_are_refused(url: str, arguments: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"group|above zero"):
+        subscribe_sync(url, **arguments)  # type: ignore[arg-type] # of the test's choice
+
+
+def test_a_redis_that_never_answered_is_an_error_at_once() -> None:
+    with pytest.raises(RedisError, match="refused"):
+        next(consumer("redis://127.0.0.1:1"))
