@@ -63,8 +63,8 @@ async def connect(
             and `Disconnected` tell, and `Client.wait_online` waits.
         request_timeout: seconds that a request waits for its answer; ``trio.fail_after`` makes it less.
         max_pushes: how many may wait to be taken; beyond it the oldest is dropped and counted.
-        ask_every: one of so many beats wants an answer. 3 notices a dead server within 4 intervals; 1
-            within 2, and costs the server an answer a beat.
+        ask_every: one of so many beats wants an answer: a dead server is noticed within ``ask_every + 1``
+            intervals. 3 spares the server two of three answers.
         open_stream: makes the connection in place of host and port (for tunnels, proxies, tests). It may
             raise OSError, and is cancelled when it takes too long.
 
