@@ -179,13 +179,14 @@ class Device:
         """Log out, and wait for the server's answer and for the end of the connection."""
         number = next(self._ids)
         sent = self._ask("logout", protocol.logout(id=number))
+        self._judge.logs_out(self.session, sent)
         until = sent.begun + ANSWER_TIMEOUT_S
         while number in self._asked:
             packet = self.connection.receive(until)
             if packet is None:
                 raise ConnectionEnded("the logout was not answered")
             self._take(packet)
-        self._judge.logged_out(self.session, sent)
+        self._judge.logged_out(self.session)
         self.connection.close()
         self._connection = None
 

@@ -30,7 +30,7 @@ class Session:
         answered_at: when the login's ok was read.
         silent: whether the device means to send nothing for now.
         logout, closed: when the device did so.
-        ended: whether an offline event was seen.
+        ended: whether an offline event was seen, or was missed and reported.
         end_by: when an offline event must have come; None: none has to.
     """
 

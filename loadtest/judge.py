@@ -101,10 +101,14 @@ class Judge:
         tail_s = session.idle_timeout + self._promise.tick_s
         self._expect_end(session, session.last_sent().done + tail_s)
 
-    def logged_out(self, session: Session, logout: Sent) -> None:
-        """The server has confirmed the logout."""
+    def logs_out(self, session: Session, logout: Sent) -> None:
+        """A logout was sent; its event may be read before its answer."""
         session.logout = logout
-        self._expect_end(session, logout.done)
+
+    def logged_out(self, session: Session) -> None:
+        """The server has confirmed the logout."""
+        if session.logout is not None:
+            self._expect_end(session, session.logout.done)
 
     def closed(self, session: Session, closed: Sent) -> None:
         """The device closed its connection without a logout."""
@@ -148,7 +152,7 @@ class Judge:
             deadline, _, session = heapq.heappop(self._due)
             device = session.device
             if session.end_by == deadline and not session.ended:
-                session.end_by = None
+                session.end_by, session.ended = None, True  # told once
                 reason = "logout" if session.logout else "closed" if session.closed else "idle_timeout"
                 since = now - session.last_sent().begun
                 detail = f"{device.uid} sent its last packet {since:.3f} s ago"

@@ -1,0 +1,128 @@
+"""``python -m loadtest.check``: the load test as a check, and proof that it would notice.
+
+First a server with a Redis of its own under devices that beat, fall silent, vanish and come back: no
+promise may be broken. Then a server without its stall guard that is stopped and continued while all
+devices beat: the load test must report false offline events and end with a status other than 0. Needs the
+``loadtest`` and ``embedded`` extras.
+"""
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from loadtest.processes import run_locust, running_server
+
+# The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
+# third of the stops ends everybody), so a short time-out lets many stops fit into a short run.
+CONTROL_T_S = 1.0
+CONTROL_TICK_S = 0.25
+CONTROL_STOP_S = 1.2  # longer than T: every device is due when the server wakes
+CONTROL_AWAKE_S = 0.5  # between two stops: a beat of every device
+CONTROL_SECONDS = 15.0
+CONTROL_RUNS = 4  # at most
+CONTROL_USERS = 400  # at most
+DETECTED_MIN = 0.01  # silences found, for each device and idle time-out of the run; fewer prove nothing
+
+
+@contextlib.contextmanager
+def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Callable[[], int]]:
+    """Stop and continue a process again and again, from some seconds on; yields a count of the stops."""
+    finished = threading.Event()
+    stops = 0
+
+    def run() -> None:
+        nonlocal stops
+        pause_s = after_s
+        while not finished.wait(pause_s):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(CONTROL_STOP_S)
+            process.send_signal(signal.SIGCONT)
+            stops += 1
+            pause_s = CONTROL_AWAKE_S
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield lambda: stops
+    finally:
+        finished.set()
+        thread.join()
+
+
+def check_run(arguments: argparse.Namespace) -> bool:
+    """The load itself: no failure, and enough silences found for that to mean something."""
+    t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
+    with running_server("--idle-timeout", str(t)) as server:
+        report = run_locust(
+            server.host,
+            server.redis_url,
+            *(flags if arguments.processes > 1 else ()),
+            users=arguments.users,
+            seconds=arguments.seconds,
+        )
+    found, beyond = (
+        report.row("offline idle_timeout"),
+        report.row("offline idle_timeout, beyond what was due"),
+    )
+    print(
+        f"loadtest.check: {arguments.users:,} devices, {arguments.seconds:.0f} s, T = {t:g} s: "
+        f"{report.row('online').requests:,} online events; {found.requests:,} silences found, beyond T "
+        f"p50 {beyond.median:.0f} ms, p99 {beyond.p99:.0f} ms, max {beyond.max:.0f} ms; "
+        f"{report.row('offline closed').requests:,} lost connections, "
+        f"{report.row('offline logout').requests:,} logouts; "
+        f"failures {report.failures}, exit status {report.status}"
+    )
+    enough = arguments.users * arguments.seconds / t * DETECTED_MIN
+    if found.requests < enough:
+        print(f"too few silences to show anything: fewer than {enough:.0f}")
+    return report.status == 0 and not report.failures and found.requests >= enough
+
+
+def check_control(arguments: argparse.Namespace) -> bool:
+    """The negative control: all devices beat, the guard is off, the server is stopped; it must be noticed."""
+    users = min(arguments.users, CONTROL_USERS)
+    flags = ("--idle-timeout", str(CONTROL_T_S), "--tick", str(CONTROL_TICK_S))
+    # All that the devices do is beat, and nothing is too late: what is left are false offline events.
+    beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
+    for number in range(1, CONTROL_RUNS + 1):
+        with (
+            running_server(*flags, "--no-stall-guard") as server,
+            stopping(server.process, CONTROL_SECONDS / 3) as stops,
+        ):
+            report = run_locust(server.host, server.redis_url, *beats, users=users, seconds=CONTROL_SECONDS)
+        false = report.broken.get("BrokenPromise('offline event for a device that beats')", 0)
+        print(
+            f"loadtest.check: negative control, run {number}: stall guard off, T = {CONTROL_T_S:g} s, "
+            f"{stops()} stops of {CONTROL_STOP_S:g} s: {false:,} false offline events of {users:,} devices "
+            f"that beat; failures {report.failures}, exit status {report.status}"
+        )
+        if false:
+            return report.status != 0
+    return False
+
+
+def main() -> int:
+    """Run both; exit 0 if the first found nothing and the second did."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.check", description=__doc__)
+    parser.add_argument("--users", type=int, default=2000, help="devices")
+    parser.add_argument(
+        "--seconds", type=float, default=180.0, help="of the run; the control has its own measures"
+    )
+    parser.add_argument("--idle-timeout", type=float, default=10.0, help="T, seconds")
+    parser.add_argument("--processes", type=int, default=1, help="of the load generator")
+    parser.add_argument("--only", choices=["run", "control"], help="leave the other out")
+    arguments = parser.parse_args()
+    checks = {"run": check_run, "control": check_control}
+    names = [arguments.only] if arguments.only else list(checks)
+    passed = [checks[name](arguments) for name in names]
+    print("loadtest.check: " + ("passed" if all(passed) else "FAILED"))
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

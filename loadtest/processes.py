@@ -1,0 +1,145 @@
+"""The processes that a check of the load test starts: locust with the devices, and a server to load."""
+
+import contextlib
+import csv
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+START_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of locust's report; times in ms."""
+
+    requests: int
+    failures: int
+    median: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run of locust ended with.
+
+    Attributes:
+        status: its exit status.
+        rows: by type and name, for example ``("event", "offline idle_timeout")``.
+        broken: how often each promise was broken, by its words.
+    """
+
+    status: int
+    rows: dict[tuple[str, str], Row]
+    broken: dict[str, int]
+
+    @property
+    def failures(self) -> int:
+        """All failures, those of requests too."""
+        return sum(row.failures for row in self.rows.values())
+
+    def row(self, name: str) -> Row:
+        """Return the row of an event's measure; one of zeros if there was none."""
+        return self.rows.get(("event", name), Row(0, 0, 0.0, 0.0, 0.0))
+
+
+def run_locust(host: str, redis_url: str, *flags: str, users: int, seconds: float) -> Report:
+    """Run the devices against a server, headless; locust prints its report on standard output."""
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+        command = [
+            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
+            *("--host", host, "--redis-url", redis_url, "--csv", f"{folder}/run"),
+            *(
+                "--users",
+                str(users),
+                "--spawn-rate",
+                str(max(1, users // 5)),
+                "--run-time",
+                f"{seconds:.0f}s",
+            ),
+        ]
+        root = LOCUSTFILE.parent.parent
+        # Its own timer ends it; the margin is for a machine that is busy.
+        status = subprocess.run(
+            [*command, *flags], cwd=root, timeout=seconds * 2 + 60, check=False
+        ).returncode
+        return _read_report(Path(folder), status)
+
+
+def _read_report(folder: Path, status: int) -> Report:
+    rows: dict[tuple[str, str], Row] = {}
+    broken: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError), (folder / "run_stats.csv").open() as file:
+        for line in csv.DictReader(file):
+            if line["Name"] != "Aggregated":
+                median, p99, most = (_ms(line[name]) for name in ("50%", "99%", "Max Response Time"))
+                counts = int(line["Request Count"]), int(line["Failure Count"])
+                rows[line["Type"], line["Name"]] = Row(*counts, median, p99, most)
+    with contextlib.suppress(FileNotFoundError), (folder / "run_failures.csv").open() as file:
+        for line in csv.DictReader(file):
+            if line["Method"] == "event":
+                broken[line["Error"]] = broken.get(line["Error"], 0) + int(line["Occurrences"])
+    return Report(status, rows, broken)
+
+
+def _ms(text: str) -> float:
+    return float(text) if text not in {"", "N/A"} else 0.0
+
+
+class Server:
+    """``presence serve`` with a Redis of its own.
+
+    Attributes:
+        process: the process.
+        host: where it listens.
+        redis_url: where it writes.
+    """
+
+    def __init__(self, *flags: str) -> None:
+        command = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json", *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.host = self.redis_url = ""
+        self._ready = threading.Event()
+        self._log = threading.Thread(target=self._read_log, daemon=True)
+        self._log.start()
+        if not self._ready.wait(START_TIMEOUT_S) or not self.redis_url:
+            self.process.kill()
+            raise SystemExit("the server did not start")
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                if line.startswith("ready "):
+                    self.host = line.split()[1]
+                    self._ready.set()
+                elif '"embedded Redis runs"' in line:
+                    self.redis_url = json.loads(line)["url"]
+                elif not line.startswith("{") or '"level": "error"' in line:
+                    sys.stderr.write(line)
+        self._ready.set()
+
+    def stop(self) -> None:
+        """End it, and its Redis with it."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        self.process.wait(30)
+        self._log.join()
+
+
+@contextlib.contextmanager
+def running_server(*flags: str) -> Iterator[Server]:
+    """Run a server for the length of a ``with`` block."""
+    server = Server(*flags)
+    try:
+        yield server
+    finally:
+        server.stop()
