@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from presence import __version__
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
-from presence.config import SPECS, ConfigError, Loaded, Settings, Spec, load, nearest
+from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, Spec, load, nearest
 
 # What a reader needs to find the data; a server takes every setting.
 READER_SETTINGS = ("redis", "prefix")
@@ -78,6 +78,12 @@ def _run(args: argparse.Namespace, loaded: Loaded) -> int:
         from presence.commands import demo  # noqa: PLC0415
 
         return demo.run(loaded.settings, args.seconds, args.clients)
+    if args.command == "client":
+        from presence.commands import client  # noqa: PLC0415
+
+        given = loaded.settings
+        wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
+        return client.run(client.Device(given.host, given.port, args.uid, args.device, args.token, wish))
     return _read(args, loaded.settings)
 
 
@@ -153,6 +159,14 @@ def _parser() -> _Parser:
     demo.add_argument("--clients", type=int, default=500, help="how many (default 500)")
     _add_settings(demo, READER_SETTINGS)
 
+    client = commands.add_parser(
+        "client", help="be one device: log in, beat, send and see", description=_CLIENT
+    )
+    client.add_argument("uid", metavar="UID")
+    client.add_argument("--device", help="which of the user's devices")
+    client.add_argument("--token", help="proof of who it is; @FILE reads it from a file")
+    _add_settings(client, ("host", "port", "idle_timeout", *READER_SETTINGS))
+
     config = commands.add_parser("config", help="show or check the settings")
     actions = config.add_subparsers(dest="action", required=True, metavar="show|check")
     show = actions.add_parser("show", help="print each setting in effect and where it comes from")
@@ -167,6 +181,12 @@ def _parser() -> _Parser:
 _SERVE = (
     "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
     "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
+)
+
+
+_CLIENT = (
+    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /away, /back and /quit do what "
+    "they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device stays online."
 )
 
 
