@@ -22,6 +22,7 @@ __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "neares
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 DEFAULT_SOURCE = "default"
 WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
+TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
 _SHOWN_CHARS = 60  # of a bad value; enough to recognise it
 # What Kubernetes puts into every container of a namespace that has a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
@@ -159,6 +160,12 @@ def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             ("tick", "idle_timeout"),
             f"{s.tick:g} s is more than half of idle_timeout, {s.idle_timeout:g} s",
+        )
+    longest = max(s.idle_timeout, s.max_idle_timeout)
+    if longest / s.tick > TICKS_MAX:
+        yield (
+            ("tick", "max_idle_timeout"),
+            f"{s.tick:g} s is too small for time-outs of {longest:g} s: the wheel holds {TICKS_MAX:,} ticks",
         )
     if s.min_idle_timeout > s.max_idle_timeout:
         yield (

@@ -14,7 +14,7 @@ from presence.changes import Change
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.session import Outcome, SessionProtocol
-from presence.ticker import StallGuard, Ticks
+from presence.ticks import StallGuard, Ticks
 from presence.wheel import TimingWheel
 from protocol import Code
 

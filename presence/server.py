@@ -36,7 +36,8 @@ from presence.store.client import redacted
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticker, Ticks
+from presence.ticker import Ticker
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S, Limits
@@ -197,7 +198,7 @@ class Server:
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.core, self._limits, self._clock)
+            streams = StreamTransport(self.core, self._limits)
             self._transport = streams
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
             nursery.start_soon(streams.run, sockets)

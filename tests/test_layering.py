@@ -35,7 +35,7 @@ ROOMS = [
         {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
-        {"presence.ticker", "presence.clock"},
+        {"presence.ticker", "presence.ticks", "presence.clock"},
         {"presence.core", "presence.session", *SOCKETS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
@@ -50,7 +50,7 @@ ROOMS = [
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [
-    Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS}),
+    Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS, *LOOPS}),
     Room({"presence.transports"}, {"redis"}),
 ]
 ONLY_REDIS_ROOM = "presence.store"

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from presence.clock import Clock
-from presence.ticker import StallGuard, Ticker, Ticks
+from presence.ticker import Ticker
+from presence.ticks import StallGuard, Ticks
 
 
 @given(

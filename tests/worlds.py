@@ -9,7 +9,7 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import SessionProtocol
-from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Decoder, Packet
 
 T = 30.0

@@ -12,7 +12,7 @@ import time
 import trio
 
 import protocol
-from presence.ticker import Ticks
+from presence.ticks import Ticks
 from presence.transports.tcp import open_listeners
 from presence.wheel import TimingWheel
 from protocol import KEEPALIVE, keepalive_answer

@@ -18,7 +18,7 @@ from presence.demo.view import Picture, View, show_summary
 from presence.reader import EventReader
 from presence.server import Server
 from presence.store.client import forget_prefix, open_client
-from presence.ticker import SLOTS_PER_TICK
+from presence.ticks import SLOTS_PER_TICK
 
 IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0

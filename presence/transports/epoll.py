@@ -30,6 +30,7 @@ import trio
 
 from presence.clock import Clock
 from presence.core import Core
+from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
 from presence.transports.limits import (
@@ -44,8 +45,6 @@ from presence.transports.limits import (
 )
 from presence.wheel import TimingWheel
 from protocol import KEEPALIVE, Code, keepalive_answer
-
-log = structlog.get_logger("presence.transport")
 
 QUICK_READ_BYTES = 448  # a keepalive and more; such a small object costs no system allocation
 ACCEPTS_A_TURN = 256  # a burst is taken in bites, so that reads come in between
@@ -100,6 +99,7 @@ class EpollTransport:
         self, core: Core, listeners: Sequence[socket.socket], limits: Limits, window_s: float, clock: Clock
     ) -> None:
         self._core = core
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._window_s = window_s
         self._clock = clock
@@ -112,7 +112,6 @@ class EpollTransport:
         self._connections = 0
         self._accepted = self._closed = self._slow = self._late = self._failures = self._accept_errors = 0
         self._batches = 0
-        self._complained_at = -math.inf
         self._accept_again_at = math.inf
         for fd, listener in self._listeners.items():
             listener.setblocking(False)
@@ -282,7 +281,7 @@ class EpollTransport:
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        log.error("connection_failed", failures=self._failures, exc_info=error)
+        self._log.error("connection_failed", failures=self._failures, exc_info=error)
 
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""
@@ -445,12 +444,9 @@ class EpollTransport:
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         self._accept_errors += 1
-        now = self._clock.now()
-        if now - self._complained_at >= 1.0:
-            self._complained_at = now
-            log.error("accept_failed", error=error.strerror, connections=self._connections)
+        self._log.error("accept_failed", error=error.strerror, connections=self._connections)
         self._attentive.modify(listener.fileno(), 0)
-        self._accept_again_at = now + ACCEPT_PAUSE_S
+        self._accept_again_at = self._clock.now() + ACCEPT_PAUSE_S
 
     def _close(self, fd: int) -> None:
         self._peers[fd] = None

@@ -13,8 +13,8 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
-from presence.clock import Clock
 from presence.core import Core
+from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
 from presence.transports.limits import (
@@ -27,8 +27,6 @@ from presence.transports.limits import (
     busy,
 )
 from protocol import Code
-
-log = structlog.get_logger("presence.transport")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,12 @@ class StreamTransport:
     Args:
         core: what the bytes mean.
         limits: see `Limits`.
-        clock: monotonic time.
     """
 
-    def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
+    def __init__(self, core: Core, limits: Limits) -> None:
         self._core = core
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
-        self._clock = clock
         self._connections = self._accepted = self._slow = self._late = self._failures = 0
         self._accepting = trio.CancelScope()
 
@@ -192,7 +189,7 @@ class StreamTransport:
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        log.error("connection_failed", failures=self._failures, exc_info=error)
+        self._log.error("connection_failed", failures=self._failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
         """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""

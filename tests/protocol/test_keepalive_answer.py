@@ -38,7 +38,7 @@ def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
         assert asked.kind != Kind.KEEPALIVE or asked.id is None or body != minimal
 
 
-@pytest.mark.parametrize("frame", [vector.frame for vector in (*GOOD, *BAD)])
+@pytest.mark.parametrize("frame", [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)])
 def test_no_other_vector_is_answered(frame: bytes) -> None:
     if answer := keepalive_answer(frame):
         asked = decode(frame[4:])

@@ -15,7 +15,8 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Registry, Session, SessionKey
 from presence.session import SessionProtocol
-from presence.ticker import SLOTS_PER_TICK, StallGuard, Ticker, Ticks
+from presence.ticker import Ticker
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
@@ -199,7 +200,7 @@ async def serving(
             harness.transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(harness.core, harness.limits, harness.clock)
+            streams = StreamTransport(harness.core, harness.limits)
             harness.transport = streams
             if listeners:
                 sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
