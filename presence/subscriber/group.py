@@ -107,8 +107,8 @@ class GroupConsumer:
             self._prepare(client)
             self._pending.flush(client)
             self._renew(client)
-            if self._again and not self._again[0].min_idle_ms:
-                self._redeliver(client)
+            if self._again and not self._again[0].min_idle_ms and not self._has_redelivery():
+                self._redeliver(client)  # its own older ones go before what it has read ahead
             if not self._buffer and self._clock() >= self._next_claims:
                 self._look_for_the_dead(client)
             if not self._buffer and self._again:
@@ -155,6 +155,9 @@ class GroupConsumer:
         stale, is_all = self._pending.stale(client)
         self._again.extend(waiting for waiting in stale if (waiting.shard, waiting.id) not in known)
         self._next_claims = self._clock() + (self._member.claim_idle_s / 4 if is_all else 0.0)
+
+    def _has_redelivery(self) -> bool:
+        return any(isinstance(item, Entry) and item.deliveries > 1 for item in self._buffer)
 
     def _redeliver(self, client: Redis) -> None:
         """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""

@@ -29,6 +29,7 @@ class GroupPlace:
         self._group = group
         self._start = start
         self._seen: dict[int, str] = {}  # highest entry that this consumer was given
+        self._emptied: dict[int, tuple[str, int]] = {}  # place at the end of an empty stream, entries so far
         self._told: dict[int, str] = {}  # place of the group up to which no gap is to be told
 
     def join(self, client: Redis, shard: int, *, is_late: bool) -> None:
@@ -82,22 +83,37 @@ class GroupPlace:
             went_back = id_order(place) < id_order(seen)
             if went_back or (oldest and not seen_is_there and id_order(oldest) <= id_order(seen)):
                 return self._lost(shard, seen)
-        if not oldest or id_order(oldest) <= id_order(_next_id(place)) or self._told.get(shard) == place:
+        if not oldest:
+            self._note_empty(client, shard, place)
             return None
-        if place == ZERO_ID and not self._was_trimmed(client, shard):
+        if id_order(oldest) <= id_order(_next_id(place)) or self._told.get(shard) == place:
+            return None
+        emptied_at, entries_then = self._emptied.get(shard, (ZERO_ID, 0))
+        if place == emptied_at and not self._was_trimmed(client, shard, entries_then):
             return None
         self._told[shard] = place
         return Gap(shard, place, "trimmed")
+
+    def _note_empty(self, client: Redis, shard: int, place: str) -> None:
+        """Remember of a stream that is empty whether the group has come to its end."""
+        if self._emptied.get(shard, ("", 0))[0] != place:
+            info: Any = client.xinfo_stream(self._shards.keys.events(shard))
+            if info["last-generated-id"] == place.encode():
+                self._emptied[shard] = (place, info.get("entries-added", 0))
 
     def _lost(self, shard: int, after: str) -> Gap:
         self._seen.pop(shard, None)
         return Gap(shard, after, "lost_writes")
 
-    def _was_trimmed(self, client: Redis, shard: int) -> bool:
-        """Whether a stream that the group has read nothing of lost its head; servers before 7 cannot tell."""
+    def _was_trimmed(self, client: Redis, shard: int, entries_then: int) -> bool:
+        """Whether a stream that once had seen so many entries, and kept none, has lost any since.
+
+        Servers before 7 do not count them.
+        """
         info: Any = client.xinfo_stream(self._shards.keys.events(shard))
         was_deleted = info.get("max-deleted-entry-id", b"") != ZERO_ID.encode()
-        return not was_deleted and info.get("entries-added", 0) > info["length"]
+        removed: int = info.get("entries-added", 0) - info["length"]
+        return not was_deleted and removed > entries_then
 
     def _create(self, client: Redis, shard: int, start: str | None) -> None:
         key = self._shards.keys.events(shard)

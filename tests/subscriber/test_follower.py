@@ -1,0 +1,87 @@
+"""Reading without a group: from where one likes, each event once, in order."""
+
+import pytest
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber import entries_sync, subscribe_sync
+from tests.subscriber.streams import Streams, take, uids
+
+
+def test_new_events_are_those_after_the_loop_began(url: str, streams: Streams) -> None:
+    streams.write("old")
+    with subscribe_sync(url) as events:
+        assert events.poll() is None
+        # No read was waiting when these came.
+        streams.write("a", "b")
+        assert uids(take(events, 2)) == ["a", "b"]
+
+
+def test_long_history_comes_whole_once_and_merged_by_id(url: str, streams: Streams) -> None:
+    names = [f"u{n}" for n in range(3000)]
+    streams.write(*names)
+    with subscribe_sync(url, after="0") as events:
+        assert sorted(uids(take(events, 3000))) == sorted(names)
+        assert events.poll() is None
+
+
+def test_a_short_history_is_merged_by_id(url: str, streams: Streams) -> None:
+    names = [f"u{n}" for n in range(100)]
+    streams.write(*names)
+    with subscribe_sync(url, after="0") as events:
+        assert uids(take(events, 100)) == names
+
+
+def test_reading_begins_after_the_id_given(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.write("a", "b", "c")
+    assert uids(take(subscribe_sync(url, after="2-0"), 1)) == ["c"]
+
+
+def test_reading_resumes_after_the_last_event_of_each_shard(url: str, streams: Streams) -> None:
+    names = [f"u{n}" for n in range(100)]
+    streams.write(*names)
+    with subscribe_sync(url, after="0") as events:
+        first = take(events, 40)
+    places = {event.shard: event.id for event in first}
+    with subscribe_sync(url, after=places) as events:
+        assert uids(first) + uids(take(events, 60)) == names
+
+
+def test_shards_of_a_server_that_starts_later_are_read_from_their_first_entry(
+    url: str, client: Redis
+) -> None:
+    with subscribe_sync(url) as events:
+        assert events.poll() is None
+        streams = Streams(client, 3)
+        names = [f"u{n}" for n in range(9)]
+        streams.write(*names)
+        assert uids(take(events, 9)) == names
+
+
+def test_reading_goes_on_after_a_failed_call(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.write("a")
+    with subscribe_sync(url, after="0") as events:
+        assert uids(take(events, 1)) == ["a"]
+        client.rename(streams.keys.events(0), "aside")
+        client.set(streams.keys.events(0), "no stream")
+        with pytest.raises(RedisError):
+            next(events)
+        client.rename("aside", streams.keys.events(0))
+        streams.write("b")
+        assert uids(take(events, 1)) == ["b"]
+
+
+def test_entries_come_as_they_are_of_unknown_types_too(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    client.xadd(streams.keys.events(0), {"type": "away", "uid": b"\xff"}, id="1-0")
+    with entries_sync(url, after="0") as entries:
+        entry = next(entries)
+    assert (entry.shard, entry.id) == (0, "1-0")
+    assert getattr(entry, "fields") == {"type": "away", "uid": r"\xff"}  # noqa: B009 - no gap
+
+
+def test_what_is_no_number_of_shards_is_an_error(url: str, client: Redis) -> None:
+    client.hset("presence:meta", "shards", "many")
+    with pytest.raises(ValueError, match="presence:meta"):
+        next(subscribe_sync(url))

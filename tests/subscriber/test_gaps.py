@@ -1,0 +1,166 @@
+"""Events that are missing are told: trimmed before they were read, or lost by Redis."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from presence.store.client import Redis
+from presence.subscriber import BlockingSubscription, Event, Gap, subscribe_sync
+from tests.subscriber.streams import Streams, take, uids
+
+NAMES = [f"u{n}" for n in range(100)]
+ALONE_OR_IN_A_GROUP = pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
+
+
+@pytest.fixture
+def one_shard(client: Redis) -> Streams:
+    return Streams(client)
+
+
+def open_subscription(url: str, group: str | None) -> BlockingSubscription[Event]:
+    return subscribe_sync(url, group=group, consumer=group and "c1", after="0", prefetch=10)
+
+
+@pytest.fixture
+def reading(url: str, one_shard: Streams, group: str | None) -> Iterator[BlockingSubscription[Event]]:
+    """A subscription that has read and acknowledged a, b and c, and nothing else."""
+    one_shard.write("a", "b", "c")
+    with open_subscription(url, group) as events:
+        assert uids(take(events, 3)) == ["a", "b", "c"]
+        events.acknowledge()
+        yield events
+
+
+def trim(streams: Streams, keep: int) -> None:
+    streams.client.xtrim(streams.keys.events(0), maxlen=keep, approximate=False)
+
+
+@ALONE_OR_IN_A_GROUP
+def test_lagging_past_the_trim_is_told_before_what_follows(
+    one_shard: Streams, reading: BlockingSubscription[Event]
+) -> None:
+    one_shard.write(*NAMES)
+    trim(one_shard, keep=10)
+    gap, *rest = take(reading, 11)
+    assert gap == Gap(0, "3-0", "trimmed")
+    assert uids(rest) == NAMES[-10:]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_trimming_what_was_read_is_no_gap(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
+    one_shard.write("d", "e")
+    trim(one_shard, keep=3)
+    assert uids(take(reading, 2)) == ["d", "e"]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_trimming_everything_while_nothing_is_unread_is_no_gap(
+    one_shard: Streams, reading: BlockingSubscription[Event], group: str | None
+) -> None:
+    trim(one_shard, keep=0)
+    assert reading.poll() is None
+    one_shard.write("d")
+    assert uids(take(reading, 1)) == ["d"]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_an_emptied_redis_is_told_and_then_read_from_its_beginning(
+    one_shard: Streams, reading: BlockingSubscription[Event]
+) -> None:
+    one_shard.client.flushall()
+    one_shard.write("d")
+    gap, event = take(reading, 2)
+    assert isinstance(gap, Gap)
+    assert gap.id == "3-0"
+    assert uids([event]) == ["d"]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_an_emptied_redis_whose_ids_begin_anew_is_told(
+    one_shard: Streams, reading: BlockingSubscription[Event]
+) -> None:
+    one_shard.client.flushall()
+    Streams(one_shard.client).write("x")
+    assert take(reading, 1) == [Gap(0, "3-0", "lost_writes")]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_lost_last_writes_are_told_once(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
+    key = one_shard.keys.events(0)
+    saved = one_shard.client.dump(key)
+    one_shard.write("lost")
+    assert uids(take(reading, 1)) == ["lost"]
+    reading.acknowledge()
+    one_shard.client.restore(key, 0, saved, replace=True)  # type: ignore[arg-type] # it exists
+    assert take(reading, 1) == [Gap(0, "4-0", "lost_writes")]
+    one_shard.write("d")
+    assert uids(take(reading, 1)) == ["d"]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_a_gap_that_the_server_wrote_is_an_event_in_its_place(
+    one_shard: Streams, reading: BlockingSubscription[Event]
+) -> None:
+    fields = {"v": 1, "type": "gap", "node": "n1", "dropped": 7, "from_ms": 5, "to_ms": 9}
+    one_shard.client.xadd(one_shard.keys.events(0), fields, id="3-1")  # type: ignore[arg-type] # invariant
+    one_shard.write("d")
+    assert take(reading, 1) == [Gap(0, "3-1", "dropped", 7, 5, 9)]
+    reading.acknowledge()
+    assert uids(take(reading, 1)) == ["d"]
+
+
+def test_resuming_behind_the_trim_is_told(url: str, one_shard: Streams) -> None:
+    one_shard.write(*NAMES)
+    trim(one_shard, keep=10)
+    gap, *rest = take(subscribe_sync(url, after={0: "3-0"}), 11)
+    assert gap == Gap(0, "3-0", "trimmed")
+    assert uids(rest) == NAMES[-10:]
+
+
+@ALONE_OR_IN_A_GROUP
+def test_beginning_with_all_that_is_kept_is_no_gap(url: str, one_shard: Streams, group: str | None) -> None:
+    one_shard.write(*NAMES)
+    trim(one_shard, keep=10)
+    with open_subscription(url, group) as events:
+        assert uids(take(events, 10)) == NAMES[-10:]
+
+
+def test_a_group_that_never_read_learns_what_was_trimmed(url: str, one_shard: Streams) -> None:
+    one_shard.create_group()
+    one_shard.write(*NAMES)
+    trim(one_shard, keep=10)
+    with open_subscription(url, "g") as events:
+        assert uids(take(events, 3)) == ["trimmed", *NAMES[90:92]]
+
+
+def test_a_gap_that_nobody_lived_to_handle_is_told_again(url: str, one_shard: Streams) -> None:
+    one_shard.write("a", "b")
+    with open_subscription(url, "g") as events:
+        take(events, 2)
+        events.acknowledge()
+    one_shard.write(*NAMES)
+    trim(one_shard, keep=10)
+    for _ in range(2):
+        with open_subscription(url, "g") as events:
+            assert take(events, 1) == [Gap(0, "2-0", "trimmed")]
+
+
+def test_pending_events_that_were_trimmed_are_told_as_one_gap(url: str, one_shard: Streams) -> None:
+    one_shard.write(*NAMES)
+    with open_subscription(url, "g") as events:
+        take(events, 1)
+    trim(one_shard, keep=95)
+    with open_subscription(url, "g") as events:
+        gap, *rest = take(events, 96)
+    assert gap == Gap(0, "1-0", "trimmed", dropped=5)
+    assert uids(rest) == NAMES[5:]
+
+
+def test_pending_events_that_were_trimmed_leave_nothing_pending(url: str, one_shard: Streams) -> None:
+    one_shard.write("a", "b")
+    with open_subscription(url, "g") as events:
+        take(events, 1)
+    trim(one_shard, keep=0)
+    with open_subscription(url, "g") as events:
+        assert uids(take(events, 1)) == ["trimmed"]
+    assert one_shard.pending() == 0
