@@ -123,7 +123,7 @@ class Judge:
 
     def close(self) -> int:
         """The devices are being stopped: nothing more is due; return how many offline events still were."""
-        still_due = sum(session.end_by is not None for _, _, session in self._due)
+        still_due = len({session for _, _, session in self._due if session.end_by is not None})
         self._closed = True
         self._due = []
         return still_due

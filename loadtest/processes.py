@@ -61,7 +61,7 @@ def run_locust(host: str, redis_url: str, *flags: str, users: int, seconds: floa
                 "--users",
                 str(users),
                 "--spawn-rate",
-                str(max(1, users // 5)),
+                str(min(users, max(100, users // 5))),
                 "--run-time",
                 f"{seconds:.0f}s",
             ),

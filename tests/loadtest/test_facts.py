@@ -1,0 +1,48 @@
+"""The load generator's idea of the server's clock, and its memory of what it sent."""
+
+import math
+
+import pytest
+
+from loadtest.facts import Device, Sent, ServerClock, Session
+
+
+def test_without_an_answer_any_moment_is_possible() -> None:
+    assert ServerClock().bounds(1000) == (-math.inf, math.inf)
+
+
+def test_one_answer_bounds_the_clock_by_its_round_trip() -> None:
+    clock = ServerClock()
+    clock.sample(asked=2.0, answered=2.1, server_ms=52_000)
+    assert clock.bounds(53_000) == pytest.approx((3.0 - 0.002, 3.1 + 0.002))
+
+
+def test_answers_narrow_the_bounds_together() -> None:
+    clock = ServerClock()
+    clock.sample(asked=2.0, answered=2.1, server_ms=52_000)  # the answer was slow
+    clock.sample(asked=2.0, answered=2.1, server_ms=52_090)  # the request was slow
+    low, high = clock.bounds(53_000)
+    assert high - low == pytest.approx(0.014, abs=1e-3)
+
+
+def test_bounds_widen_with_the_drift_of_clocks() -> None:
+    clock = ServerClock()
+    clock.sample(asked=2.0, answered=2.001, server_ms=52_000)
+    clock.sample(asked=1002.0, answered=1012.0, server_ms=1_057_000)
+    low, high = clock.bounds(53_000)
+    assert low < 2.9
+    assert high > 3.1
+
+
+def test_another_servers_clock_takes_the_place_of_the_first() -> None:
+    clock = ServerClock()
+    clock.sample(asked=2.0, answered=2.1, server_ms=52_000)
+    clock.sample(asked=3.0, answered=3.1, server_ms=7_000)
+    assert clock.bounds(7_000) == pytest.approx((3.0 - 0.002, 3.1 + 0.002))
+
+
+def test_only_packets_that_were_sent_by_then_count() -> None:
+    session = Session(Device("ann"), Sent(1.0, 1.1))
+    session.sent += [Sent(2.0, 2.1), Sent(3.0, 3.5)]
+    assert session.last_sent(3.4) == Sent(2.0, 2.1)
+    assert session.last_sent() == Sent(3.0, 3.5)
