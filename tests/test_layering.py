@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+import loadtest
 import presence
 import protocol
 
@@ -47,11 +48,15 @@ ROOMS = [
         {"presence.store"},
         {"presence.core", "presence.session", "presence.registry", "presence.relay", *TRANSPORTS, *EDGES},
     ),
+    Room({"loadtest.facts", "loadtest.judge"}, {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS}),
+    Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [
     Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS, *LOOPS}),
     Room({"presence.transports"}, {"redis"}),
+    Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on
+    Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),
 ]
 ONLY_REDIS_ROOM = "presence.store"
 KNOWS_EVERYBODY = "presence.server"
@@ -80,7 +85,7 @@ def _imports(module: str, source: str, package: bool, modules: set[str]) -> set[
 
 def _sources() -> dict[str, tuple[str, bool]]:
     sources = {}
-    for package in (presence, protocol):
+    for package in (presence, protocol, loadtest):
         assert package.__file__ is not None
         top = Path(package.__file__).parent
         for path in top.rglob("*.py"):
@@ -164,6 +169,8 @@ def test_every_room_is_inhabited() -> None:
         ("presence.transports.tcp", "def later() -> None:\n    import presence.relay"),
         ("presence.clock", "import redis"),
         ("presence.store.keys", "from presence.core import Core"),
+        ("loadtest.locustfile", "import trio"),
+        ("loadtest.judge", "import time"),
     ],
 )
 def test_a_planted_import_is_caught(module: str, line: str) -> None:
