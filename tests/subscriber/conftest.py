@@ -6,7 +6,15 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.subscriber import follower, group
 from tests.subscriber.streams import Streams
+
+
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a read that finds nothing end soon."""
+    monkeypatch.setattr(follower, "BLOCK_MS", 50)
+    monkeypatch.setattr(group, "BLOCK_MS", 50)
 
 
 @pytest.fixture

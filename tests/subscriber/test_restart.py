@@ -1,0 +1,82 @@
+"""Redis goes away and comes back, with and without its data."""
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from presence.embedded import find_binary
+from presence.subscriber import BlockingSubscription, Event, Gap, subscribe_sync
+from tests.store.servers import Server
+from tests.subscriber.streams import Streams, take, uids
+
+KEEPS = pytest.mark.parametrize("keep", [True, False], ids=["with its data", "without its data"])
+ALONE_OR_IN_A_GROUP = pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
+SHARDS = pytest.mark.parametrize("shards", [1, 16])
+
+
+@pytest.fixture
+def redis(keep: bool) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        server = Server(find_binary(), Path(folder), keep=keep)
+        yield server
+        server.close()
+
+
+def restart(redis: Server, events: BlockingSubscription[Event]) -> None:
+    redis.kill()
+    for _ in range(3):
+        assert events.poll() is None
+    redis.start()
+
+
+@SHARDS
+@KEEPS
+@ALONE_OR_IN_A_GROUP
+def test_events_go_on_and_what_was_lost_is_told(
+    redis: Server, keep: bool, group: str | None, shards: int
+) -> None:
+    streams = Streams(redis.client, shards)
+    names = [f"u{n}" for n in range(40)]
+    streams.write(*names)
+    told: list[Event] = []
+    with subscribe_sync(redis.url, group=group, consumer=group, after="0") as events:
+        seen = take(events, 40)
+        assert sorted(uids(seen)) == sorted(names)
+        restart(redis, events)  # the last of them is acknowledged when Redis is back
+        if not keep:
+            streams.client.hset(streams.keys.meta, mapping={"version": 1, "shards": shards})
+        names = [f"v{n}" for n in range(40)]
+        streams.write(*names)
+        while (event := events.poll()) is not None or len(told) < 40:
+            told += [event] if event else []
+    gaps = [event for event in told if isinstance(event, Gap)]
+    came = sorted(uids([event for event in told if not isinstance(event, Gap)]))
+    kept = "kept" if keep else "lost"
+    print(f"restart, S = {shards}, data {kept}, {group or 'alone'}: {len(came)} of 40 came, {len(gaps)} gaps")
+    assert came == sorted(names)
+    assert {gap.shard for gap in gaps} == (
+        set() if keep else {event.shard for event in seen} | also(group, shards)
+    )
+
+
+def also(group: str | None, shards: int) -> set[int]:
+    """A group is lost in all shards, those without events too."""
+    return set(range(shards)) if group else set()
+
+
+@pytest.mark.parametrize("keep", [True])
+def test_the_log_tells_once_of_each_outage(
+    redis: Server, caplog: pytest.LogCaptureFixture, keep: bool
+) -> None:
+    Streams(redis.client).write("a")
+    with caplog.at_level(logging.INFO, "presence.subscriber"):
+        with subscribe_sync(redis.url, after="0") as events:
+            take(events, 1)
+            restart(redis, events)
+            events.poll()
+    lost, back = [record.getMessage() for record in caplog.records]
+    assert lost.startswith(f"lost Redis at {redis.url}, trying again: ")
+    assert back == f"Redis at {redis.url} is back"

@@ -1,0 +1,168 @@
+"""The asynchronous face: a thread of its own, which no cancellation waits for and no answer gets lost in."""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from presence.store.client import Redis, RedisError
+from presence.subscriber import Event, follow, group, subscribe
+from presence.subscriber.snapshot import Snapshot
+from presence.subscriber.tasks import Subscription
+from tests.subscriber.streams import Streams, uids
+
+DEADLINE_S = 10.0
+
+
+async def take(subscription: Subscription[Event], count: int) -> list[Event]:
+    """Enter the loop, take so many events and leave it with the last one not acknowledged."""
+    taken: list[Event] = []
+    async for event in subscription:
+        taken.append(event)
+        if len(taken) == count:
+            break
+    return taken
+
+
+def connections(client: Redis) -> int:
+    peers: Any = client.client_list()
+    return len(peers) - 1
+
+
+def is_blocked(client: Redis) -> bool:
+    return any(peer["cmd"] == "xreadgroup" and "b" in peer["flags"] for peer in client.client_list())
+
+
+async def wait_until_blocked(client: Redis) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not is_blocked(client):  # noqa: ASYNC110 - Redis tells nobody
+            await trio.sleep(0.005)
+
+
+async def test_events_of_all_shards_come_once(url: str, streams: Streams) -> None:
+    streams.create_group()
+    names = [f"u{n}" for n in range(300)]
+    streams.write(*names)
+    async with subscribe(url, group="g", consumer="c") as events:
+        assert sorted(uids(await take(events, 300))) == sorted(names)
+        await events.acknowledge()
+    assert streams.pending() == 0
+
+
+async def test_a_blocking_read_does_not_delay_cancellation(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "BLOCK_MS", 4000)
+    took = []
+    async with subscribe(url, group="g", consumer="c") as events:
+        for _ in range(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take, events, 1)
+                await wait_until_blocked(client)
+                begun = time.monotonic()
+                nursery.cancel_scope.cancel()
+            took.append(time.monotonic() - begun)
+    print(f"cancelled in a blocking read: {max(took) * 1000:.1f} ms at most")
+    assert max(took) < 0.3
+
+
+async def test_an_interrupted_connection_is_closed(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "BLOCK_MS", 4000)
+    async with subscribe(url, group="g", consumer="c") as events:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, events, 1)
+            await wait_until_blocked(client)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(1.0):
+            while connections(client):  # noqa: ASYNC110 - Redis tells nobody
+                await trio.sleep(0.005)
+
+
+async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    names = [f"u{n}" for n in range(400)]
+    handled: list[str] = []
+    interrupted = 0
+    chance = random.Random(3)
+    async with subscribe(url, group="g", consumer="c", claim_idle_s=0.3) as events:
+        streams.write(*names)
+        with trio.fail_after(30):
+            while len(handled) < len(names):
+                with trio.move_on_after(chance.uniform(0, 0.002)) as scope:
+                    handled += uids([await anext(events)])  # goes on: the loop is not entered again
+                interrupted += scope.cancelled_caught
+    print(f"cancelled {interrupted} times in {len(handled)} events: lost {len(set(names) - set(handled))}")
+    assert interrupted > 5, "calls were interrupted"
+    assert sorted(handled) == sorted(names)
+
+
+async def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    async with subscribe(url, group="g", consumer="c") as events:
+        await take(events, 1)
+        again = await take(events, 2)
+    assert [(event.deliveries, *uids([event])) for event in again] == [(2, "a"), (1, "b")]
+
+
+async def test_an_error_that_leaves_the_loop_goes_into_the_dead_letter(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("poison", "b")
+
+    async def fail_once() -> None:
+        async with subscribe(url, group="g", consumer="c", max_deliveries=2) as events:
+            async for event in events:
+                raise LookupError(*uids([event]))
+
+    for _ in range(2):
+        with pytest.raises(LookupError, match="poison"):
+            await fail_once()
+    with pytest.raises(LookupError, match="b"):
+        await fail_once()
+    (letter,) = streams.dead()
+    assert letter["error"] == "LookupError: poison"
+
+
+async def test_a_failed_event_comes_again_later(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    taken = []
+    async with subscribe(url, group="g", consumer="c", claim_idle_s=0.1) as events:
+        async for event in events:
+            taken += uids([event])
+            if len(taken) == 1:
+                events.fail("not now")
+            elif len(taken) == 3:
+                break
+    assert taken == ["a", "b", "a"]
+
+
+async def test_other_tasks_go_on_while_it_waits(url: str) -> None:
+    turns = 0
+    async with subscribe(url) as events:
+        with trio.move_on_after(0.3):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take, events, 1)
+                while True:
+                    await trio.sleep(0.01)
+                    turns += 1
+    assert turns > 5
+
+
+async def test_following_begins_with_a_snapshot(url: str) -> None:
+    async with follow(url) as events:
+        assert isinstance(await anext(events), Snapshot)
+
+
+async def test_a_redis_that_never_answered_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RedisError):
+        await anext(subscribe(f"unix://{tmp_path}/none.sock"))
