@@ -14,7 +14,7 @@ import gevent
 from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
-from locust.runners import MasterRunner
+from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import ConnectionEnded, raise_file_limit
 from loadtest.device import Device, Refused
@@ -38,8 +38,16 @@ class DeviceUser(User):
     load: ClassVar[Run | None] = None
 
     def on_start(self) -> None:
-        """Take a name."""
+        """Take a name; without a run there is nothing to do."""
         if self.load is None:
+            self.environment.events.request.fire(
+                request_type="event",
+                name="events",
+                response_time=None,
+                response_length=0,
+                exception=RuntimeError("the run could not begin; the log says why"),
+                context={},
+            )
             raise StopUser
         self._run = self.load
         self._device = Device(self._run)
@@ -137,8 +145,11 @@ def _prepare(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     assert options is not None
     raise_file_limit()
-    if isinstance(environment.runner, MasterRunner):
-        return  # it has no devices, and may run where Redis cannot be reached
+    # A worker is told its options by the master, later. A master has no devices, and may run where Redis
+    # cannot be reached, unless it has forked its workers.
+    is_alone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
+    if not is_alone and not (options.master and options.processes):
+        return
     try:
         shares(options)
         check_redis(options.redis_url)
@@ -159,8 +170,7 @@ def _begin(environment: Environment, **_: Any) -> None:
         )
         load.observer.start()
     except (RedisError, ValueError) as error:
-        environment.process_exit_code = 1
-        logger.error("cannot start: %s", error)  # noqa: TRY400 - the message says it all
+        logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
     else:
         DeviceUser.load = load
 

@@ -10,11 +10,11 @@ from typing import Any
 import gevent
 
 from loadtest.judge import Finding, Judge
-from presence.reader import EVENTS_PER_READ, EventReader
 from presence.store.client import CONNECTION_LOST, RedisError, open_client, redacted
+from presence.subscriber.events import Gap, Item
+from presence.subscriber.follower import Follower
+from presence.subscriber.link import Link
 
-BLOCK_MS = 250  # one read; also how often it is looked at what has not come
-CALL_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
 RETRY_S = 0.5
 DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
 
@@ -38,9 +38,8 @@ class Observer:
         self._requests = requests
         self._judge = judge
         self._redis_url = redis_url
-        self._prefix = prefix
-        self._client = open_client(redis_url, call_timeout_s=CALL_TIMEOUT_S)
-        self._reader: EventReader | None = None
+        self._link = Link(redis_url)
+        self._follower = Follower(self._link, prefix)
         self._greenlet: gevent.Greenlet | None = None
         self._details = 0
 
@@ -50,7 +49,8 @@ class Observer:
         Raises:
             RedisError: Redis does not answer.
         """
-        self._reader = EventReader(self._client, self._prefix)
+        with self._link.calling() as client:
+            self._follower.add_shards(client)
         self._greenlet = gevent.spawn(self._follow)
 
     def stop(self) -> None:
@@ -60,16 +60,17 @@ class Observer:
         self._greenlet.kill()
         self._greenlet = None
         # The greenlet's connection may have an answer under way that nobody reads any more.
-        self._client.connection_pool.disconnect()
+        self._link.close()
         try:
-            self._read(block_ms=1)
+            with self._link.calling() as client:
+                self._judge_all(self._follower.read(client), time.monotonic())
         except RedisError as error:
             self._report_unreadable(error)
 
     def _follow(self) -> None:
         while True:
             try:
-                self._read(BLOCK_MS)
+                self._read()
             except CONNECTION_LOST as error:  # what comes too late by it is judged when it comes
                 logger.warning("lost Redis at %s, trying again: %s", redacted(self._redis_url), error)
                 gevent.sleep(RETRY_S)
@@ -77,16 +78,23 @@ class Observer:
                 self._report_unreadable(error)
                 gevent.sleep(RETRY_S)
 
-    def _read(self, block_ms: int) -> None:
-        assert self._reader is not None
+    def _read(self) -> None:
         asked = time.monotonic()
-        events = self._reader.read(block_ms)
-        arrived = time.monotonic()
-        for event in events:
-            for finding in self._judge.event(event.id, event.fields, arrived):
-                self._report(finding)
-        if len(events) < EVENTS_PER_READ:  # else more is waiting, and what seems overdue may be among it
+        self._follower.fetch()
+        items = []
+        while (item := self._follower.take()) is not None:
+            items.append(item)
+        self._judge_all(items, time.monotonic())
+        if not items:  # else more may be waiting, and what seems overdue may be among it
             for finding in self._judge.overdue(asked):
+                self._report(finding)
+
+    def _judge_all(self, items: list[Item], arrived: float) -> None:
+        for item in items:
+            if isinstance(item, Gap):
+                self._report(Finding("events", None, "events are missing", f"{item.reason} after {item.id}"))
+                continue
+            for finding in self._judge.event(item.id, item.fields, arrived):
                 self._report(finding)
 
     def _report_unreadable(self, error: RedisError) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 
 from loadtest.check import check_control
+from loadtest.options import add_options
 from loadtest.processes import LOCUSTFILE, run_locust
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, read_events
 from tests.live.server_process import running_server
 
+ROOT = LOCUSTFILE.parent.parent
+README = LOCUSTFILE.with_name("README.md").read_text("utf-8")
 SERVER = ("--idle-timeout", "3", "--tick", "0.5", "--disconnect-grace", "1.5")
 DEVICES = ("--tick", "0.5", "--disconnect-grace", "1.5", "--action-every", "2")
 
@@ -54,9 +59,10 @@ def test_a_server_without_its_guard_fails() -> None:
     assert check_control(users=200)
 
 
-def test_a_redis_that_is_not_there_refuses_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+def test_a_redis_that_is_not_there_refuses_to_start(tmp_path: Path, flags: tuple[str, ...]) -> None:
     url = f"unix://{tmp_path}/nobody.sock"
-    report = run_locust("127.0.0.1:1", url, users=1, seconds=1)
+    report = run_locust("127.0.0.1:1", url, *flags, users=1, seconds=1)
     assert report.status == 1
     assert not report.rows
 
@@ -69,7 +75,7 @@ class WebUi:
             port = free.getsockname()[1]
         self._url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--web-port", str(port), *flags]
-        self.process = subprocess.Popen([*command, "--web-host", "127.0.0.1"], cwd=LOCUSTFILE.parent.parent)
+        self.process = subprocess.Popen([*command, "--web-host", "127.0.0.1"], cwd=ROOT)
         give_up = time.monotonic() + 15
         while time.monotonic() < give_up:
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
@@ -116,3 +122,32 @@ def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis) ->
                 assert ui.run(user_count=20, spawn_rate=20, host=host, run_time="4s")["online"] >= 20
     assert ui.process.returncode == 0
     assert len({event["uid"] for event in read_events(redis_server.url)}) == 40
+
+
+def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis) -> None:
+    found = re.search(r"```sh\n(locust .+?)```", README, re.DOTALL)
+    assert found
+    with running_server("--redis", redis_server.url, *SERVER) as server:
+        command = (
+            found.group(1).replace("\\\n", " ").replace("127.0.0.1:7400", f"127.0.0.1:{server.address[1]}")
+        )
+        command = command.replace("redis://localhost:6379", redis_server.url).replace("500", "50")
+        words = shlex.split(command.replace("1m", "4s"))
+        run = subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
+    assert run.returncode == 0, run.stderr
+    assert len({event["uid"] for event in read_events(redis_server.url)}) == 50
+
+
+def test_the_readme_lists_every_option_with_its_default() -> None:
+    options: dict[str, object] = {}
+
+    class Parser:
+        def add_argument(self, flag: str, default: object = "", **_: object) -> None:
+            options[flag] = f"{default:g}" if isinstance(default, float) else str(default)
+
+    add_options(Parser())
+    rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.*?) ?\|", README, re.MULTILINE))
+    del rows["--host"]  # locust's own
+    assert rows == options
