@@ -82,6 +82,9 @@ def _run(args: argparse.Namespace, loaded: Loaded) -> int:
         from presence.commands import client  # noqa: PLC0415
 
         given = loaded.settings
+        if not given.port:
+            complain("client: --port must name the server's port")
+            return USAGE
         wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
         return client.run(client.Device(given.host, given.port, args.uid, args.device, args.token, wish))
     return _read(args, loaded.settings)

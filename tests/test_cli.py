@@ -133,7 +133,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["serve"], ["tail"], ["status"], ["config", "show"], ["config", "check"]]
+    "command", [["serve"], ["tail"], ["status"], ["client"], ["config", "show"], ["config", "check"]]
 )
 def test_every_command_has_help_and_takes_what_all_take(
     command: list[str], capsys: pytest.CaptureFixture[str]

@@ -50,10 +50,22 @@ ROOMS = [
     ),
     Room({"loadtest.facts", "loadtest.judge"}, {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS}),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
+    # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.
+    Room(
+        {"presence.client"},
+        {"redis", "structlog", "presence.core", "presence.session", *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {f"presence.client.{name}" for name in ("errors", "pushes", "pacing", "session", "machine")},
+        {"time", *SOCKETS, *LOOPS},
+    ),
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [
     Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS, *LOOPS}),
+    Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
+    Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
+    Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),
     Room({"presence.transports"}, {"redis"}),
     Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on
     Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),
@@ -167,6 +179,8 @@ def test_every_room_is_inhabited() -> None:
         ("presence.transports.epoll", "from presence.store import keys"),
         ("presence.transports.stream", "from ..outbox import Outbox"),
         ("presence.transports.tcp", "def later() -> None:\n    import presence.relay"),
+        ("presence.client.machine", "import time"),
+        ("presence.client.blocking", "import trio"),
         ("presence.clock", "import redis"),
         ("presence.store.keys", "from presence.core import Core"),
         ("loadtest.locustfile", "import trio"),

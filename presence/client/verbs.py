@@ -1,5 +1,6 @@
 """What both shells share: limits, what answers mean, what is counted."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -58,4 +59,6 @@ def why(error: BaseException) -> str:
         cause = cause.exceptions[0]
     if isinstance(cause, OSError):
         error = cause
+    if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
+        return os.strerror(error.errno)  # ssl and the resolver have numbers of their own
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

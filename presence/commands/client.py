@@ -20,6 +20,7 @@ from presence.client import (
     PresenceError,
     Push,
     RequestError,
+    Unreachable,
     UserState,
     connect,
 )
@@ -73,6 +74,9 @@ def run(device: Device) -> int:
     except (EncodeError, OSError, UnicodeError) as error:
         complain(error)
         return USAGE
+    except Unreachable as error:
+        complain(f"cannot reach {device.host}:{device.port}: {error}")
+        return FAILED
     except PresenceError as error:
         complain(error)
         return FAILED

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from presence.client import Client, Connected, Disconnected, connect
+from presence.client import Connected, Disconnected, connect
 
 
 @dataclass
@@ -19,7 +19,6 @@ class Member:
     """
 
     uid: str
-    client: Client | None = None
     online: list[float] = field(default_factory=list)
     lost: list[tuple[float, str]] = field(default_factory=list)
 
@@ -27,10 +26,9 @@ class Member:
 class Crowd:
     """Clients `user-0` … of one server."""
 
-    def __init__(self, address: tuple[str, int], count: int, ask_every: int = 3) -> None:
+    def __init__(self, address: tuple[str, int], count: int) -> None:
         self.members = [Member(f"user-{number}") for number in range(count)]
         self._address = address
-        self._ask_every = ask_every
 
     async def live(self) -> None:
         """Until cancelled."""
@@ -40,8 +38,7 @@ class Crowd:
 
     async def _live(self, member: Member) -> None:
         host, port = self._address
-        async with connect(host, port, uid=member.uid, wait=False, ask_every=self._ask_every) as client:
-            member.client = client
+        async with connect(host, port, uid=member.uid, wait=False) as client:
             async for push in client:
                 now = time.monotonic()
                 if isinstance(push, Connected):

@@ -5,10 +5,8 @@ import socket
 import time
 from collections import Counter
 
-import pytest
 import trio
 
-from presence.client.pacing import ASK_EVERY
 from presence.embedded import EmbeddedRedis
 from tests.client.crowd import Crowd, histogram
 from tests.live.events import assert_alternation, of_type, read_events
@@ -16,9 +14,9 @@ from tests.live.server_process import ServerProcess
 from tests.live.swarm import percentiles
 
 CLIENTS = 500
-T = 3.0
+T = 2.0
 BEAT_S = 0.4 * T
-SLACK = 0.25  # intervals, 0.3 s: 500 clients in one process on a busy machine
+SLACK = 0.35  # intervals, 0.28 s: 500 clients in one process on a busy machine
 FLAGS = ("--idle-timeout", str(T), "--tick", "0.5")
 
 
@@ -40,13 +38,10 @@ async def watched(crowd: Crowd, url: str, begun: float) -> tuple[list[float], li
     return back, list(of_type(events, "offline"))
 
 
-@pytest.mark.parametrize("ask_every", [ASK_EVERY, 3])
-async def test_a_stopped_server_is_noticed_and_its_clients_come_back(
-    redis_server: EmbeddedRedis, ask_every: int
-) -> None:
+async def test_a_stopped_server_is_noticed_and_its_clients_come_back(redis_server: EmbeddedRedis) -> None:
     server = await trio.to_thread.run_sync(ServerProcess, "--redis", redis_server.url, *FLAGS)
     try:
-        crowd = Crowd(server.address, CLIENTS, ask_every)
+        crowd = Crowd(server.address, CLIENTS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(crowd.live)
             await crowd.until_online(1)
@@ -61,13 +56,13 @@ async def test_a_stopped_server_is_noticed_and_its_clients_come_back(
         await trio.to_thread.run_sync(server.stop)
     noticed = [(member.lost[0][0] - stopped_at) / BEAT_S for member in crowd.members]
     print(
-        f"SIGSTOP, one beat of {ask_every} asks: noticed by {len(noticed)} of {CLIENTS} within "
+        f"SIGSTOP: noticed by {len(noticed)} of {CLIENTS} within "
         f"{max(noticed):.2f} beat intervals (median {sorted(noticed)[CLIENTS // 2]:.2f}); "
         f"after SIGCONT {len(back)} back, {percentiles(back)}; offline events {len(offline)}; "
         f"{histogram(back)}"
     )
     assert {member.lost[0][1] for member in crowd.members} == {"dead_server"}
-    assert max(noticed) <= ask_every + 1 + SLACK
+    assert max(noticed) <= 2 + SLACK
     assert offline == []
 
 

@@ -1,0 +1,40 @@
+"""One server for all tests of a module, who keep apart by their uids; T is a second."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from presence.embedded import embedded_redis
+from tests.live.events import read_events
+from tests.live.server_process import ServerProcess, running_server
+
+T = 1.0
+GRACE_S = 0.3
+
+
+class QuickServer(NamedTuple):
+    """A running server and its Redis."""
+
+    process: ServerProcess
+    redis_url: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.process.address
+
+    def told(self, uid: str, until: int = 2, seconds: float = 5.0) -> list[str]:
+        """Return a user's events, as ``offline logout``, once there are so many."""
+        give_up = time.monotonic() + seconds
+        while len(events := [e for e in read_events(self.redis_url) if e["uid"] == uid]) < until:
+            assert time.monotonic() < give_up, events
+            time.sleep(0.02)
+        return [" ".join(filter(None, (e["device"], e["type"], e["reason"]))) for e in events]
+
+
+@contextlib.contextmanager
+def quick_server() -> Iterator[QuickServer]:
+    """Run one for the length of a ``with`` block."""
+    flags = ("--idle-timeout", str(T), "--tick", "0.1", "--disconnect-grace", str(GRACE_S))
+    with embedded_redis() as redis, running_server("--redis", redis.url, *flags) as server:
+        yield QuickServer(server, redis.url)

@@ -1,0 +1,255 @@
+"""The blocking client against a real server: the same verbs, a thread that leaves nothing behind."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from presence.client import (
+    BlockingClient,
+    Connected,
+    Delivered,
+    Disconnected,
+    Ended,
+    LoginRefused,
+    Offline,
+    Replaced,
+    State,
+    Unreachable,
+    Unsupported,
+    connect_blocking,
+)
+from protocol import Code, Packet, deliver, encode, error, ok
+from tests.client.driving import login_ok
+from tests.client.quick_server import QuickServer, T, quick_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[QuickServer]:
+    with quick_server() as server:
+        yield server
+
+
+@pytest.fixture
+def uid(request: pytest.FixtureRequest) -> str:
+    """A user of this test's own."""
+    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
+    """Start a server that takes one connection, says what it is told, and answers nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def start(*packets: Packet) -> tuple[str, int]:
+        def serve() -> None:
+            sock, _ = listener.accept()
+            held.append(sock)
+            sock.recv(4096)
+            sock.sendall(b"".join(map(encode, packets)))
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        host, port = listener.getsockname()
+        return host, port
+
+    yield start
+    for thread in threads:
+        thread.join(5)
+    for sock in (*held, listener):
+        sock.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
+
+
+def test_inside_the_block_the_user_is_online_and_afterwards_not(server: QuickServer, uid: str) -> None:
+    with connect_blocking(*server.address, uid=uid) as client:
+        time.sleep(2 * T)
+        assert client.statistics().logins == 1
+        assert client.statistics().beats >= 4
+    assert server.told(uid) == ["online login", "offline logout"]
+
+
+def test_no_thread_and_no_socket_is_left_behind(server: QuickServer, uid: str) -> None:
+    with connect_blocking(*server.address, uid=uid):
+        pass
+    before = (threading.active_count(), open_files())
+    for number in range(20):
+        with connect_blocking(*server.address, uid=uid, wait=bool(number % 2)):
+            pass
+    assert (threading.active_count(), open_files()) == before
+
+
+def test_an_exception_leaves_without_a_logout(server: QuickServer, uid: str) -> None:
+    with pytest.raises(KeyError):
+        with connect_blocking(*server.address, uid=uid):
+            raise KeyError
+    assert server.told(uid) == ["online login", "offline closed"]
+
+
+@pytest.mark.parametrize("verb", ["message", "query", "watch", "unwatch", "update"])
+def test_what_this_server_does_not_serve_is_an_error_of_its_own(
+    server: QuickServer, uid: str, verb: str
+) -> None:
+    with connect_blocking(*server.address, uid=uid) as client:
+        verbs: dict[str, Callable[[], object]] = {
+            "message": lambda: client.send_message("bob", "hi"),
+            "query": lambda: client.query(["bob"]),
+            "watch": lambda: client.watch(["bob"]),
+            "unwatch": client.unwatch,
+            "update": lambda: client.update(status="away"),
+        }
+        with pytest.raises(Unsupported):
+            verbs[verb]()
+
+
+def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: str) -> None:
+    with connect_blocking(*server.address, uid=uid) as client:
+        assert isinstance(client.receive(5), Connected)
+        time.sleep(T)
+        server.process.process.send_signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        lost = client.receive(5)
+        noticed_s = time.monotonic() - stopped_at
+        with pytest.raises(Offline):
+            client.send_message("bob", "hi")
+        server.process.process.send_signal(signal.SIGCONT)
+        client.wait_online(10)
+    print(f"blocking client: SIGSTOP noticed after {noticed_s / (0.4 * T):.2f} beat intervals")
+    assert isinstance(lost, Disconnected)
+    assert noticed_s <= 2 * 0.4 * T + 0.2
+
+
+def test_a_take_over_ends_the_iteration_with_its_error(server: QuickServer, uid: str) -> None:
+    with connect_blocking(*server.address, uid=uid) as first:
+        with connect_blocking(*server.address, uid=uid):
+            with pytest.raises(Replaced):
+                for _ in first:
+                    pass
+            with pytest.raises(Replaced):
+                first.query(["bob"])
+    assert first.state is State.ENDED
+
+
+def test_a_logout_ends_the_iteration(server: QuickServer, uid: str) -> None:
+    with connect_blocking(*server.address, uid=uid) as client:
+        client.logout("background")
+        assert [type(push) for push in client] == [Connected]
+        with pytest.raises(Ended):
+            client.receive()
+    assert server.told(uid) == ["online login", "offline background"]
+
+
+def test_many_threads_may_ask_at_once(server: QuickServer, uid: str) -> None:
+    failures: list[BaseException] = []
+
+    def ask(client: BlockingClient) -> None:
+        for _ in range(50):
+            try:
+                client.query(["bob"])
+            except Unsupported as error:
+                failures.append(error)
+
+    with connect_blocking(*server.address, uid=uid) as client:
+        threads = [threading.Thread(target=ask, args=(client,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    assert len(failures) == 400
+
+
+def test_no_server_is_raised() -> None:
+    with pytest.raises(Unreachable, match="Connection refused"):
+        with connect_blocking("127.0.0.1", 1, uid="ann"):
+            pytest.fail("there is no server")
+
+
+def test_a_refusal_is_raised(scripted: Callable[..., tuple[str, int]]) -> None:
+    address = scripted(error(1, Code.BUSY, "full", 5.0))
+    with pytest.raises(LoginRefused) as refusal:
+        with connect_blocking(*address, uid="ann"):
+            pytest.fail("it was refused")
+    assert refusal.value.retry_after == 5.0
+
+
+def test_a_push_is_waited_for_as_long_as_the_caller_says(scripted: Callable[..., tuple[str, int]]) -> None:
+    address = scripted(login_ok(), deliver("bob", "hi", 7))
+    with connect_blocking(*address, uid="ann") as client:
+        assert isinstance(client.receive(5), Connected)
+        assert client.receive(5) == Delivered("bob", "hi", 7)
+        with pytest.raises(TimeoutError):
+            client.receive(0.05)
+        client.close()  # this server would not answer a logout
+
+
+def test_a_request_without_an_answer_times_out(scripted: Callable[..., tuple[str, int]]) -> None:
+    address = scripted(login_ok())
+    with connect_blocking(*address, uid="ann", request_timeout=0.1) as client:
+        with pytest.raises(TimeoutError):
+            client.query(["bob"])
+        client.close()
+
+
+def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted(
+    scripted: Callable[..., tuple[str, int]],
+) -> None:
+    address = scripted(login_ok(), *(deliver("bob", number, 7) for number in range(10)), ok(99))
+    with connect_blocking(*address, uid="ann", max_pushes=4) as client:
+        give_up = time.monotonic() + 5
+        while client.statistics().pushes_dropped < 7:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        pushes = [client.receive(1) for _ in range(4)]
+        client.close()
+    assert [push.body for push in pushes if isinstance(push, Delivered)] == [6, 7, 8, 9]
+
+
+CTRL_C = """
+import sys
+from presence.client import connect_blocking
+with connect_blocking(sys.argv[1], int(sys.argv[2]), uid=sys.argv[3]) as client:
+    for push in client:
+        print(type(push).__name__, flush=True)
+"""
+TRIO_CTRL_C = """
+import sys, trio
+from presence.client import connect
+async def main():
+    async with connect(sys.argv[1], int(sys.argv[2]), uid=sys.argv[3]) as client:
+        async for push in client:
+            print(type(push).__name__, flush=True)
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("script", [CTRL_C, TRIO_CTRL_C], ids=["blocking", "trio"])
+def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, uid: str, script: str) -> None:
+    host, port = server.address
+    command = [sys.executable, "-c", script, host, str(port), uid]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "Connected\n"
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=10)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert complaint.rstrip().endswith("KeyboardInterrupt")
+    assert "ExceptionGroup" not in complaint
+    assert server.told(uid) == ["online login", "offline closed"]
+
+
+def test_a_script_needs_no_trio() -> None:
+    program = "import sys, presence.client.blocking\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"trio", "redis", "structlog"}.isdisjoint(done.stdout.split())

@@ -1,0 +1,204 @@
+"""``presence client``, run as a process against a real server."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from presence.cli import main
+from tests.client.quick_server import QuickServer, quick_server
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+DEADLINE_S = 20.0
+StartClient = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[QuickServer]:
+    with quick_server() as server:
+        yield server
+
+
+@pytest.fixture
+def uid(request: pytest.FixtureRequest) -> str:
+    """A user of this test's own."""
+    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+def start(server: QuickServer) -> Iterator[StartClient]:
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*flags: str, stdin: int | None = subprocess.PIPE) -> subprocess.Popen[str]:
+        host, port = server.address
+        command = [sys.executable, "-m", "presence", "client", "--host", host, "--port", str(port), *flags]
+        running.append(
+            subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+            )
+        )
+        return running[-1]
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Return its next line of output without the time."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")[10:]
+
+
+def test_a_device_logs_in_beats_and_quits(server: QuickServer, uid: str, start: StartClient) -> None:
+    client = start(uid, "--device", "phone")
+    assert line(client).startswith("online: session ")
+    time.sleep(2.0)  # two idle time-outs
+    out, err = client.communicate("/quit\n", DEADLINE_S)
+    assert (client.returncode, out, err) == (0, "", "")
+    assert server.told(uid) == ["phone online login", "phone offline logout"]
+
+
+def test_lines_of_input_become_requests(uid: str, start: StartClient) -> None:
+    script = "bob hello there\n/query bob\n/away\n/dance\nbob\n\n/query a\tb{\n/quit"
+    out, err = start(uid).communicate(script, DEADLINE_S)
+    said = [each[10:] for each in out.splitlines()]
+    unsupported = "not done: unsupported (313): this server does not handle {} packets"
+    assert said[1:4] == [unsupported.format(each) for each in ("message", "query", "update")]
+    assert [each.startswith("TO text | /query") for each in said[4:6]] == [True, True]
+    assert said[6].startswith("not done: kind 5: query: uids has an element")
+    assert (len(said), err) == (7, "")
+
+
+@pytest.mark.parametrize("stdin", ["pipe", "null", "file", "closed"])
+def test_input_that_is_no_terminal_may_end(
+    server: QuickServer, uid: str, start: StartClient, tmp_path: Path, stdin: str
+) -> None:
+    if stdin == "pipe":
+        client = start(uid)
+        assert client.stdin is not None
+        client.stdin.close()
+        client.stdin = None
+    elif stdin == "closed":
+        host, port = server.address
+        client = subprocess.Popen(
+            [
+                *("/bin/sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "presence", "client", uid),
+                *("--host", host, "--port", str(port)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    else:
+        file = tmp_path / "input"
+        file.write_text("/away\n")
+        with Path(os.devnull if stdin == "null" else file).open() as source:
+            client = start(uid, stdin=source.fileno())
+    assert line(client).startswith("online: ")
+    time.sleep(1.5)  # more than the idle time-out
+    assert client.poll() is None
+    client.send_signal(signal.SIGTERM)
+    _, err = client.communicate(timeout=DEADLINE_S)
+    assert (client.returncode, err) == (0, "")
+    assert server.told(uid) == ["online login", "offline logout"]
+
+
+def test_the_end_of_a_terminals_input_logs_out(server: QuickServer, uid: str, start: StartClient) -> None:
+    ours, theirs = os.openpty()
+    client = start(uid, stdin=theirs)
+    os.close(theirs)
+    assert line(client).startswith("online: ")
+    os.write(ours, b"\x04")
+    assert client.wait(DEADLINE_S) == 0
+    os.close(ours)
+    assert server.told(uid) == ["online login", "offline logout"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_logs_out(server: QuickServer, uid: str, start: StartClient, number: int) -> None:
+    client = start(uid)
+    assert line(client).startswith("online: ")
+    client.send_signal(number)
+    _, err = client.communicate(timeout=DEADLINE_S)
+    assert (client.returncode, err) == (0, "")
+    assert server.told(uid)[1] == "offline logout"
+
+
+def test_a_take_over_ends_it_and_says_so(uid: str, start: StartClient) -> None:
+    first = start(uid)
+    assert line(first).startswith("online: ")
+    second = start(uid)
+    assert line(second).startswith("online: ")
+    assert line(first) == "goodbye from the server: replaced (300)"
+    assert first.wait(DEADLINE_S) == 1
+    assert first.stderr is not None
+    assert first.stderr.read() == "presence: replaced (300)\n"
+
+
+def test_it_comes_back_to_a_server_that_lost_it(server: QuickServer, uid: str, start: StartClient) -> None:
+    client = start(uid, "--device", "phone")
+    assert line(client).startswith("online: ")
+    server.process.process.send_signal(signal.SIGSTOP)
+    lost = line(client)
+    server.process.process.send_signal(signal.SIGCONT)
+    assert lost.startswith("lost the connection (dead_server: ")
+    said = line(client)
+    while said.startswith("lost the connection"):
+        said = line(client)
+    assert said.startswith("online again: ")
+
+
+def test_nobody_to_read_ends_it_quietly(uid: str, start: StartClient) -> None:
+    client = start(uid)
+    assert line(client).startswith("online: ")
+    assert client.stdout is not None
+    assert client.stdin is not None
+    client.stdout.close()
+    client.stdin.write("/help\n")
+    client.stdin.flush()
+    assert client.wait(DEADLINE_S) == 0
+    assert client.stderr is not None
+    assert client.stderr.read() == ""
+    client.stdout = None
+
+
+def test_no_server_is_a_failure_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["client", "ann", "--port", "1"]) == 1
+    assert capsys.readouterr().err == "presence: cannot reach 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["a b"], "uid holds a control character, white space"),
+        (["ann", "--token", "@/no/such/file"], "No such file"),
+        (["ann", "--port", "0"], "port"),
+        ([], "required: UID"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["client", *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_control_characters_of_others_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from presence.client import Delivered  # noqa: PLC0415
+    from presence.commands.client import _described, _tell  # noqa: PLC0415
+
+    for text in _described(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
+        _tell(text)
+    lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
+    assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]
