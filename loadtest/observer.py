@@ -12,7 +12,7 @@ import gevent
 from loadtest.judge import Finding, Judge
 from presence.store.client import CONNECTION_LOST, RedisError, open_client, redacted
 from presence.subscriber.events import Gap, Item
-from presence.subscriber.follower import Follower
+from presence.subscriber.follower import EVENTS_PER_READ, Follower
 from presence.subscriber.link import Link
 
 RETRY_S = 0.5
@@ -85,7 +85,7 @@ class Observer:
         while (item := self._follower.take()) is not None:
             items.append(item)
         self._judge_all(items, time.monotonic())
-        if not items:  # else more may be waiting, and what seems overdue may be among it
+        if len(items) < EVENTS_PER_READ:  # else more is waiting, and what seems overdue may be among it
             for finding in self._judge.overdue(asked):
                 self._report(finding)
 

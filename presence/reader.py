@@ -16,16 +16,14 @@ at once::
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 
-EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
-_BEFORE_ALL = "0-0"
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
 State = dict[str, Any]
@@ -205,83 +203,3 @@ def _state(
         "id": entry_id,
         "sessions": sessions,
     }
-
-
-class Event(NamedTuple):
-    """An entry of a shard's stream."""
-
-    shard: int
-    id: str
-    fields: dict[str, str]
-
-
-class EventReader:
-    """Reads the streams of all shards, each entry once, in order within a shard.
-
-    Where it stands is kept here and not in the client: after a failed call, call again.
-
-    Args:
-        client: its calls must be allowed to take longer than a read blocks.
-        prefix: what the keys begin with.
-        after: the entry id after which to begin, ``0`` for all that is kept, None for new events only.
-
-    Raises:
-        RedisError: Redis cannot be asked where its streams end.
-        ValueError: as `stored_shards`.
-    """
-
-    def __init__(self, client: Redis, prefix: str, after: str | None = None) -> None:
-        self._client = client
-        self._prefix = prefix
-        # Streams that do not exist yet hold nothing that was there before.
-        self._start = after or _BEFORE_ALL
-        stored = stored_shards(client, prefix)
-        self._is_complete = stored is not None
-        self._last_ids: dict[int, str] = {}
-        self._add_shards(stored or 1)
-        if after is None:
-            self._skip_to_the_end()
-
-    def read(self, block_ms: int) -> Sequence[Event]:
-        """Return the next events of all shards, merged by entry id, after at most about `block_ms`."""
-        if not self._is_complete and (stored := stored_shards(self._client, self._prefix)) is not None:
-            self._is_complete = True
-            self._add_shards(stored)
-        keys = Keys(self._prefix, len(self._last_ids))
-        shards = {keys.events(shard).encode(): shard for shard in self._last_ids}
-        positions: dict[Any, Any] = {name: self._last_ids[shard] for name, shard in shards.items()}
-        answer: Any = self._client.xread(positions, count=EVENTS_PER_READ, block=block_ms)
-        events = [
-            Event(
-                shards[name], entry_id.decode(), {_text(key): _text(value) for key, value in fields.items()}
-            )
-            for name, entries in answer or ()
-            for entry_id, fields in entries
-        ]
-        for event in events:
-            self._last_ids[event.shard] = event.id
-        events.sort(key=_position)
-        return events
-
-    def _add_shards(self, shards: int) -> None:
-        for shard in range(shards):
-            self._last_ids.setdefault(shard, self._start)
-
-    def _skip_to_the_end(self) -> None:
-        # Concrete ids instead of "$", which would miss what is written between two reads.
-        keys = Keys(self._prefix, len(self._last_ids))
-        with self._client.pipeline(transaction=False) as pipe:
-            for shard in self._last_ids:
-                pipe.xrevrange(keys.events(shard), count=1)
-            for shard, newest in zip(list(self._last_ids), pipe.execute(), strict=True):
-                if newest:
-                    self._last_ids[shard] = newest[0][0].decode()
-
-
-def _position(event: Event) -> tuple[int, int, int]:
-    milliseconds, _, number = event.id.partition("-")
-    return int(milliseconds), int(number), event.shard
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")

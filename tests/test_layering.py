@@ -48,6 +48,22 @@ ROOMS = [
         {"presence.store"},
         {"presence.core", "presence.session", "presence.registry", "presence.relay", *TRANSPORTS, *EDGES},
     ),
+    # Whoever acts on events is no server.
+    Room(
+        {"presence.subscriber", "presence.reader"},
+        {
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            "presence.ticker",
+            "presence.store.redis_store",
+            "structlog",
+            *SOCKETS,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
+    ),
     Room({"loadtest.facts", "loadtest.judge"}, {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS}),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.
@@ -67,6 +83,7 @@ NOWHERE_BELOW = [
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),
     Room({"presence.transports"}, {"redis"}),
+    Room({"presence.subscriber.blocking", "presence.subscriber.group", "presence.reader"}, {"trio"}),
     Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on
     Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),
 ]

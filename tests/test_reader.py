@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from presence.embedded import EmbeddedRedis
-from presence.reader import EventReader, read_states, stored_shards
-from presence.store.client import Redis, RedisError, open_client
+from presence.reader import Page, PresenceReader, read_states, stored_shards
+from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 
 KEYS = Keys("presence", 4)
@@ -103,71 +104,94 @@ def test_what_is_no_number_of_shards_is_an_error(client: Redis, stored: str) -> 
         stored_shards(client, "presence")
 
 
-def write(client: Redis, shard: int, entry_id: str, uid: str = "u") -> None:
-    client.xadd(KEYS.events(shard), {"v": 1, "type": "online", "uid": uid}, id=entry_id)
-
-
-def ids(reader: EventReader) -> list[tuple[int, str]]:
-    return [(event.shard, event.id) for event in reader.read(10)]
-
-
-def test_new_events_are_those_after_the_reader_began(client: Redis) -> None:
-    client.hset("presence:meta", "shards", 2)
-    write(client, 0, "5-0")
-    reader = EventReader(client, "presence")
-    # No read was waiting when these came.
-    write(client, 0, "6-0")
-    write(client, 1, "7-0")
-    assert ids(reader) == [(0, "6-0"), (1, "7-0")]
-    assert ids(reader) == []
-
-
-def test_history_is_merged_by_id(client: Redis) -> None:
-    client.hset("presence:meta", "shards", 2)
-    for shard, entry_id in ((0, "9-0"), (0, "10-2"), (1, "10-1"), (1, "10-10")):
-        write(client, shard, entry_id)
-    assert ids(EventReader(client, "presence", "0")) == [(0, "9-0"), (1, "10-1"), (0, "10-2"), (1, "10-10")]
-
-
-def test_reading_begins_after_the_id_given(client: Redis) -> None:
-    for entry_id in ("1-0", "2-0", "3-0"):
-        write(client, 0, entry_id)
-    assert ids(EventReader(client, "presence", "2-0")) == [(0, "3-0")]
-
-
-def test_long_history_comes_whole_and_once(client: Redis) -> None:
-    with client.pipeline() as pipe:
-        for number in range(1, 1201):
-            pipe.xadd(KEYS.events(0), {"n": number}, id=f"{number}-0")
+def put_online(client: Redis, uids: list[str]) -> None:
+    client.hset("presence:meta", "shards", KEYS.shards)
+    session = {"session": "s", "node": "n1", "login_ms": 1000}
+    record = json.dumps({"id": "5-1", "since_ms": 1000, "sessions": {"": session}})
+    with client.pipeline(transaction=False) as pipe:
+        for uid in uids:
+            pipe.hset(KEYS.online(KEYS.shard(uid)), uid, record)
         pipe.execute()
-    reader = EventReader(client, "presence", "0")
-    numbers: list[int] = []
-    while events := reader.read(10):
-        numbers += [int(event.fields["n"]) for event in events]
-    assert numbers == list(range(1, 1201))
 
 
-def test_shards_of_a_server_that_starts_later_are_read_from_their_first_entry(client: Redis) -> None:
-    reader = EventReader(client, "presence")
-    assert ids(reader) == []
-    client.hset("presence:meta", "shards", 3)
-    write(client, 2, "1-0")
-    assert ids(reader) == [(2, "1-0")]
+@pytest.fixture
+def reader(redis_server: EmbeddedRedis) -> Iterator[PresenceReader]:
+    with PresenceReader(redis_server.url) as reader:
+        yield reader
 
 
-def test_reader_goes_on_after_a_failed_call(client: Redis) -> None:
-    write(client, 0, "1-0")
-    reader = EventReader(client, "presence", "0")
-    assert ids(reader) == [(0, "1-0")]
-    client.rename(KEYS.events(0), "aside")
-    client.set(KEYS.events(0), "no stream")
-    with pytest.raises(RedisError):
-        reader.read(10)
-    client.rename("aside", KEYS.events(0))
-    write(client, 0, "2-0")
-    assert ids(reader) == [(0, "2-0")]
+def test_a_reader_finds_the_shards_that_the_server_stored(client: Redis, reader: PresenceReader) -> None:
+    put_online(client, ["ann", "bob"])
+    states = reader.states(["bob", "ann", "eve"])
+    assert [(uid, state["status"]) for uid, state in states.items()] == [
+        ("bob", "online"),
+        ("ann", "online"),
+        ("eve", "offline"),
+    ]
+    assert reader.state("ann") == states["ann"]
 
 
-def test_bytes_that_are_no_text_are_escaped(client: Redis) -> None:
-    client.xadd(KEYS.events(0), {"uid": b"\xff\xfe"}, id="1-0")
-    assert EventReader(client, "presence", "0").read(10)[0].fields == {"uid": r"\xff\xfe"}
+def test_the_count_is_over_all_shards(client: Redis, reader: PresenceReader) -> None:
+    assert reader.count() == 0
+    put_online(client, [f"user-{n}" for n in range(1000)])
+    assert reader.count() == 1000
+
+
+def test_pages_name_everybody_and_are_bounded(client: Redis, reader: PresenceReader) -> None:
+    uids = [f"user-{n}" for n in range(20_000)]
+    put_online(client, uids)
+    pages = list(reader.pages(size=100))
+    largest = max(len(page.states) for page in pages)
+    print(f"pages: {len(pages)} of at most {largest} users for 20,000 online, asked for 100")
+    assert {uid for page in pages for uid in page.states} == set(uids)
+    assert largest <= 200
+
+
+def test_a_page_goes_on_where_another_reader_stopped(
+    redis_server: EmbeddedRedis, client: Redis, reader: PresenceReader
+) -> None:
+    uids = [f"user-{n}" for n in range(1000)]
+    put_online(client, uids)
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        with PresenceReader(redis_server.url) as each:
+            page = each.page(cursor, size=300)
+        seen += page.states
+        if page.cursor is None:
+            break
+        cursor = page.cursor
+    assert sorted(seen) == sorted(uids)
+
+
+def test_users_who_stay_are_named_though_others_come_and_go(client: Redis, reader: PresenceReader) -> None:
+    staying = [f"stays-{n}" for n in range(2000)]
+    put_online(client, staying)
+    named: set[str] = set()
+    for number, page in enumerate(reader.pages(size=50)):
+        named |= page.states.keys()
+        put_online(client, [f"comes-{number}-{n}" for n in range(200)])
+    assert set(staying) <= named
+
+
+def test_a_page_of_nobody_is_the_last(reader: PresenceReader) -> None:
+    assert reader.page() == Page({}, None)
+
+
+@pytest.mark.parametrize("cursor", ["x", "0", "9-0", "-1-0", "0-1-2"])
+def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        reader.page(cursor)
+
+
+def test_a_damaged_record_is_on_no_page(client: Redis, reader: PresenceReader) -> None:
+    client.hset(KEYS.online(0), "eve", "no json")
+    assert reader.page().states == {}
+
+
+def test_threads_may_share_a_reader(client: Redis, reader: PresenceReader) -> None:
+    uids = [f"user-{n}" for n in range(200)]
+    put_online(client, uids)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(reader.state, uids))
+    assert [answer["status"] for answer in answers] == ["online"] * 200

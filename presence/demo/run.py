@@ -15,9 +15,9 @@ from presence.config import Settings
 from presence.demo.devices import Device
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
-from presence.reader import EventReader
 from presence.server import Server
-from presence.store.client import forget_prefix, open_client
+from presence.store.client import forget_prefix
+from presence.subscriber import Gap, Online, subscribe
 from presence.ticks import SLOTS_PER_TICK
 
 IDLE_TIMEOUT_S = 10.0
@@ -28,7 +28,6 @@ FIRST_DEED_S = 5.0
 LAST_DEED_S = 30.0
 SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
 REFRESH_S = 0.25
-READ_MS = 250
 LEAST_SECONDS = 25  # logins, a deed, T, and time to tell
 LEAST_CLIENTS = 4  # one for each deed
 MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
@@ -133,12 +132,11 @@ def _spread(stage: _Stage) -> Iterator[float]:
 
 async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
     """Take events from the stream, as any subscriber would."""
-    with open_client(redis_url) as client:
-        reader = EventReader(client, prefix, "0")
-        while True:
-            for event in await trio.to_thread.run_sync(reader.read, READ_MS, abandon_on_cancel=True):
-                fields = event.fields
-                told = Told(fields["uid"], fields["type"], int(fields["code"]), int(fields["at_ms"]))
+    async with subscribe(redis_url, prefix=prefix, after="0") as events:
+        async for event in events:
+            if not isinstance(event, Gap):
+                kind = "online" if isinstance(event, Online) else "offline"
+                told = Told(event.uid, kind, event.code, event.at_ms)
                 stage.events.append(told)
                 stage.picture.add(told)
 

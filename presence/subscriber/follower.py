@@ -93,7 +93,8 @@ class Follower:
         keys = self.shards.keys
         with client.pipeline(transaction=False) as pipe:
             for shard, (last_id, was_seen) in self._positions.items():
-                pipe.xrange(keys.events(shard), last_id if was_seen else f"({last_id}", count=EVENTS_PER_READ)
+                begin = last_id if was_seen else f"({last_id}"
+                pipe.xrange(keys.events(shard), begin, count=EVENTS_PER_READ + was_seen)
             answers = pipe.execute()
         gaps: list[Gap] = []
         entries: list[Entry] = []

@@ -7,6 +7,7 @@ import pytest
 from presence.cli import main
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
@@ -50,7 +51,57 @@ def test_status_looks_into_the_shards_that_the_server_stored(
     assert "last seen 2023" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["status", "u"], ["tail"]])
+def put_online(client: Redis, uids: list[str]) -> None:
+    client.hset("presence:meta", "shards", 2)
+    session = {"session": "s1", "node": "n1", "login_ms": 1_700_000_000_000}
+    record = json.dumps({"id": "5-1", "since_ms": 1_700_000_000_000, "sessions": {"": session}})
+    keys = Keys(shards=2)
+    for uid in uids:
+        client.hset(keys.online(keys.shard(uid)), uid, record)
+
+
+def test_count_prints_how_many_are_online(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_online(client, [f"u{n}" for n in range(7)])
+    assert main(["status", "--count", "--redis", redis_server.url]) == 0
+    assert main(["status", "--count", "--json", "--redis", redis_server.url]) == 0
+    assert capsys.readouterr().out.splitlines() == ["7", '{"online":7}']
+
+
+def test_list_prints_a_line_for_everybody_online(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_online(client, ["ann", "b\x1bb"])
+    assert main(["status", "--list", "--redis", redis_server.url]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "ann  online   since 2023-11-14 22:13:20 UTC  default device on n1",
+        r"b\x1bb  online   since 2023-11-14 22:13:20 UTC  default device on n1",
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3000])
+def test_list_as_json_is_one_object_of_states(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    uids = [f"u{n}" for n in range(count)]
+    put_online(client, uids)
+    assert main(["status", "--list", "--json", "--redis", redis_server.url]) == 0
+    states = json.loads(capsys.readouterr().out)
+    assert sorted(states) == sorted(uids)
+    assert {state["status"] for state in states.values()} <= {"online"}
+
+
+def test_list_of_nobody_prints_nothing(
+    redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--list", "--redis", redis_server.url]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "command", [["status", "u"], ["status", "--count"], ["status", "--list"], ["tail"]], ids=" ".join
+)
 def test_unreachable_redis_is_named_without_its_password(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,6 +155,65 @@ def test_tail_ends_quietly_when_nobody_reads(
     running.process.stdout = None
 
 
+def test_tail_in_a_group_acknowledges_what_it_printed(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    client.xgroup_create("presence:{0}:events", "g", "0", mkstream=True)
+    for number in range(1, 4):
+        event(client, f"{number}-0")
+    running = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
+    assert [json.loads(running.line())["id"] for _ in range(3)] == ["1-0", "2-0", "3-0"]
+    deadline = time.monotonic() + DEADLINE_S
+    while pending(client):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_two_tails_of_a_group_share_the_events(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    group = ("--json", "--group", "g", "--from", "0")
+    event(client, "1-0")
+    one = tail(redis_server.url, *group, "--consumer", "one")
+    assert json.loads(one.line())["id"] == "1-0"
+    one.stop()
+    event(client, "2-0")
+    other = tail(redis_server.url, *group, "--consumer", "other")
+    assert json.loads(other.line())["id"] == "2-0"
+
+
+def test_what_a_tail_could_not_print_stays_with_the_group(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    client.xgroup_create("presence:{0}:events", "g", "0", mkstream=True)
+    event(client, "1-0")
+    running = tail(redis_server.url, "--group", "g", "--consumer", "c")
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    assert running.process.wait(DEADLINE_S) == 0
+    running.process.stdout = None
+    assert pending(client) == 1
+
+
+def test_tail_tells_of_a_gap_that_it_finds(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    client.xgroup_create("presence:{0}:events", "g", "0", mkstream=True)
+    for number in range(1, 10):
+        event(client, f"{number}-0")
+    client.xtrim("presence:{0}:events", maxlen=1, approximate=False)
+    running = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
+    gap = json.loads(running.line())
+    assert (gap["type"], gap["reason"], gap["id"]) == ("gap", "trimmed", "0-0")
+    assert json.loads(running.line())["id"] == "9-0"
+
+
+def pending(client: Redis) -> int:
+    answer: Any = client.xpending("presence:{0}:events", "g")
+    count: int = answer["pending"]
+    return count
+
+
 def test_tail_goes_on_after_redis_was_restarted(tmp_path: Path, tail: StartTail) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
