@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import trio
 
 from presence.client import (
     BlockingClient,
@@ -24,6 +25,7 @@ from presence.client import (
     State,
     Unreachable,
     Unsupported,
+    connect,
     connect_blocking,
 )
 from protocol import Code, Packet, deliver, encode, error, ok
@@ -129,6 +131,17 @@ def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: 
     print(f"blocking client: SIGSTOP noticed after {noticed_s / (0.4 * T):.2f} beat intervals")
     assert isinstance(lost, Disconnected)
     assert noticed_s <= 2 * 0.4 * T + 0.2
+
+
+async def test_a_pause_of_the_program_is_not_taken_for_the_servers_death(
+    server: QuickServer, uid: str
+) -> None:
+    """On trio, whose loop the program can hold up: what came meanwhile is read before time is judged."""
+    async with connect(*server.address, uid=uid) as client:
+        for pause in range(6):
+            await trio.sleep(0.1 + 0.07 * pause)  # every part of an interval
+            time.sleep(0.6)  # noqa: ASYNC251 - the fault: longer than a beat's answer may take
+        assert (client.statistics().logins, client.statistics().losses) == (1, 0)
 
 
 def test_a_take_over_ends_the_iteration_with_its_error(server: QuickServer, uid: str) -> None:
