@@ -49,7 +49,7 @@ def test_a_server_that_keeps_its_promises_passes(redis_server: EmbeddedRedis, sh
     assert (report.status, report.failures, report.broken) == (0, 0, {})
     assert min(silences.requests, closed.requests, logouts.requests) >= 10
     assert report.rows["device", "message, answered unsupported"].requests > 10
-    assert len({event["uid"] for event in events}) == 200
+    assert len({event["uid"] for event in events}) >= 200  # locust may move devices to a worker that is late
     for shard in range(shards):
         assert_alternation([event for event in events if event["shard"] == shard])
 
@@ -127,7 +127,7 @@ def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis) ->
 def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis) -> None:
     found = re.search(r"```sh\n(locust .+?)```", README, re.DOTALL)
     assert found
-    with running_server("--redis", redis_server.url, *SERVER) as server:
+    with running_server("--redis", redis_server.url, "--idle-timeout", "3") as server:
         command = (
             found.group(1).replace("\\\n", " ").replace("127.0.0.1:7400", f"127.0.0.1:{server.address[1]}")
         )
@@ -151,3 +151,13 @@ def test_the_readme_lists_every_option_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.*?) ?\|", README, re.MULTILINE))
     del rows["--host"]  # locust's own
     assert rows == options
+
+
+def test_trio_is_not_loaded_beside_gevent() -> None:
+    code = "import sys, loadtest.locustfile; print('gevent' in sys.modules, 'trio' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "False"]
+
+
+def test_gevent_is_not_loaded_beside_the_tests() -> None:
+    assert "gevent" not in sys.modules
