@@ -100,7 +100,7 @@ class Device:
         self._run.report("login", now - session.sent[0].begun)
         if self._connection is not None:
             self._connection.close()  # the server has let it go already, or does so now
-        elif self._attempts > 1 or len(session.device.sessions) == 1:
+        if self._session is None:
             self._run.peers.append(self.uid)
         self._connection, self._session = connection, session
         self._asked.clear()
