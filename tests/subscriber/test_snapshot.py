@@ -191,3 +191,20 @@ def test_a_gap_is_followed_by_a_new_snapshot(url: str, client: Redis) -> None:
 def test_a_damaged_record_counts_as_absent(url: str, client: Redis, record: str) -> None:
     client.hset(Keys().online(0), "eve", record)
     assert next(follow_sync(url)) == Snapshot({}, {0: "0-0"})
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_without_the_events_meanwhile_pages_would_not_be_exact(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the test above."""
+    monkeypatch.setattr(snapshot, "_apply", lambda _online, _items: None)
+    different = 0
+    with Crowd(url, 1, 0.0):
+        for _ in range(10):
+            with follow_sync(url) as events:
+                taken = next(events)
+            assert isinstance(taken, Snapshot)
+            different += taken.online != online_at(url, taken.positions)
+    print(f"pages without the events meanwhile: {different} of 10 not exact")
+    assert different > 0
