@@ -98,14 +98,18 @@ class Follower:
             answers = pipe.execute()
         gaps: list[Gap] = []
         entries: list[Entry] = []
+        moved: dict[int, Position] = {}
         for shard, raw in zip(list(self._positions), answers, strict=True):
-            gap, found = self._after_position(client, shard, [read_entry(shard, each) for each in raw])
+            found = [read_entry(shard, each) for each in raw]
+            gap, found, moved[shard] = self._after_position(client, shard, found)
             if gap:
-                log.warning("events are missing in shard %d after %s: %s", shard, gap.id, gap.reason)
                 gaps.append(gap)
             if found:
-                self._positions[shard] = Position(found[-1].id, was_seen=True)
+                moved[shard] = Position(found[-1].id, was_seen=True)
                 entries += found
+        self._positions |= moved  # only now: if a call fails, nothing of this turn was read
+        for gap in gaps:
+            log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 
@@ -148,17 +152,18 @@ class Follower:
 
     def _after_position(
         self, client: Redis, shard: int, found: list[Entry]
-    ) -> tuple[Gap | None, list[Entry]]:
+    ) -> tuple[Gap | None, list[Entry], Position]:
+        """Return the gap before what was found, what is new of it, and the position if nothing is."""
         position = self._positions[shard]
         if not position.was_seen:
-            return None, found
+            return None, found, position
         if found and found[0].id == position.id:
-            return None, found[1:]
+            return None, found[1:], position
         return self._without_last_seen(client, shard, position)
 
     def _without_last_seen(
         self, client: Redis, shard: int, position: Position
-    ) -> tuple[Gap | None, list[Entry]]:
+    ) -> tuple[Gap | None, list[Entry], Position]:
         """Find out, in one transaction, why the last entry seen is not there; begin where it is sound."""
         key = self.shards.keys.events(shard)
         with client.pipeline(transaction=True) as pipe:
@@ -173,17 +178,16 @@ class Follower:
         found = [read_entry(shard, each) for each in raw]
         if found:
             was_trimmed = id_order(oldest[0][0].decode()) > id_order(position.id)
-            return _gap(shard, position, "trimmed" if was_trimmed else "lost_writes"), found
+            return _gap(shard, position, "trimmed" if was_trimmed else "lost_writes"), found, position
         last_id = _last_generated(info)
-        if newest:
-            self._positions[shard] = Position(newest[0][0].decode(), was_seen=True)
-        else:
-            self._positions[shard] = Position(last_id, was_seen=False)
+        begin = (
+            Position(newest[0][0].decode(), was_seen=True) if newest else Position(last_id, was_seen=False)
+        )
         if id_order(last_id) < id_order(position.id):
-            return _gap(shard, position, "lost_writes"), []
+            return _gap(shard, position, "lost_writes"), [], begin
         if id_order(last_id) > id_order(position.id):
-            return _gap(shard, position, "trimmed"), []
-        return None, []  # trimmed to nothing, but nothing came after what was seen
+            return _gap(shard, position, "trimmed"), [], begin
+        return None, [], begin  # trimmed to nothing, but nothing came after what was seen
 
     def _wait(self, client: Redis) -> bool:
         """Block until some stream goes on; return whether one did."""

@@ -163,18 +163,19 @@ class GroupConsumer:
         """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""
         missing: dict[int, Gap] = {}
         found = None
-        while self._again and found is None:
-            waiting = self._again[0]
-            claimed = self._pending.claim(client, waiting)
-            self._again.popleft()
-            if isinstance(claimed, Gap):
-                before = missing.get(waiting.shard)
-                missing[waiting.shard] = _joined(before, claimed) if before else claimed
-            else:
-                found = claimed
-        if found is not None:
-            self._buffer.appendleft(found)
-        self._buffer.extendleft(missing.values())
+        try:
+            while self._again and found is None:
+                claimed = self._pending.claim(client, self._again[0])
+                self._again.popleft()
+                if isinstance(claimed, Gap):
+                    before = missing.get(claimed.shard)
+                    missing[claimed.shard] = _joined(before, claimed) if before else claimed
+                else:
+                    found = claimed
+        finally:
+            if found is not None:
+                self._buffer.appendleft(found)
+            self._buffer.extendleft(missing.values())
 
     def _read_new(self, client: Redis) -> None:
         count = max(1, self._member.prefetch // self._shards.keys.shards)

@@ -50,6 +50,17 @@ class GroupPlace:
         return self._look(client, consumer, count)
 
     def _look(self, client: Redis, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+        seen, told = dict(self._seen), dict(self._told)
+        try:
+            gaps, entries = self._look_at_all(client, consumer, count)
+        except BaseException:
+            self._seen, self._told = seen, told  # what was found in some shards could not be told
+            raise
+        for gap in gaps:
+            log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
+        return gaps, entries
+
+    def _look_at_all(self, client: Redis, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
         keys, shards = self._shards.keys, range(self._shards.keys.shards)
         each = 4 if consumer else 3
         with client.pipeline(transaction=True) as pipe:
@@ -67,7 +78,6 @@ class GroupPlace:
             groups, oldest, seen_entry, *read = answers[shard * each : (shard + 1) * each]
             place = _place_of(self._group, groups)
             if gap := self._gap(client, shard, place, oldest and oldest[0][0].decode(), bool(seen_entry)):
-                log.warning("events are missing in shard %d after %s: %s", shard, gap.id, gap.reason)
                 gaps.append(gap)
             entries += [read_entry(shard, raw) for _, found in (read and read[0]) or () for raw in found]
         return gaps, entries
