@@ -1,6 +1,6 @@
 """The demo as its audience runs it."""
 
-import glob
+import os
 import re
 import signal
 import subprocess
@@ -13,11 +13,6 @@ from presence.embedded import EmbeddedRedis
 from presence.store.client import open_client
 
 DEMO = [sys.executable, "-m", "presence", "demo"]
-
-
-def leftovers() -> set[str]:
-    """Return the runtime directories of embedded servers."""
-    return set(glob.glob(f"{tempfile.gettempdir()}/presence-*"))
 
 
 def test_truth_and_events_agree(redis_server: EmbeddedRedis) -> None:
@@ -36,23 +31,27 @@ def test_truth_and_events_agree(redis_server: EmbeddedRedis) -> None:
 
 
 def test_ctrl_c_leaves_nothing_behind() -> None:
-    before = leftovers()
-    demo = subprocess.Popen(
-        [*DEMO, "--clients", "50"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 10
-    while not (new := leftovers() - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(3)
-    children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
-    demo.send_signal(signal.SIGINT)
-    _, said = demo.communicate(timeout=10)
-    assert new
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        demo = subprocess.Popen(
+            [*DEMO, "--clients", "50"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": folder},
+        )
+        deadline = time.monotonic() + 10
+        while not os.listdir(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(3)
+        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        demo.send_signal(signal.SIGINT)
+        _, said = demo.communicate(timeout=10)
+        left = os.listdir(folder)
     assert children, "a Redis was running"
     assert demo.returncode == 0
     assert said == "interrupted\n"
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
-    assert not [path for path in new if Path(path).exists()]
+    assert not left
 
 
 def test_too_short_a_demo_is_refused() -> None:
