@@ -2,8 +2,7 @@
 
 Why not a task per connection: measured at 15,000 connections, such a server costs twice the processor
 time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A connection is
-a descriptor and a record; it has a buffer only while a frame is unfinished, and an entry in `_unsent`
-only while its peer is slow.
+a descriptor and a record, and has a buffer only while a frame is unfinished.
 
 Two sets share the work. In *attentive* are the listeners and everybody who has not logged in: served at
 once. In *patient* are the logged-in: after a batch the set rests for the batching window, because waking
@@ -11,19 +10,16 @@ up costs more than reading. The descriptor of either is awaited by one trio task
 connections.
 
 A set's events are handled to the end without a pause in between; a descriptor that is closed meanwhile has
-None in `_peers`, and accepts come after the reads. So no event can meet the wrong connection.
+no occupant any more, and accepts come after the reads. So no event can meet the wrong connection.
 """
 
 import errno
 import math
 import os
 import random
-import select
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import structlog
 import trio
@@ -33,9 +29,8 @@ from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
+from presence.transports.connections import CHORE_S, READ, WRITE, Closing, Connections, Occupant
 from presence.transports.limits import (
-    DRAIN_BYTES,
-    DRAIN_S,
     LOGIN_TIMED_OUT,
     READ_BYTES,
     SERVER_ERROR,
@@ -43,30 +38,12 @@ from presence.transports.limits import (
     Limits,
     busy,
 )
-from presence.wheel import TimingWheel
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 448  # a keepalive and more; such a small object costs no system allocation
 ACCEPTS_A_TURN = 256  # a burst is taken in bites, so that reads come in between
 ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
-CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
-
-_READ, _WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-
-class _Closing:
-    """A connection that was hung up: the farewell leaves, the rest of the input is read and dropped."""
-
-    __slots__ = ("drained", "epoll", "shut")
-
-    def __init__(self, epoll: "select.epoll") -> None:
-        self.epoll = epoll
-        self.drained = 0
-        self.shut = False
-
-
-_Occupant: TypeAlias = Peer | _Closing | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +81,12 @@ class EpollTransport:
         self._window_s = window_s
         self._clock = clock
         self._listeners = {listener.fileno(): listener for listener in listeners}
-        self._attentive = select.epoll()
-        self._patient = select.epoll()
-        self._peers: list[_Occupant] = []
-        self._unsent: dict[int, bytearray] = {}
-        self._deadlines: TimingWheel[int] = TimingWheel(256, self._chore_tick())
-        self._connections = 0
-        self._accepted = self._closed = self._slow = self._late = self._failures = self._accept_errors = 0
-        self._batches = 0
+        self._connections = Connections(core, limits, clock)
+        self._accepted = self._late = self._failures = self._accept_errors = self._batches = 0
         self._accept_again_at = math.inf
         for fd, listener in self._listeners.items():
             listener.setblocking(False)
-            self._attentive.register(fd, _READ)
+            self._connections.attentive.register(fd, READ)
 
     # Tasks: three, whatever the number of connections
 
@@ -127,10 +98,11 @@ class EpollTransport:
                 nursery.start_soon(self._serve_patient)
                 nursery.start_soon(self._do_chores)
         finally:
-            self._close_all()
+            self.stop_accepting()
+            self._connections.close_all()
 
     async def _serve_attentive(self) -> None:
-        epoll = self._attentive
+        epoll = self._connections.attentive
         while True:
             await trio.lowlevel.wait_readable(epoll.fileno())
             events = epoll.poll(0, TURN_CONNECTIONS)
@@ -144,7 +116,7 @@ class EpollTransport:
             await trio.lowlevel.checkpoint()
 
     async def _serve_patient(self) -> None:
-        epoll = self._patient
+        epoll = self._connections.patient
         while True:
             events = epoll.poll(0, TURN_CONNECTIONS)
             if not events:
@@ -163,8 +135,8 @@ class EpollTransport:
             if self._clock.now() >= self._accept_again_at:
                 self._accept_again_at = math.inf
                 for fd in self._listeners:
-                    self._attentive.modify(fd, _READ)
-            while fds := self._deadlines.expire(self._chore_tick(), TURN_CONNECTIONS):
+                    self._connections.attentive.modify(fd, READ)
+            while fds := self._connections.take_overdue(TURN_CONNECTIONS):
                 for fd in fds:
                     self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()
@@ -178,14 +150,14 @@ class EpollTransport:
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
         return TransportStatistics(
-            self._connections,
+            self._connections.open,
             self._accepted,
-            self._closed,
-            self._slow,
+            self._connections.closed,
+            self._connections.cut_offs,
             self._late,
             self._failures,
             self._accept_errors,
-            len(self._unsent),
+            len(self._connections.unsent),
             self._batches,
         )
 
@@ -193,11 +165,11 @@ class EpollTransport:
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
         """Read every ready connection once. The first lines of the loop are the hot path of the server."""
-        peers, read = self._peers, os.read
+        peers, read = self._connections.occupants, os.read
         beats: list[Session] = []
         for fd, mask in events:
             peer = peers[fd]
-            if mask == _READ and isinstance(peer, Session):
+            if mask == READ and isinstance(peer, Session):
                 try:
                     data = read(fd, QUICK_READ_BYTES)
                 except OSError as error:
@@ -206,7 +178,7 @@ class EpollTransport:
                 if data == KEEPALIVE and peer.partial is None:
                     beats.append(peer)
                 elif peer.partial is None and (answer := keepalive_answer(data)):
-                    self._send(fd, answer)
+                    self._connections.send(fd, answer)
                     if peers[fd] is peer:  # not cut off as a slow reader
                         beats.append(peer)
                 else:
@@ -219,15 +191,15 @@ class EpollTransport:
         self._batches += 1
         self._core.beats(beats)
 
-    def _serve_other(self, fd: int, mask: int, peer: _Occupant) -> None:
+    def _serve_other(self, fd: int, mask: int, peer: Occupant) -> None:
         """Whatever is not plain input of a logged-in connection."""
-        if mask & _WRITE:
-            self._flush(fd)
-            peer = self._peers[fd]
-        if peer is None or not mask & ~_WRITE:
+        if mask & WRITE:
+            self._connections.flush(fd)
+            peer = self._connections.occupants[fd]
+        if peer is None or not mask & ~WRITE:
             return
-        if isinstance(peer, _Closing):
-            self._drain(fd, peer)
+        if isinstance(peer, Closing):
+            self._connections.drain(fd, peer)
         else:
             self._read(fd, peer)
 
@@ -253,29 +225,27 @@ class EpollTransport:
         except Exception as error:  # reported, and the end of one connection only
             self._note_failure(error)
             self._core.closed(peer, Code.SERVER_ERROR)
-            self._hang_up(fd, SERVER_ERROR)
+            self.hang_up(fd, SERVER_ERROR)
             return
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
-        if outcome.peer is not peer and not self._logged_in(fd, outcome.peer):
+        now = outcome.peer
+        if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
             return
         if outcome.end_code is not None:
-            self._hang_up(fd, outcome.reply)
+            self.hang_up(fd, outcome.reply)
             return
         if outcome.reply:
-            self._send(fd, outcome.reply)
+            self._connections.send(fd, outcome.reply)
 
-    def _logged_in(self, fd: int, session: Peer) -> bool:
+    def _logged_in(self, fd: int, session: Session) -> bool:
         """Move a connection to the other set; False: that was impossible, and the connection is closed."""
-        self._peers[fd] = session
-        self._deadlines.forget(fd)
-        self._attentive.unregister(fd)
         try:
-            self._patient.register(fd, _READ)
+            self._connections.log_in(fd, session)
         except OSError as error:  # the user's limit of watches, or no memory
             self._note_failure(error)
             self._core.closed(session, Code.SERVER_ERROR)
-            self._close(fd)
+            self._connections.close(fd)
             return False
         return True
 
@@ -286,20 +256,20 @@ class EpollTransport:
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""
         self._core.closed(peer)
-        if fd in self._unsent:
-            self._hang_up(fd, b"")  # it may still read what we owe it
+        if fd in self._connections.unsent:
+            self.hang_up(fd, b"")  # it may still read what we owe it
         else:
-            self._close(fd)
+            self._connections.close(fd)
 
     # Link: what the core asks for
 
-    def hang_up(self, handle: int, farewell: bytes) -> None:
-        """See `Link`: the core lets go of a connection."""
-        self._hang_up(handle, farewell)
+    def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
+        """See `Link`: send a last packet, then let go of the connection."""
+        self._connections.hang_up(handle, farewell)
 
     def look(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
-        peer = self._peers[handle]
+        peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
             self._read(handle, peer)
         return True
@@ -309,103 +279,18 @@ class EpollTransport:
         with tcp.borrowed(handle) as sock:
             return tcp.unread_s(sock)
 
-    # Sending
-
-    def _send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
-        waiting = self._unsent.get(fd)
-        if waiting is not None:
-            waiting += data
-        else:
-            try:
-                sent = os.write(fd, data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the connection is gone; its next read says so
-            if sent == len(data):
-                return
-            waiting = self._unsent[fd] = bytearray(data[sent:])
-            self._watch(fd, _READ | _WRITE)
-            if not isinstance(self._peers[fd], Guest):
-                self._set_deadline(fd, self._limits.unsent_timeout)
-        if len(waiting) > self._limits.unsent_bytes:
-            self._cut_off(fd)
-
-    def _flush(self, fd: int) -> None:
-        waiting = self._unsent.get(fd)
-        if waiting is None:
-            return
-        try:
-            del waiting[: os.write(fd, waiting)]
-        except BlockingIOError:
-            return
-        except OSError:
-            waiting.clear()
-        if waiting:
-            return
-        del self._unsent[fd]
-        peer = self._peers[fd]
-        self._watch(fd, _READ)
-        if isinstance(peer, _Closing):
-            self._shut(fd, peer)
-        elif isinstance(peer, Session):
-            self._deadlines.forget(fd)
-
-    def _hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
-        """Send a last packet; then half-close, drain, close."""
-        if isinstance(self._peers[fd], _Closing):
-            return
-        closing = _Closing(self._epoll_of(fd))
-        if farewell:
-            self._send(fd, farewell)
-        if self._peers[fd] is None:
-            return  # cut off: too much was waiting already
-        self._peers[fd] = closing
-        if fd in self._unsent:
-            self._set_deadline(fd, self._limits.unsent_timeout)
-        else:
-            self._shut(fd, closing)
-
-    def _shut(self, fd: int, closing: _Closing) -> None:
-        closing.shut = True
-        self._set_deadline(fd, DRAIN_S)
-        with suppress(OSError), tcp.borrowed(fd) as sock:
-            sock.shutdown(socket.SHUT_WR)
-
-    def _drain(self, fd: int, closing: _Closing) -> None:
-        try:
-            data = os.read(fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        closing.drained += len(data)
-        if not data and not closing.shut:
-            self._watch(fd, _WRITE)  # it will say no more, and still reads
-        elif not data or closing.drained > DRAIN_BYTES:
-            self._close(fd)
-
-    def _cut_off(self, fd: int) -> None:
-        """A slow reader: what waits for it is dropped with the connection."""
-        peer = self._peers[fd]
-        self._slow += 1
-        if isinstance(peer, Guest | Session):
-            self._core.closed(peer, Code.SLOW_CONSUMER)
-        self._close(fd)
-
     def _time_is_up(self, fd: int) -> None:
-        peer = self._peers[fd]
+        peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
             self._read(fd, peer)  # after a pause of ours its login may have been waiting
-            if self._peers[fd] is peer:
+            if self._connections.occupants[fd] is peer:
                 self._late += 1
                 self._core.note_refusal(Code.LOGIN_TIMEOUT)
-                self._hang_up(fd, LOGIN_TIMED_OUT)
+                self.hang_up(fd, LOGIN_TIMED_OUT)
         elif isinstance(peer, Session):
-            self._cut_off(fd)
+            self._connections.cut_off(fd)
         elif peer is not None:
-            self._close(fd)
+            self._connections.close(fd)
 
     # Connections
 
@@ -423,7 +308,7 @@ class EpollTransport:
             fd = accepted.detach()
             os.set_blocking(fd, False)
             try:
-                self._attentive.register(fd, _READ)
+                self._connections.attentive.register(fd, READ)
             except OSError as error:  # the user's limit of watches, or no memory
                 os.close(fd)
                 self._pause_accepting(listener, error)
@@ -432,49 +317,13 @@ class EpollTransport:
 
     def _admit(self, fd: int) -> None:
         self._accepted += 1
-        self._connections += 1
-        if fd >= len(self._peers):
-            self._peers.extend([None] * (fd + 1 - len(self._peers)))
-        self._peers[fd] = self._core.opened(self, fd)
-        if self._connections > self._limits.max_connections:
+        self._connections.admit(fd, self._core.opened(self, fd))
+        if self._connections.open > self._limits.max_connections:
             self._core.note_refusal(Code.BUSY)
-            self._hang_up(fd, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - spreads returns, no secret
-        else:
-            self._set_deadline(fd, self._limits.login_timeout)
+            self.hang_up(fd, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - spreads returns, no secret
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         self._accept_errors += 1
         self._log.error("accept_failed", error=error.strerror, connections=self._connections)
-        self._attentive.modify(listener.fileno(), 0)
+        self._connections.attentive.modify(listener.fileno(), 0)
         self._accept_again_at = self._clock.now() + ACCEPT_PAUSE_S
-
-    def _close(self, fd: int) -> None:
-        self._peers[fd] = None
-        self._unsent.pop(fd, None)
-        self._deadlines.forget(fd)
-        self._connections -= 1
-        self._closed += 1
-        os.close(fd)  # which also removes it from its epoll set
-
-    def _close_all(self) -> None:
-        self.stop_accepting()
-        for fd, peer in enumerate(self._peers):
-            if peer is not None:
-                self._close(fd)
-        self._attentive.close()
-        self._patient.close()
-
-    def _epoll_of(self, fd: int) -> "select.epoll":
-        peer = self._peers[fd]
-        if isinstance(peer, _Closing):
-            return peer.epoll
-        return self._patient if isinstance(peer, Session) else self._attentive
-
-    def _watch(self, fd: int, mask: int) -> None:
-        self._epoll_of(fd).modify(fd, mask)
-
-    def _chore_tick(self) -> int:
-        return int(self._clock.now() / CHORE_S)
-
-    def _set_deadline(self, fd: int, seconds: float) -> None:
-        self._deadlines.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)

@@ -98,8 +98,8 @@ async def test_cycles_leave_nothing_behind() -> None:
         )
         assert after == before
         assert transport.statistics().connections == transport.statistics().unsent_connections == 0
-        assert not any(transport._peers)
-        assert len(transport._deadlines) == 0
+        assert not any(transport._connections.occupants)
+        assert len(transport._connections.deadlines) == 0
         assert len(server.registry) == 0
 
 

@@ -5,7 +5,7 @@ import structlog
 import trio
 
 import protocol
-from presence.transports.epoll import EpollTransport
+from presence.transports.connections import Connections
 from presence.transports.limits import Limits
 from protocol import Code, Kind
 from tests.cells import brief
@@ -40,10 +40,10 @@ async def test_a_refusal_is_read_although_input_was_in_flight(kind: TransportKin
 
 
 async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close_at_once(transport: EpollTransport, fd: int, closing: object) -> None:
-        transport._close(fd)
+    def close_at_once(connections: Connections, fd: int, closing: object) -> None:
+        connections.close(fd)
 
-    monkeypatch.setattr(EpollTransport, "_shut", close_at_once)
+    monkeypatch.setattr(Connections, "_shut", close_at_once)
     async with serving("epoll") as server:
         assert await refusals_read(server, 100) < 99
 

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
 from protocol import Packet
 from tests.transports.harness import Harness, TransportKind, both, serving
@@ -32,8 +33,10 @@ def queued(server: Harness) -> int:
     session = server.registry.get("ada")
     if session is None or session.link is None:
         return 0
-    unsent = getattr(server.transport, "_unsent", None)
-    waiting = unsent.get(session.handle, b"") if unsent is not None else session.handle.unsent
+    if isinstance(server.transport, EpollTransport):
+        waiting = server.transport._connections.unsent.get(session.handle, bytearray())
+    else:
+        waiting = session.handle.unsent
     return len(waiting)
 
 

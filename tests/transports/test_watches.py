@@ -29,14 +29,14 @@ def fill(server: Harness, name: str) -> FullSet:
     """Let the set of that name be full."""
     transport = server.transport
     assert isinstance(transport, EpollTransport)
-    full = FullSet(getattr(transport, name))
-    setattr(transport, name, full)
+    full = FullSet(getattr(transport._connections, name))
+    setattr(transport._connections, name, full)
     return full
 
 
 async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow() -> None:
     async with serving("epoll") as server:
-        full = fill(server, "_attentive")
+        full = fill(server, "attentive")
         refused = await server.connect()
         assert await refused.rest() == []
         full.full = False
@@ -48,7 +48,7 @@ async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() ->
     async with serving("epoll") as server:
         other = await server.connect()
         await other.login("other")
-        fill(server, "_patient")
+        fill(server, "patient")
         client = await server.connect()
         await client.send(protocol.login("ada"))
         assert await client.rest() == []
@@ -58,7 +58,7 @@ async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() ->
 
 async def test_a_session_that_could_not_be_watched_ends_after_its_grace() -> None:
     async with serving("epoll", grace=0.2) as server:
-        fill(server, "_patient")
+        fill(server, "patient")
         client = await server.connect()
         await client.send(protocol.login("ada"))
         await server.until(server.ends)

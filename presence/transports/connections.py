@@ -1,0 +1,206 @@
+"""The descriptors of the epoll transport: whose each is, what waits to be sent, when its time is up.
+
+Beside `epoll.py`, which reads: here is everything that a connection goes through besides being read.
+A connection has an entry in `unsent` only while its peer is slow. Hung up, it is *closing*: its farewell
+leaves, its sending side is shut, its input is read and dropped for a bounded time, and it is closed.
+"""
+
+import os
+import select
+import socket
+from contextlib import suppress
+from typing import TypeAlias
+
+from presence.clock import Clock
+from presence.core import Core
+from presence.registry import Guest, Peer, Session
+from presence.transports import tcp
+from presence.transports.limits import DRAIN_BYTES, DRAIN_S, READ_BYTES, Limits
+from presence.wheel import TimingWheel
+from protocol import Code
+
+CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
+READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
+
+
+class Closing:
+    """A connection that was hung up."""
+
+    __slots__ = ("drained", "epoll", "shut")
+
+    def __init__(self, epoll: "select.epoll") -> None:
+        self.epoll = epoll
+        self.drained = 0
+        self.shut = False
+
+
+Occupant: TypeAlias = Peer | Closing | None
+
+
+class Connections:
+    """All connections of one transport, by descriptor.
+
+    Args:
+        core: told of connections that are cut off.
+        limits: see `Limits`.
+        clock: monotonic time.
+
+    Attributes:
+        attentive: the set of those who have not logged in, served at once.
+        patient: the set of the logged-in.
+        occupants: by descriptor.
+        unsent: what waits for slow readers.
+        open, closed, cut_offs: connections now, and counters since the start.
+    """
+
+    def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
+        self._core = core
+        self._limits = limits
+        self._clock = clock
+        self.attentive = select.epoll()
+        self.patient = select.epoll()
+        self.occupants: list[Occupant] = []
+        self.unsent: dict[int, bytearray] = {}
+        self.deadlines: TimingWheel[int] = TimingWheel(256, self._tick())
+        self.open = self.closed = self.cut_offs = 0
+
+    def admit(self, fd: int, guest: Guest) -> None:
+        """Take in a descriptor, which the attentive set watches already; its login is due."""
+        if fd >= len(self.occupants):
+            self.occupants.extend([None] * (fd + 1 - len(self.occupants)))
+        self.occupants[fd] = guest
+        self.open += 1
+        self.set_deadline(fd, self._limits.login_timeout)
+
+    def log_in(self, fd: int, session: Session) -> None:
+        """Move a connection to the patient set.
+
+        Raises:
+            OSError: the user's limit of watches is reached, or there is no memory; nobody watches it now.
+        """
+        self.occupants[fd] = session
+        self.deadlines.forget(fd)
+        self.attentive.unregister(fd)
+        self.patient.register(fd, READ)
+
+    def send(self, fd: int, data: bytes | bytearray) -> None:
+        """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
+        waiting = self.unsent.get(fd)
+        if waiting is not None:
+            waiting += data
+        else:
+            try:
+                sent = os.write(fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # the connection is gone; its next read says so
+            if sent == len(data):
+                return
+            waiting = self.unsent[fd] = bytearray(data[sent:])
+            self._watch(fd, READ | WRITE)
+            if not isinstance(self.occupants[fd], Guest):
+                self.set_deadline(fd, self._limits.unsent_timeout)
+        if len(waiting) > self._limits.unsent_bytes:
+            self.cut_off(fd)
+
+    def flush(self, fd: int) -> None:
+        """The kernel takes more."""
+        waiting = self.unsent.get(fd)
+        if waiting is None:
+            return
+        try:
+            del waiting[: os.write(fd, waiting)]
+        except BlockingIOError:
+            return
+        except OSError:
+            waiting.clear()
+        if waiting:
+            return
+        del self.unsent[fd]
+        peer = self.occupants[fd]
+        self._watch(fd, READ)
+        if isinstance(peer, Closing):
+            self._shut(fd, peer)
+        elif isinstance(peer, Session):
+            self.deadlines.forget(fd)
+
+    def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
+        """Send a last packet; then half-close, drain, close."""
+        if isinstance(self.occupants[fd], Closing):
+            return
+        closing = Closing(self._epoll_of(fd))
+        if farewell:
+            self.send(fd, farewell)
+        if self.occupants[fd] is None:
+            return  # cut off: too much was waiting already
+        self.occupants[fd] = closing
+        if fd in self.unsent:
+            self.set_deadline(fd, self._limits.unsent_timeout)
+        else:
+            self._shut(fd, closing)
+
+    def _shut(self, fd: int, closing: Closing) -> None:
+        closing.shut = True
+        self.set_deadline(fd, DRAIN_S)
+        with suppress(OSError), tcp.borrowed(fd) as sock:
+            sock.shutdown(socket.SHUT_WR)
+
+    def drain(self, fd: int, closing: Closing) -> None:
+        """Read and drop what still comes; close when it ends or is too much."""
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        closing.drained += len(data)
+        if not data and not closing.shut:
+            self._watch(fd, WRITE)  # it will say no more, and still reads
+        elif not data or closing.drained > DRAIN_BYTES:
+            self.close(fd)
+
+    def cut_off(self, fd: int) -> None:
+        """A slow reader: what waits for it is dropped with the connection."""
+        peer = self.occupants[fd]
+        self.cut_offs += 1
+        if isinstance(peer, Guest | Session):
+            self._core.closed(peer, Code.SLOW_CONSUMER)
+        self.close(fd)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor and forget all about it."""
+        self.occupants[fd] = None
+        self.unsent.pop(fd, None)
+        self.deadlines.forget(fd)
+        self.open -= 1
+        self.closed += 1
+        os.close(fd)  # which also removes it from its epoll set
+
+    def close_all(self) -> None:
+        """Close everything, the sets too."""
+        for fd, occupant in enumerate(self.occupants):
+            if occupant is not None:
+                self.close(fd)
+        self.attentive.close()
+        self.patient.close()
+
+    def take_overdue(self, limit: int) -> list[int]:
+        """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
+        return self.deadlines.expire(self._tick(), limit)
+
+    def set_deadline(self, fd: int, seconds: float) -> None:
+        """Set the moment when a connection's time is up, in place of an earlier one."""
+        self.deadlines.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
+
+    def _tick(self) -> int:
+        return int(self._clock.now() / CHORE_S)
+
+    def _epoll_of(self, fd: int) -> "select.epoll":
+        occupant = self.occupants[fd]
+        if isinstance(occupant, Closing):
+            return occupant.epoll
+        return self.patient if isinstance(occupant, Session) else self.attentive
+
+    def _watch(self, fd: int, mask: int) -> None:
+        self._epoll_of(fd).modify(fd, mask)
