@@ -12,7 +12,6 @@ from protocol.codec import (
     encode,
     frame_end,
     keepalive_answer,
-    keepalives,
 )
 from protocol.constants import (
     DEPTH_MAX,
@@ -85,7 +84,6 @@ __all__ = [
     "goodbye",
     "keepalive",
     "keepalive_answer",
-    "keepalives",
     "login",
     "logout",
     "message",

@@ -19,16 +19,6 @@ _unpack_header = _header.unpack_from
 KEEPALIVE: Final = bytes.fromhex("00000002 9103")  # the whole frame of a keepalive that wants no reply
 KEEPALIVE_PACKET: Final = Packet(Kind.KEEPALIVE)  # what that frame decodes to
 
-
-def keepalives(data: bytes | bytearray) -> int:
-    """Return how many `KEEPALIVE` frames ``data`` is made of; 0 if it holds anything else, or nothing.
-
-    For a transport that wants to recognise the commonest read without decoding it.
-    """
-    count, rest = divmod(len(data), len(KEEPALIVE))
-    return count if not rest and data.count(KEEPALIVE) == count else 0
-
-
 # How `[3, id]` and `[64, id]` begin, by the size of the whole frame, and the tags that an id may have there.
 _ASKING: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x03" for size in (7, 8, 9, 11, 15)}
 _OK: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x40" for size in _ASKING}

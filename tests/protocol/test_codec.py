@@ -18,7 +18,6 @@ from protocol import (
     encode,
     frame_end,
     keepalive,
-    keepalives,
     login,
     message,
     ok,
@@ -27,28 +26,6 @@ from protocol import (
 
 def test_keepalive_is_the_six_bytes_of_the_contract() -> None:
     assert encode(keepalive()) == KEEPALIVE == bytes([0, 0, 0, 2, 0x91, 0x03])
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_keepalives_counts_whole_frames(count: int, kind: type[bytes] | type[bytearray]) -> None:
-    assert keepalives(kind(KEEPALIVE * count)) == count
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        KEEPALIVE[:5],
-        KEEPALIVE + KEEPALIVE[:3],
-        KEEPALIVE[1:] + KEEPALIVE[:1],
-        KEEPALIVE + b"\0\0\0\2\x91\x04",
-        b"\0\0\0\x02\x92\x03",
-        b"\0\0\0" + KEEPALIVE + b"\0\0\0",
-    ],
-)
-def test_keepalives_of_anything_else_is_none(data: bytes) -> None:
-    assert keepalives(data) == 0
 
 
 @pytest.mark.parametrize("start", [0, 1, 100])
