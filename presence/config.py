@@ -8,6 +8,7 @@ sound refuses to start: all problems are reported together, each names its key a
 import dataclasses
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -187,8 +188,8 @@ def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _not_yet(s: Settings, sources: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if s.workers > 1:
-        yield ("workers",), "more than 1 comes with a later version"
+    if s.workers > 1 and not sys.platform.startswith("linux"):
+        yield ("workers",), "more than 1 needs Linux, whose kernel spreads connections over workers"
     if sources["admin"] != DEFAULT_SOURCE and not s.no_admin:
         yield ("admin",), "the HTTP server for operators comes with a later version; leave it out for now"
 

@@ -1,6 +1,7 @@
 """How many connections the file limit allows."""
 
 import resource
+from typing import NamedTuple
 
 RESERVE_SHARE = 20  # one in so many descriptors is kept for Redis, logs, listeners and what a library opens
 RESERVE_MIN = 64
@@ -11,8 +12,15 @@ class FileLimitError(Exception):
     """The process may not open as many files as the settings need."""
 
 
-def claim(max_connections: int) -> int:
-    """Raise the file limit as far as allowed; return how many connections fit.
+class Claimed(NamedTuple):
+    """Files that the process may open, and connections that it takes."""
+
+    files: int
+    max_connections: int
+
+
+def claim(max_connections: int) -> Claimed:
+    """Raise the file limit as far as allowed; return it, and how many connections fit.
 
     Args:
         max_connections: what was asked for; 0 takes what fits.
@@ -33,4 +41,4 @@ def claim(max_connections: int) -> int:
             f"max_connections: {max_connections} do not fit below the file limit of {hard} (ulimit -n), "
             f"of which {hard - fit} are reserved; at most {fit} do"
         )
-    return max_connections or fit
+    return Claimed(hard, max_connections or fit)

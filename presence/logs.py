@@ -10,9 +10,10 @@ import contextlib
 import logging
 import os
 import select
+import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -123,6 +124,46 @@ class LogWriter:
         return True
 
 
+class DirectWriter:
+    """Writes lines itself, for a process that must have no second thread, as one that forks.
+
+    A line is written if whoever reads has room at this moment (a pipe then takes 4 KiB), else it is dropped
+    and counted.
+
+    Args:
+        fd: where to write; it is not closed.
+    """
+
+    def __init__(self, fd: int = STDERR) -> None:
+        self._fd = fd
+        self.dropped = 0
+
+    def line(self, text: str) -> None:
+        """Write a line of log, or drop it."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        if poll.poll(0):
+            self.raw_line(text)
+        else:
+            self.dropped += 1
+
+    def raw_line(self, text: str) -> None:
+        """Write a line that others wait for; waits for room."""
+        with contextlib.suppress(OSError):  # the reader is gone: there is no place left to say so
+            os.write(self._fd, text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class RateLimited:
     """At most one line per interval and event; the next line says how many were suppressed.
 
@@ -187,24 +228,37 @@ def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR
         level: the least severe level that is written: ``debug``, ``info``, ``warning`` or ``error``.
         fd: a file descriptor, standard error by default.
     """
-    import structlog  # noqa: PLC0415 - loads for 0.3 s where rich is installed; readers need none of it
-
-    if log_format == "auto":
-        log_format = "console" if os.isatty(fd) else "json"
-    render = console_line if log_format == "console" else json_event
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    render, stamp = _renderer(log_format, fd), _structlog().processors.TimeStamper(fmt="iso", utc=True)
 
     def notice(count: int) -> str:
         event = {"event": "log lines dropped", "level": "warning", "count": count}
         return render(stamp(None, "warning", event))
 
     writer = LogWriter(fd, notice=notice)
-    number = getattr(logging, level.upper())
+    _route(writer, render, level)
+    return writer
+
+
+def configure_directly(log_format: str = "auto", level: str = "info", *, fd: int = STDERR) -> DirectWriter:
+    """Do as `configure` does, without a thread."""
+    writer = DirectWriter(fd)
+    _route(writer, _renderer(log_format, fd), level)
+    return writer
+
+
+def _renderer(log_format: str, fd: int) -> Callable[[Mapping[str, Any]], str]:
+    if log_format == "auto":
+        log_format = "console" if os.isatty(fd) else "json"
+    return console_line if log_format == "console" else json_event
+
+
+def _route(writer: LogWriter | DirectWriter, render: Callable[[Mapping[str, Any]], str], level: str) -> None:
+    structlog, number = _structlog(), getattr(logging, level.upper())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            stamp,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             redact,
             lambda _logger, _method, event: render(event),
@@ -215,13 +269,27 @@ def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_Bridge(structlog.get_logger())], level=number, force=True)
-    return writer
+
+
+def _structlog() -> Any:
+    """Load structlog, and not rich, which it would take where that is installed: 9 MB for no line of ours."""
+    missing = object()
+    rich: Any = sys.modules.get("rich", missing)
+    sys.modules["rich"] = None  # type: ignore[assignment] # an import of it fails as if it were not there
+    try:
+        import structlog  # noqa: PLC0415 - loads for 0.1 s; readers need none of it
+    finally:
+        if rich is missing:
+            del sys.modules["rich"]
+        else:
+            sys.modules["rich"] = rich
+    return structlog
 
 
 class _Output:
     """What structlog hands a finished line to."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter | DirectWriter) -> None:
         self._writer = writer
 
     def msg(self, text: str) -> None:

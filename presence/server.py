@@ -6,14 +6,12 @@ own time to return, connections drain, and the outbox has what is left of the ti
 about the users: their records wait for them, for they have the lease and T to come back.
 """
 
-import gc
 import math
 import random
 import secrets
 import select
-import signal
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 
@@ -21,17 +19,15 @@ import structlog
 import trio
 
 import protocol
-from presence import files
 from presence.changes import Change
 from presence.clock import Clock
-from presence.config import Settings
 from presence.core import Core
-from presence.logs import LogWriter
 from presence.outbox import Outbox
 from presence.registry import Registry, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.session import SessionProtocol
-from presence.store.batches import Displaced, StoreError, StoreMismatch, StoreUnavailable, Superseded
+from presence.settings import Settings
+from presence.store.batches import Displaced, StoreUnavailable, Superseded
 from presence.store.client import redacted
 from presence.store.keys import Keys
 from presence.store.packing import Shape
@@ -64,9 +60,12 @@ class Server:
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
         max_connections: connections at once.
         clock: monotonic time.
+        family: what the node ids of all workers on one port begin with; "" for a server on its own.
     """
 
-    def __init__(self, settings: Settings, redis_url: str, max_connections: int, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, redis_url: str, max_connections: int, clock: Clock, *, family: str = ""
+    ) -> None:
         self._settings = settings
         self._redis_url = redis_url
         self._max_connections = max_connections
@@ -80,6 +79,7 @@ class Server:
             settings.shards,
             max_items=settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections),
         )
+        self._family = family
         boot_id = secrets.token_hex(6)
         registry = Registry(boot_id, clock)
         self.core = Core(
@@ -105,11 +105,11 @@ class Server:
                     seen_retention_ms=settings.seen_retention_days * 86_400_000,
                 ),
             ),
-            node=f"node-{boot_id}",
+            node=self._node_id(boot_id),
             live=self._live,
-            verdicts=Verdicts(self._superseded, self._displaced, lambda: f"node-{secrets.token_hex(6)}"),
-            # Without leases no other node is known to be at work; a trace may be of a server long gone.
-            alive=lambda _node: False,
+            verdicts=Verdicts(self._superseded, self._displaced, lambda: self._node_id(secrets.token_hex(6))),
+            # Without leases the other workers are known to be at work; another trace may be long gone.
+            alive=lambda node: bool(family) and node.startswith(self._node_id("")),
             clock=clock.now,
         )
         self._limits = Limits(
@@ -129,7 +129,8 @@ class Server:
             OSError: the address cannot be listened on.
         """
         await self._first_contact()
-        listeners = tcp.open_listeners(self._settings.host, self._settings.port)
+        shared = bool(self._family)
+        listeners = tcp.open_listeners(self._settings.host, self._settings.port, shared=shared)
         host, port = listeners[0].getsockname()[:2]
         async with trio.open_nursery() as nursery:
             self._serving = nursery.cancel_scope
@@ -169,6 +170,9 @@ class Server:
             "outbox": asdict(self.outbox.statistics()),
             "relay": asdict(self.relay.statistics()),
         }
+
+    def _node_id(self, own: str) -> str:
+        return f"node-{self._family}-{own}" if self._family else f"node-{own}"
 
     async def _tick(self) -> None:
         with self._ticking:
@@ -249,56 +253,3 @@ class Server:
 
 def _key(uid: str, device: str) -> SessionKey:
     return (uid, device) if device else uid
-
-
-def run(settings: Settings, redis_url: str, writer: LogWriter) -> int:
-    """Run the server until a signal comes; return the exit status.
-
-    SIGTERM and SIGINT drain; a second one ends at once. Prints ``ready HOST:PORT`` through `writer`.
-    """
-    try:
-        max_connections = files.claim(settings.max_connections)
-    except files.FileLimitError as error:
-        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
-        return 2
-    log.info("file limit claimed", max_connections=max_connections)
-    gc.collect()
-    gc.freeze()  # what was loaded so far lives for ever: no collection need look at it again
-    gc.set_threshold(50_000, 20, 50)  # a full collection walks every session
-    return trio.run(_run, settings, redis_url, max_connections, writer)
-
-
-async def _run(settings: Settings, redis_url: str, max_connections: int, writer: LogWriter) -> int:
-    server = Server(settings, redis_url, max_connections, Clock())
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_on_signals, signals, server, nursery.cancel_scope)
-            try:
-                host, port = await nursery.start(server.serve)
-            except (StoreUnavailable, StoreMismatch, StoreError) as error:
-                log.error("cannot start", redis=redacted(redis_url), error=str(error))  # noqa: TRY400
-                nursery.cancel_scope.cancel()
-            except OSError as error:
-                where = f"{settings.host}:{settings.port}"
-                log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400
-                nursery.cancel_scope.cancel()
-            else:
-                writer.raw_line(f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}")
-    return 0 if server.stopped else 1
-
-
-async def _end_on_signals(signals: AsyncIterator[int], server: Server, everything: trio.CancelScope) -> None:
-    """Drain at the first signal, end at once at the second."""
-    await anext(signals)
-    async with trio.open_nursery() as nursery:
-
-        async def end_at_once() -> None:
-            await anext(signals)
-            log.warning("ended by a second signal", left_in_outbox=server.outbox.held)
-            everything.cancel()
-
-        nursery.start_soon(end_at_once)
-        log.info("stopping", sessions=len(server.core.sessions))
-        left = await server.stop()
-        (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
-        everything.cancel()

@@ -72,7 +72,7 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address to listen on", form=_host)
     port: int = _setting(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))
-    workers: int = _setting(1, "worker processes; more than 1 comes later", bounds=(1, 256))
+    workers: int = _setting(1, "worker processes that share the port", bounds=(1, 256))
     redis: str | None = _setting(
         None, "redis://, rediss:// or unix:// URL; without it, serve starts one of its own", form=_redis_url
     )
@@ -99,11 +99,13 @@ class Settings:
     )
     drain_timeout: float = _setting(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
     max_connections: int = _setting(
-        0, "connections at once; 0 derives it from the limit on open files", bounds=(0, 10_000_000)
+        0,
+        "connections at once, of each worker; 0 derives it from the limit on open files",
+        bounds=(0, 10_000_000),
     )
     outbox_items: int = _setting(
         0,
-        "changes that may wait for Redis; 0 is 2 per connection, at least 100,000",
+        "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
         bounds=(0, 100_000_000),
     )
     unsent_bytes: int = _setting(

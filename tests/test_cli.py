@@ -104,7 +104,6 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["serve", "--idle-timout", "3"], "did you mean --idle-timeout?"),
         (["serve", "--idle", "3"], "unknown argument: '--idle'"),
         (["serve", "--admin", "h:1", "--no-admin"], "not allowed with"),
-        (["serve", "--workers", "2"], "later version"),
         (["serve", "--admin", "127.0.0.1:7480"], "later version"),
         (["serve", "--redis", "redis+cluster://h"], "later"),
         (["tail", "--redis", UNREACHABLE, "--group", "g"], "--group and --consumer belong together"),

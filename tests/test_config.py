@@ -23,7 +23,7 @@ def problems(flags: dict[str, object] | None = None, environ: dict[str, str] | N
 BAD = {
     "host": ["", "a b", "a\x1bb"],
     "port": ["-1", "65536", "http", "80.5", "tcp://10.0.0.1:7400"],
-    "workers": ["0", "2", "many"],
+    "workers": ["0", "257", "many"],
     "redis": ["", "http://h", "h:6379", "redis+cluster://h", "redis://h:port", "unix://", "redis://h h"],
     "prefix": ["", "a b", "{a}", "a\n"],
     "shards": ["0", "16385", "1.5"],
@@ -181,7 +181,6 @@ def test_file_that_is_not_there_is_refused() -> None:
             "batch_window_ms: 13 ms is more than a quarter of tick, 50 ms",
         ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
-        ({"workers": "2"}, "workers: more than 1 comes with a later version"),
         ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
         ({"redis": "redis+cluster://h"}, "redis: redis+cluster:// comes with a later version"),
     ],
@@ -190,6 +189,13 @@ def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object
     (problem,) = problems(flags)
     assert problem.startswith(message)
     assert all(SPECS[key].flag in problem for key in flags)
+
+
+def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load({"workers": "2"}, {}).settings.workers == 2
+    monkeypatch.setattr("sys.platform", "darwin")
+    (problem,) = problems({"workers": "2"})
+    assert problem.startswith("workers: more than 1 needs Linux")
 
 
 def test_values_at_the_edge_of_a_contradiction_pass() -> None:

@@ -27,12 +27,12 @@ def test_connections_are_the_limit_less_a_reserve(
     hard: int, fit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
-    assert files.claim(0) == fit
+    assert files.claim(0) == (hard, fit)
 
 
 def test_a_smaller_wish_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeLimit(1024, 1024, monkeypatch)
-    assert files.claim(500) == 500
+    assert files.claim(500) == (1024, 500)
 
 
 def test_a_larger_wish_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,14 @@ import protocol
 
 SOCKETS = {"socket", "select", "selectors", "ssl"}
 LOOPS = {"trio", "asyncio", "threading"}
-EDGES = {"presence.server", "presence.cli", "presence.commands"}
+EDGES = {
+    "presence.server",
+    "presence.process",
+    "presence.worker",
+    "presence.supervisor",
+    "presence.cli",
+    "presence.commands",
+}
 STORE = {"redis", "presence.store"}
 TRANSPORTS = {"presence.transports"}
 SHELL = {"presence.relay", "presence.shard_writer", "presence.outbox"}
@@ -83,6 +90,8 @@ NOWHERE_BELOW = [
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),
     Room({"presence.transports"}, {"redis"}),
+    # A worker has its settings from whoever started it, and draws nothing.
+    Room({"presence.worker", "presence.process"}, {"presence.config", "argparse", "tomllib", "rich"}),
     Room({"presence.subscriber.blocking", "presence.subscriber.group", "presence.reader"}, {"trio"}),
     Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on
     Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),

@@ -1,11 +1,12 @@
 """``presence serve``: the server, and a Redis of its own where none is given."""
 
 import contextlib
+from collections.abc import Callable
 
 from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
-from presence.config import Settings
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.logs import LogWriter, configure
+from presence.logs import configure, configure_directly
+from presence.settings import Settings
 
 
 def run(settings: Settings) -> int:
@@ -17,10 +18,8 @@ def run(settings: Settings) -> int:
             if redis_url is None:
                 # First, while this process has one thread; stopped last, when everything is written.
                 redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
-            log = cleanup.enter_context(configure(settings.log_format, settings.log_level))
-            if settings.redis is None:
-                _tell_where(redis_url)
-            return _serve(settings, redis_url, log)
+            serve = _serve_alone if settings.workers == 1 else _supervise
+            return serve(settings, redis_url, cleanup)
         except EmbeddedError as error:
             complain(error)
             return FAILED
@@ -28,19 +27,34 @@ def run(settings: Settings) -> int:
             return OK
 
 
-def _tell_where(url: str) -> None:
-    import structlog  # noqa: PLC0415 - after `configure`, which needs it as well
+def _serve_alone(settings: Settings, redis_url: str, cleanup: contextlib.ExitStack) -> int:
+    writer = cleanup.enter_context(configure(settings.log_format, settings.log_level))
+    _tell_where(settings, redis_url)
+    from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
-    structlog.get_logger().info("embedded Redis runs", url=url)
+    return _logged(lambda: run(settings, redis_url, Signals(writer)))
 
 
-def _serve(settings: Settings, redis_url: str, log: LogWriter) -> int:
-    import structlog  # noqa: PLC0415 - after `configure`, which needs it as well
+def _supervise(settings: Settings, redis_url: str, cleanup: contextlib.ExitStack) -> int:
+    writer = cleanup.enter_context(configure_directly(settings.log_format, settings.log_level))
+    _tell_where(settings, redis_url)
+    from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
 
-    from presence.server import run as run_server  # noqa: PLC0415 - trio and all rooms of the server
+    return _logged(lambda: run(settings, redis_url, writer))
+
+
+def _tell_where(settings: Settings, url: str) -> None:
+    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
+
+    if settings.redis is None:
+        structlog.get_logger().info("embedded Redis runs", url=url)
+
+
+def _logged(run: Callable[[], int]) -> int:
+    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
     try:
-        return run_server(settings, redis_url, log)
+        return run()
     except Exception:
         structlog.get_logger().exception("server failed")
         return FAILED

@@ -14,16 +14,36 @@ _TCP_INFO_BYTES = 104
 _LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
 
 
-def open_listeners(host: str, port: int) -> list[socket.socket]:
+def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """Return a listening socket for every address of `host`.
 
     Args:
         host: name or address; a name may stand for several.
         port: 0 picks one, the same for all addresses.
+        shared: let other processes of this user listen there too; the kernel spreads the connections.
 
     Raises:
         OSError: the name is unknown, or an address cannot be bound.
     """
+    listeners = _bind(host, port, shared=shared)
+    for listener in listeners:
+        listener.listen(BACKLOG)
+    return listeners
+
+
+def reserve(host: str, port: int) -> list[socket.socket]:
+    """Return bound sockets that keep an address for listeners that share it, and listen to nothing.
+
+    Raises:
+        OSError: the name is unknown, or somebody else has the address, sharing it or not.
+    """
+    for sock in _bind(host, port, shared=False):
+        port = sock.getsockname()[1]
+        sock.close()
+    return _bind(host, port, shared=True)
+
+
+def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -32,13 +52,14 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
             listeners.append(listener)
             if os.name == "posix":
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # Accepted connections inherit it: an answer must not wait for the acknowledgement of the last.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind((address[0], port, *address[2:]))
             port = port or listener.getsockname()[1]
-            listener.listen(BACKLOG)
     except BaseException:
         for listener in listeners:
             listener.close()

@@ -15,14 +15,14 @@ import structlog
 from presence.cli import main
 from presence.config import Settings
 from presence.embedded import embedded_redis
-from presence.logs import LogWriter
+from presence.process import Conductor, Signals
 from presence.store.client import open_client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 DEADLINE_S = 20.0
 
 
-Run = Callable[[Settings, str, LogWriter], int]
+Run = Callable[[Settings, str, Conductor], int]
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     """Put a function in the place of the server."""
 
     def install(run: Run) -> None:
-        module = ModuleType("presence.server")
-        module.run = run  # type: ignore[attr-defined] # a module made here
-        monkeypatch.setitem(sys.modules, "presence.server", module)
+        module = ModuleType("presence.process")
+        module.run, module.Signals = run, Signals  # type: ignore[attr-defined] # a module made here
+        monkeypatch.setitem(sys.modules, "presence.process", module)
 
     return install
 
@@ -40,7 +40,7 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 def test_serve_hands_settings_and_redis_to_the_server(serve_with: Callable[[Run], None]) -> None:
     seen: list[tuple[Settings, str]] = []
 
-    def run(settings: Settings, redis_url: str, _log: LogWriter) -> int:
+    def run(settings: Settings, redis_url: str, _log: Conductor) -> int:
         seen.append((settings, redis_url))
         return 0
 
@@ -52,7 +52,7 @@ def test_serve_hands_settings_and_redis_to_the_server(serve_with: Callable[[Run]
 def test_serve_starts_a_redis_of_its_own_and_stops_it_last(serve_with: Callable[[Run], None]) -> None:
     urls: list[str] = []
 
-    def run(_settings: Settings, redis_url: str, _log: LogWriter) -> int:
+    def run(_settings: Settings, redis_url: str, _log: Conductor) -> int:
         urls.append(redis_url)
         with open_client(redis_url) as client:
             assert client.ping()
@@ -66,9 +66,9 @@ def test_serve_starts_a_redis_of_its_own_and_stops_it_last(serve_with: Callable[
 def test_serve_prints_ready_alone_on_a_line(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_settings: Settings, _redis_url: str, log: LogWriter) -> int:
+    def run(_settings: Settings, _redis_url: str, conductor: Conductor) -> int:
         structlog.get_logger().info("accepting")
-        log.raw_line("ready 127.0.0.1:7400")
+        conductor.ready("127.0.0.1", 7400)
         return 0
 
     serve_with(run)
@@ -84,7 +84,7 @@ def test_serve_returns_the_status_of_the_server(serve_with: Callable[[Run], None
 def test_serve_logs_a_failure_of_the_server(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_settings: Settings, _redis_url: str, _log: LogWriter) -> int:
+    def run(_settings: Settings, _redis_url: str, _log: Conductor) -> int:
         raise RuntimeError("out of order")
 
     serve_with(run)
@@ -103,7 +103,7 @@ def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.
 def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callable[[Run], None]) -> None:
     urls: list[str] = []
 
-    def run(_settings: Settings, redis_url: str, _log: LogWriter) -> int:
+    def run(_settings: Settings, redis_url: str, _log: Conductor) -> int:
         urls.append(redis_url)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(DEADLINE_S)  # which the signal ends

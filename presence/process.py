@@ -1,0 +1,130 @@
+"""One server in this process: its file limit, its memory, whoever gives it orders, its exit status."""
+
+import gc
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import structlog
+import trio
+
+from presence import files
+from presence.clock import Clock
+from presence.logs import LogWriter
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
+from presence.store.client import redacted
+
+FAILED = 1
+REFUSED = 2  # the settings ask for what cannot be had
+
+log = structlog.get_logger("presence.server")
+
+
+class Conductor(Protocol):
+    """Who is told that the server is ready, and who says when it stops."""
+
+    def ready(self, host: str, port: int) -> None:
+        """Connections are accepted, and Redis was reached."""
+
+    def orders(self) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Open the source of orders: the first asks for a drain, the second for an end at once."""
+
+
+class Signals:
+    """SIGTERM and SIGINT are the orders; ``ready HOST:PORT`` is a line of the log's."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+
+    def ready(self, host: str, port: int) -> None:
+        """See `Conductor`."""
+        self._writer.raw_line(ready_line(host, port))
+
+    @asynccontextmanager
+    async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
+        """See `Conductor`."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            yield _without_values(signals)
+
+
+async def _without_values(signals: AsyncIterator[int]) -> AsyncIterator[None]:
+    async for _ in signals:
+        yield
+
+
+def ready_line(host: str, port: int) -> str:
+    """Return the line that tells an operator where clients can log in."""
+    return f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}"
+
+
+def settle_memory() -> None:
+    """Set the garbage collector up for a process that keeps very many objects for long.
+
+    What was loaded so far lives for ever, so no collection need look at it again; and a full collection,
+    which walks every session, is made rare.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str = "") -> int:
+    """Run the server until it is told to stop.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is; `settings.redis`, or the embedded server's.
+        conductor: see `Conductor`.
+        family: what the ids of the workers that share the port begin with; "" for a server on its own.
+
+    Returns:
+        The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
+    """
+    try:
+        limit = files.claim(settings.max_connections)
+    except files.FileLimitError as error:
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+        return REFUSED
+    log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
+    settle_memory()
+    return trio.run(_run, settings, redis_url, limit.max_connections, conductor, family)
+
+
+async def _run(
+    settings: Settings, redis_url: str, max_connections: int, conductor: Conductor, family: str
+) -> int:
+    server = Server(settings, redis_url, max_connections, Clock(), family=family)
+    async with conductor.orders() as orders, trio.open_nursery() as nursery:
+        nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
+        try:
+            host, port = await nursery.start(server.serve)
+        except (StoreUnavailable, StoreMismatch, StoreError) as error:
+            log.error("cannot start", redis=redacted(redis_url), error=str(error))  # noqa: TRY400
+            nursery.cancel_scope.cancel()
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400
+            nursery.cancel_scope.cancel()
+        else:
+            conductor.ready(host, port)
+    return 0 if server.stopped else FAILED
+
+
+async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.CancelScope) -> None:
+    """Drain at the first order, end at once at the second."""
+    await anext(orders)
+    async with trio.open_nursery() as nursery:
+
+        async def end_at_once() -> None:
+            await anext(orders)
+            log.warning("ended by a second signal", left_in_outbox=server.outbox.held)
+            everything.cancel()
+
+        nursery.start_soon(end_at_once)
+        log.info("stopping", sessions=len(server.core.sessions))
+        left = await server.stop()
+        (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
+        everything.cancel()

@@ -1,0 +1,295 @@
+"""Several workers on one port: started, watched, replaced, drained.
+
+Each worker is a process that serves by itself; the kernel spreads the connections over their listeners
+(`SO_REUSEPORT`). The supervisor holds the address, by a socket that is bound and never listens, and touches
+no connection.
+
+Workers are forked, not started anew: everything is loaded once, and what is loaded is shared memory. A fork
+copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
+
+A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
+Its users are not told about: they log in again, at another worker.
+"""
+
+import os
+import secrets
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import structlog
+
+from presence import process, worker
+from presence.logs import DirectWriter
+from presence.settings import Settings
+from presence.transports import tcp
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_LIMIT_S = 30.0
+LONG_LIFE_S = (
+    60.0  # a worker that lived so long is replaced at once, and its predecessors' failures forgotten
+)
+STOP_MARGIN_S = 2.0  # beyond the drain time-out, before a worker that hangs is killed
+
+log = structlog.get_logger("presence.supervisor")
+
+Work = Callable[[Settings, str, int, str, socket.socket], int]
+
+
+@dataclass
+class _Worker:
+    """A place for a worker, and the process that fills it.
+
+    Attributes:
+        number: from 1.
+        pid: 0 while there is none.
+        line: our end of the socket pair.
+        started_at: monotonic seconds.
+        start_at: when the next one is due, while there is none.
+        failures: ends in a row, each after a short life.
+    """
+
+    number: int
+    pid: int = 0
+    line: socket.socket | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    failures: int = 0
+    is_ready: bool = False
+
+
+class Supervisor:
+    """N workers on one port.
+
+    Args:
+        settings: checked settings; `workers` says how many.
+        redis_url: where Redis is.
+        writer: for the line that says ready.
+        work: what a worker's process does; it returns the exit status.
+    """
+
+    def __init__(
+        self, settings: Settings, redis_url: str, writer: DirectWriter, work: Work = worker.run
+    ) -> None:
+        self._settings = settings
+        self._redis_url = redis_url
+        self._writer = writer
+        self._work = work
+        self._family = secrets.token_hex(4)
+        self._workers = [_Worker(number) for number in range(1, settings.workers + 1)]
+        self._selector = selectors.DefaultSelector()
+        self._reserved: list[socket.socket] = []
+        self._told_ready = False
+        self._stopping = False
+        self._kill_at = 0.0
+        self._status = 0
+
+    def run(self) -> int:
+        """Run until a signal comes, or until a worker cannot start; return the exit status."""
+        try:
+            self._reserved = tcp.reserve(self._settings.host, self._settings.port)
+        except OSError as error:
+            where = f"{self._settings.host}:{self._settings.port}"
+            log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400
+            return process.FAILED
+        port = self._reserved[0].getsockname()[1]
+        self._settings = replace(self._settings, port=port)
+        process.settle_memory()
+        with _Wakeups(self._selector) as wakeups:
+            try:
+                self._watch(wakeups)
+            finally:
+                self._kill_all()
+                for sock in self._reserved:
+                    sock.close()
+        return self._status
+
+    def _watch(self, wakeups: "_Wakeups") -> None:
+        while True:
+            self._start_due()
+            if self._stopping and not any(each.pid for each in self._workers):
+                return
+            for key, _ in self._selector.select(self._wait_s()):
+                if key.data is not None:
+                    self._hear(key.data)
+            for _ in range(wakeups.take_orders()):
+                self._stop()
+            self._reap()
+
+    def _wait_s(self) -> float | None:
+        due = [self._kill_at] if self._stopping else []
+        due += [each.start_at for each in self._workers if not each.pid and not self._stopping]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # Workers
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        if self._stopping:
+            if now >= self._kill_at:
+                self._kill_all()
+            return
+        for each in self._workers:
+            if not each.pid and now >= each.start_at:
+                self._start(each)
+
+    def _start(self, each: _Worker) -> None:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            self._be_worker(each.number, theirs, ours)
+        theirs.close()
+        ours.setblocking(False)
+        self._selector.register(ours, selectors.EVENT_READ, each)
+        each.pid, each.line, each.started_at, each.is_ready = pid, ours, time.monotonic(), False
+        log.info("worker started", worker=each.number, pid=pid)
+
+    def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
+        """The forked process: it must never return into what the supervisor was doing."""
+        status = process.FAILED
+        try:
+            os.setsid()  # Ctrl-C on the terminal is the supervisor's to pass on
+            signal.set_wakeup_fd(-1)
+            for number_ in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number_, signal.SIG_DFL)
+            # A sibling must see the end of its line when the supervisor dies, not when we do.
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+            self._selector.close()
+            ours.close()
+            for sock in self._reserved:
+                sock.close()
+            status = self._work(self._settings, self._redis_url, number, self._family, theirs)
+        finally:
+            os._exit(status)
+
+    def _hear(self, each: _Worker) -> None:
+        if each.line is None:
+            return
+        try:
+            said = each.line.recv(1)
+        except OSError:
+            said = b""
+        if not said:
+            self._selector.unregister(each.line)  # it ends; the process is reaped when it has
+            each.line.close()
+            each.line = None
+        elif said == worker.READY:
+            each.is_ready = True
+            if not self._told_ready and all(other.is_ready for other in self._workers):
+                self._told_ready = True
+                host, port = self._reserved[0].getsockname()[:2]
+                self._writer.raw_line(process.ready_line(host, port))
+
+    def _reap(self) -> None:
+        for each in self._workers:
+            if each.pid:
+                pid, code = os.waitpid(each.pid, os.WNOHANG)
+                if pid:
+                    self._ended(each, os.waitstatus_to_exitcode(code))
+
+    def _ended(self, each: _Worker, status: int) -> None:
+        """A process has ended; `status` is negative if a signal killed it."""
+        lived_s = time.monotonic() - each.started_at
+        each.pid = 0
+        if each.line is not None:
+            self._selector.unregister(each.line)
+            each.line.close()
+            each.line = None
+        if self._stopping:
+            if status:
+                self._status = self._status or process.FAILED
+                log.error("worker did not end cleanly", worker=each.number, status=status)
+            return
+        if not self._told_ready and not each.is_ready:
+            # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
+            self._status = status if status > 0 else process.FAILED
+            self._stop()
+            return
+        each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
+        pause_s = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** (each.failures - 1)) if each.failures else 0.0
+        each.start_at = time.monotonic() + pause_s
+        log.error(
+            "worker ended, and is replaced",
+            worker=each.number,
+            status=status,
+            lived_s=round(lived_s, 1),
+            pause_s=pause_s,
+        )
+
+    # The end
+
+    def _stop(self) -> None:
+        """Drain at the first call, end at once at the second."""
+        order = worker.END if self._stopping else worker.DRAIN
+        if not self._stopping:
+            self._stopping = True
+            self._kill_at = time.monotonic() + self._settings.drain_timeout + STOP_MARGIN_S
+            log.info("stopping", workers=sum(bool(each.pid) for each in self._workers))
+        else:
+            log.warning("ended by a second signal")
+            self._status = self._status or process.FAILED
+            self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
+        for each in self._workers:
+            if each.line is not None:
+                with suppress(OSError):
+                    each.line.send(order)
+
+    def _kill_all(self) -> None:
+        """End what is left; nothing is lost by it that a crash would not lose too."""
+        for each in self._workers:
+            if each.pid:
+                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+                os.waitpid(each.pid, 0)
+                self._ended(each, -signal.SIGKILL)
+
+
+class _Wakeups:
+    """Signals as something to select on, for the length of a ``with`` block."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._before: dict[int, object] = {}
+        self._orders = 0
+
+    def __enter__(self) -> "_Wakeups":
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._selector.register(self._reader, selectors.EVENT_READ)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            self._before[number] = signal.signal(number, self._note)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # what signal.signal returned
+        self._selector.unregister(self._reader)
+        self._reader.close()
+        self._writer.close()
+
+    def _note(self, number: int, _frame: object) -> None:
+        if number != signal.SIGCHLD:
+            self._orders += 1
+
+    def take_orders(self) -> int:
+        """Return how many orders to stop came since the last call."""
+        with suppress(BlockingIOError):
+            while self._reader.recv(4096):
+                pass
+        orders, self._orders = self._orders, 0
+        return orders
+
+
+def run(settings: Settings, redis_url: str, writer: DirectWriter) -> int:
+    """Run `settings.workers` workers until a signal comes; return the exit status."""
+    return Supervisor(settings, redis_url, writer).run()
