@@ -95,7 +95,7 @@ def _ms(text: str) -> float:
 
 
 class Server:
-    """``presence serve`` with a Redis of its own.
+    """``presence serve``, with a Redis of its own unless the flags name one.
 
     Attributes:
         process: the process.
@@ -106,7 +106,8 @@ class Server:
     def __init__(self, *flags: str) -> None:
         command = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.host = self.redis_url = ""
+        self.host = ""
+        self.redis_url = flags[flags.index("--redis") + 1] if "--redis" in flags else ""
         self._ready = threading.Event()
         self._log = threading.Thread(target=self._read_log, daemon=True)
         self._log.start()
