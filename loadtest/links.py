@@ -14,7 +14,7 @@ import random
 import select
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import protocol
@@ -37,7 +37,7 @@ class Links:
     """The connections of all clients. What happens to them is noted in columns and counts.
 
     Args:
-        address: the server's host (an IPv4 address) and port.
+        addresses: the servers' hosts (IPv4 addresses) and ports; each connection goes to one at random.
         clients, counts: to be kept up to date.
         watcher: is told what happens.
         sources: local addresses to connect from, in turn.
@@ -48,7 +48,7 @@ class Links:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        addresses: Sequence[tuple[str, int]],
         clients: Clients,
         counts: Counts,
         watcher: Watcher,
@@ -60,7 +60,7 @@ class Links:
     ) -> None:
         self.epoll = epoll
         self.returns = returns
-        self._address = address
+        self._addresses = addresses
         self._clients = clients
         self._counts = counts
         self._watcher = watcher
@@ -176,7 +176,7 @@ class Links:
             sock.setsockopt(_socket.IPPROTO_IP, _PORT_AT_CONNECT, 1)
             sock.bind((source, 0))
         with contextlib.suppress(BlockingIOError):
-            sock.connect(self._address)
+            sock.connect(random.choice(self._addresses))
 
     def _log_in(self, number: int, fd: int) -> None:
         clients = self._clients
@@ -227,7 +227,7 @@ class Links:
 
     def _entered(self, number: int, told: Mapping[str, Any]) -> None:
         clients, now = self._clients, time.monotonic()
-        clients.sessions[number] = told["session"]
+        clients.sessions[number] = told.get("session", "")
         clients.online[number] = 1
         clients.beating[number] = clients.fds[number]
         self._attempts.pop(number, None)

@@ -16,14 +16,14 @@ import os
 import random
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import protocol
 from loadtest.clients import AWAY, Clients, Counts, Watcher
 from loadtest.facts import Sent
 from loadtest.links import ASKING_BEAT, Links, error_name
 
-SLOTS_MAX = 1200  # 10 ms each at a beat each 12 s; the fewer, the fewer wakes and the larger the bursts
+SLOTS_MAX = 6000  # 2 ms each at a beat each 12 s; the fewer, the fewer wakes and the larger the bursts
 STEP_S = 0.01  # a step that has more to do returns after about so long, and wants to be called again at once
 FLAP_TRIES = 10  # of a swarm that is mostly away none may be found, and that is as well
 
@@ -42,6 +42,7 @@ class Swarm:
         returns: whether clients that were online and whose connection ended come back by themselves. A login
             that was refused, or a connection that did not come about, is always tried again, after the time
             that the server named.
+        others: further servers; each connection goes to one of all, at random.
         watcher: is told what happens.
         epoll: what to wait with; gevent hides `select.epoll`, so under gevent bring the original.
 
@@ -58,6 +59,7 @@ class Swarm:
         idle_timeout: float | None = None,
         asking: int = 0,
         returns: bool = False,
+        others: Sequence[tuple[str, int]] = (),
         watcher: Watcher | None = None,
         epoll: "select.epoll | None" = None,
     ) -> None:
@@ -65,7 +67,7 @@ class Swarm:
         self.counts = Counts()
         self._watcher = watcher or Watcher()
         self._links = Links(
-            address,
+            [address, *others],
             clients,
             self.counts,
             self._watcher,

@@ -1,0 +1,89 @@
+"""Reads the events of all shards while a run goes on, in a thread of its own."""
+
+import threading
+import time
+
+from loadtest.scale.verdict import Event, WallClock
+from presence.store.client import CONNECTION_LOST, RedisError
+from presence.subscriber.events import Entry, Gap, Item
+from presence.subscriber.follower import Follower
+from presence.subscriber.link import Link
+
+RETRY_S = 0.2
+END_TIMEOUT_S = 10.0  # above the time that a read may wait
+
+
+class Reader:
+    """Follows the streams from where they end now, and keeps what it reads.
+
+    Attributes:
+        events: all so far, in the order of the stream.
+        clock: the wall clock beside the monotonic one, sampled at every read.
+        broken: why events may be missing; empty if none are.
+        offline: how many of the events are offline events.
+    """
+
+    def __init__(self, redis_url: str, prefix: str = "presence") -> None:
+        self.events: list[Event] = []
+        self.broken: list[str] = []
+        self.offline = 0
+        self.clock = WallClock(_difference())
+        self._link = Link(redis_url)
+        self._follower = Follower(self._link, prefix)
+        with self._link.calling() as client:
+            self._follower.add_shards(client)
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._finished.set()
+        self._thread.join(END_TIMEOUT_S)
+        self._follower.close()
+
+    def _run(self) -> None:
+        while not self._finished.is_set():
+            try:
+                self._follower.fetch()
+                self._take_all(time.monotonic())
+            except CONNECTION_LOST:
+                time.sleep(RETRY_S)
+            except (RedisError, ValueError) as error:
+                self.broken.append(f"the stream cannot be read: {error}")
+                return
+
+    def _take_all(self, read: float) -> None:
+        self.clock.sample(_difference())
+        while (item := self._follower.take()) is not None:
+            self._take(item, read)
+
+    def _take(self, item: Item, read: float) -> None:
+        if isinstance(item, Gap):
+            self.broken.append(f"gap in the stream: {item.reason} after {item.id}")
+            return
+        event = event_of(item, read, self.clock)
+        self.events.append(event)
+        self.offline += event.type == "offline"
+
+
+def event_of(entry: Entry, read: float, clock: WallClock) -> Event:
+    """Return what an entry says, with its moments in monotonic seconds."""
+    fields = entry.fields
+    if fields["type"] == "gap":
+        return Event(entry.id, "gap", "", "", 0, 0, "", read, read)
+    return Event(
+        entry.id,
+        fields["type"],
+        fields["uid"],
+        fields["session"],
+        int(fields["code"]),
+        int(fields["at_ms"]),
+        fields.get("since_id", ""),
+        int(entry.id.partition("-")[0]) / 1000 - clock.now,
+        read,
+    )
+
+
+def _difference() -> float:
+    return time.time() - time.monotonic()
