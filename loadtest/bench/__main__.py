@@ -1,167 +1,134 @@
-"""``python -m loadtest.bench``: CPU time a keepalive and memory a connection, this server beside others.
+"""``python -m loadtest.bench``: this server and others under the same loads, one after the other.
 
-All servers get the same load from the same generator, in turn, several rounds in one run, so that a noisy
-machine is equally noisy to all; what counts are the ratios. Needs the ``loadtest`` extra (uvloop).
+Writes tables (Markdown), all figures (JSON) and plots (PNG). Needs Linux and the ``loadtest`` and
+``embedded`` extras; gcc for the floor; mosquitto and nats-server if they are to be measured too.
 """
 
 import argparse
-import json
-import os
-import platform
-import statistics
-import subprocess
+import contextlib
+import resource
 import sys
-import time
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-SERVERS = {
-    "presence": ["-m", "presence", "serve", "--port", "0"],
-    "uvloop": ["-m", "loadtest.bench.peers", "uvloop"],
-    "trio": ["-m", "loadtest.bench.peers", "trio"],
-}
-WARM_UP_S = 2.0
-GENERATOR_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
+from loadtest.bench import measures, plots, report, sizes
+from loadtest.bench.progress import Bar
+from loadtest.bench.results import Results
+from loadtest.bench.run import Plan, go_through
+from loadtest.bench.servers import OWN, Contender, contenders
+
+PICTURES = Path(__file__).with_name("pictures")
+DESCRIPTORS_SPARE = 200  # beside one for each connection, in server and generator
 
 
-@dataclass
-class Figures:
-    """One server in one round: µs of CPU a keepalive, bytes of RSS a connection, the generator's report."""
-
-    cpu_us: float
-    rss_bytes: float
-    generator: dict[str, float]
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of all threads of a process, from the scheduler's nanoseconds."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+def arguments_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
+    parser.add_argument("--connections", type=int, default=15_000)
+    parser.add_argument("--rates", type=_numbers, default=(15_000.0, 3_300.0), help="keepalives/s, over all")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, a load and round (8)")
+    parser.add_argument(
+        "--probe-seconds", type=float, default=5.0, help="of round trips, likewise; 0: none (5)"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--servers", default="", help="comma-separated; presence is always among them (all)")
+    parser.add_argument(
+        "--maxevents", type=int, default=512, help="events that the C floor takes at once (512)"
+    )
+    parser.add_argument(
+        "--burst-ms", type=float, default=0.0, help="send keepalives together, once in so long (0)"
+    )
+    parser.add_argument("--sizes", action="store_true", help="measure cost against size instead")
+    parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder (bench-results)")
+    parser.add_argument("--pictures", action="store_true", help=f"write the plots into {PICTURES.name}/ too")
+    parser.add_argument(
+        "--redraw", action="store_true", help="measure nothing: tables and plots from --out's JSON"
+    )
+    return parser
 
 
-def rss_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def chosen(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]:
+    """Return the servers to measure, and which of those that were asked for cannot be, and why."""
+    every = contenders(maxevents)
+    wanted = [OWN, *(name for name in names.split(",") if name != OWN)] if names else list(every)
+    if unknown := [name for name in wanted if name not in every]:
+        raise SystemExit(f"no such server: {', '.join(unknown)}; there are {', '.join(every)}")
+    skipped = {name: why for name in wanted if (why := every[name].missing())}
+    return [every[name] for name in every if name in wanted and name not in skipped], skipped
 
 
-class LoadGenerator:
-    """The generator's process."""
-
-    def __init__(self, host: str, port: str, *, answered: bool) -> None:
-        kind = "answered" if answered else "unanswered"
-        command = [sys.executable, "-m", "loadtest.bench.generator", host, port, kind]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def do(self, line: str) -> dict[str, float]:
-        """Give an order and wait for its report."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"the generator failed at: {line}")
-        report: dict[str, float] = json.loads(answer)
-        return report
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-
-
-def measure(name: str, arguments: argparse.Namespace) -> Figures:
-    """Start a server, load it, measure it, stop it."""
-    server = subprocess.Popen([sys.executable, *SERVERS[name]], stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        ready = next((line for line in server.stderr if line.startswith("ready ")), "")
-        if not ready:
-            raise SystemExit(f"{name} did not become ready")
-        host, _, port = ready.split()[1].rpartition(":")
-        generator = LoadGenerator(host, port, answered=arguments.answered)
-        try:
-            return load(server.pid, generator, arguments)
-        finally:
-            generator.close()
-    finally:
-        server.terminate()
-        server.communicate()
-
-
-def load(pid: int, generator: LoadGenerator, arguments: argparse.Namespace) -> Figures:
-    """Log in, warm up, beat; return the figures.
-
-    Memory is the slope from a third of the connections to all: what the first ones find free in a heap
-    that start-up left behind would flatter a small server.
-    """
-    first, last = arguments.connections // 3, arguments.connections
-    rss = []
-    for connections in (first, last):
-        generator.do(f"connections {connections}")
-        time.sleep(1.0)
-        generator.do(f"beat {arguments.rate * connections / last} {WARM_UP_S}")
-        rss.append(rss_bytes(pid))
-    before = cpu_seconds(pid)
-    report = generator.do(f"beat {arguments.rate} {arguments.seconds}")
-    cpu = cpu_seconds(pid) - before
-    return Figures(cpu / report["sent"] * 1e6, (rss[1] - rss[0]) / (last - first), report)
-
-
-def table(results: dict[str, list[Figures]], arguments: argparse.Namespace) -> str:
-    """Return the medians, and the ratios to each peer, as Markdown."""
-    kind = "answered" if arguments.answered else "unanswered"
-    lines = [
-        f"{arguments.connections:,} connections, {arguments.rate:,} {kind} keepalives/s, "
-        f"{arguments.rounds} rounds of {arguments.seconds:g} s, medians; Python {platform.python_version()}, "
-        f"trio {version('trio')}, uvloop {version('uvloop')}, {os.cpu_count()} cores",
-        "",
-        "| server | µs of CPU a keepalive (all rounds) | this server ÷ it | bytes of RSS a connection "
-        "| generator, % of a core |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    own = [each.cpu_us for each in results["presence"]]
-    for name, figures in results.items():
-        cpu = [each.cpu_us for each in figures]
-        ratio = statistics.median(a / b for a, b in zip(own, cpu, strict=True))
-        rounds = ", ".join(f"{value:.1f}" for value in cpu)
-        shown = "" if name == "presence" else f"{ratio:.2f}"
-        share = max(each.generator["core_share"] for each in figures) * 100
-        lines.append(
-            f"| {name} | {statistics.median(cpu):.1f} ({rounds}) | {shown} "
-            f"| {statistics.median(each.rss_bytes for each in figures):,.0f} | {share:.0f} |"
+def beside_others(arguments: argparse.Namespace, results: Results) -> None:
+    """Measure all servers, several rounds; every other round in reverse order."""
+    servers, results.skipped = chosen(arguments.servers, arguments.maxevents)
+    results.says = {each.name: each.says for each in servers}
+    for name, why in results.skipped.items():
+        print(f"{name} is skipped: {why}", file=sys.stderr)
+    plan = Plan(
+        *(
+            arguments.connections,
+            arguments.rates,
+            arguments.seconds,
+            arguments.probe_seconds,
+            arguments.burst_ms,
         )
-    return "\n".join(lines)
+    )
+    with Bar(arguments.rounds * sum(plan.planned_s(each) for each in servers)) as bar:
+        for number in range(1, arguments.rounds + 1):
+            for each in servers if number % 2 else reversed(servers):
+                go_through(each, number, plan, results, bar)
+
+
+def against_size(arguments: argparse.Namespace, results: Results) -> None:
+    """Measure this server at all sizes."""
+    own = contenders(arguments.maxevents)[OWN]
+    results.says = {OWN: own.says}
+    sizes.measure(own, sizes.CONNECTIONS, arguments.rounds, arguments.seconds, arguments.burst_ms, results)
+
+
+def claim_descriptors(connections: int) -> None:
+    """Raise the limit on open files to what the system allows; child processes inherit it.
+
+    Raises:
+        SystemExit: it is too low for so many connections.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses some values that it reports
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < connections + DESCRIPTORS_SPARE:
+        raise SystemExit(f"{connections:,} connections need more than the {soft:,} files that may be open")
 
 
 def main() -> int:
-    """Run all rounds; exit 1 if the generator was the bottleneck."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    parser.add_argument("--connections", type=int, default=15_000)
-    parser.add_argument("--rate", type=int, default=15_000, help="keepalives a second, over all connections")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of measuring, a round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--answered", action="store_true", help="keepalives that ask for an answer")
-    parser.add_argument("--servers", default=",".join(SERVERS), help="comma-separated; presence comes first")
-    arguments = parser.parse_args()
-    names = arguments.servers.split(",")
-    results: dict[str, list[Figures]] = {name: [] for name in names}
-    for number in range(arguments.rounds):
-        for name in names:
-            print(f"round {number + 1} of {arguments.rounds}: {name} …", end=" ", file=sys.stderr, flush=True)
-            figures = measure(name, arguments)
-            results[name].append(figures)
-            print(f"{figures.cpu_us:.1f} µs, {figures.rss_bytes:.0f} B", file=sys.stderr, flush=True)
-    print(table(results, arguments))
-    reports = [each.generator for figures in results.values() for each in figures]
-    if max(report["core_share"] for report in reports) > GENERATOR_LIMIT:
-        print("the generator was the bottleneck: nothing is shown", file=sys.stderr)
-        return 1
-    if arguments.answered and any(report["answers"] < report["sent"] * 0.99 for report in reports):
-        print("keepalives stayed unanswered", file=sys.stderr)
-        return 1
-    return 0
+    """Measure, write, print; exit 1 if a figure is not valid."""
+    measures.require_linux()
+    arguments = arguments_parser().parse_args()
+    name = "sizes" if arguments.sizes else "bench"
+    path: Path = arguments.out / f"{name}.json"
+    if arguments.redraw:
+        results = Results.read(path)
+    else:
+        claim_descriptors(max(sizes.CONNECTIONS) if arguments.sizes else arguments.connections)
+        shown = ("connections", "rates", "seconds", "rounds", "burst_ms")
+        left_out = ("connections", "rates") if arguments.sizes else ()
+        settings = {key: value for key in shown if key not in left_out for value in [getattr(arguments, key)]}
+        results = Results(measures.machine(), settings)
+        (against_size if arguments.sizes else beside_others)(arguments, results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        results.write(path)
+    table = report.sizes_table(results) if arguments.sizes else report.bench_table(results)
+    path.with_suffix(".md").write_text(table)
+    draw = plots.draw_sizes if arguments.sizes else plots.draw_bench
+    for folder in [arguments.out, *([PICTURES] if arguments.pictures else [])]:
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(results, folder)
+    print(table)
+    for complaint in results.complaints():
+        print(f"not valid: {complaint}", file=sys.stderr)
+    return 1 if results.complaints() else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Servers to be measured beside this one: each decodes the login and moves the uid in the same wheel.
 
-``python -m loadtest.bench.peers uvloop|trio`` prints ``ready HOST:PORT`` on standard error and serves
+``python -m loadtest.bench.peers uvloop|asyncio|trio`` prints ``ready HOST:PORT`` on standard error and serves
 until it is terminated. They leave out everything else that a presence server does.
 """
 
@@ -22,7 +22,7 @@ SLOT_S = 0.5
 
 
 class Presence:
-    """What both servers share: the wheel, and the answer to a login."""
+    """What these servers share: the wheel, and the answer to a login."""
 
     def __init__(self) -> None:
         self.ticks = Ticks(SLOT_S, time.monotonic())
@@ -31,6 +31,20 @@ class Presence:
     def touch(self, uid: str) -> None:
         """A keepalive came."""
         self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
+
+    def beaten(self, uid: str, data: bytes) -> bytes:
+        """Something came that is no lone plain keepalive; return what is to be answered.
+
+        Mostly it is one keepalive that asks for an answer; two may have come together.
+        """
+        self.touch(uid)
+        if answer := keepalive_answer(data):
+            return answer
+        answers, start = [], 0
+        while end := protocol.frame_end(data, start, protocol.FRAME_LIMIT_BYTES):
+            answers.append(keepalive_answer(data[start:end]))
+            start = end
+        return b"".join(answers)
 
     def log_in(self, data: bytes) -> tuple[str, bytes]:
         """Return who logs in, and the answer."""
@@ -66,13 +80,12 @@ class Device(asyncio.Protocol):
             self._transport.write(answer)  # type: ignore[attr-defined]  # asyncio types it as a base class
         elif data == KEEPALIVE:
             self._presence.touch(self._uid)
-        else:
-            self._presence.touch(self._uid)
-            self._transport.write(keepalive_answer(data))  # type: ignore[attr-defined]  # as above
+        elif answer := self._presence.beaten(self._uid, data):
+            self._transport.write(answer)  # type: ignore[attr-defined]  # as above
 
 
 async def serve_asyncio(listener: socket.socket) -> None:
-    """An asyncio server with a Protocol object a connection."""
+    """An asyncio server with a Protocol object a connection, on whichever loop runs it."""
     presence = Presence()
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -90,9 +103,10 @@ async def serve_trio(listener: socket.socket) -> None:
         uid, answer = presence.log_in(bytes(await stream.receive_some(4096)))
         await stream.send_all(answer)
         while data := await stream.receive_some(4096):
-            presence.touch(uid)
-            if data != KEEPALIVE:
-                await stream.send_all(keepalive_answer(bytes(data)))
+            if data == KEEPALIVE:
+                presence.touch(uid)
+            elif answer := presence.beaten(uid, bytes(data)):
+                await stream.send_all(answer)
 
     async def tick() -> None:
         while True:
@@ -116,6 +130,8 @@ def main() -> None:
         import uvloop  # noqa: PLC0415 - only this kind needs it
 
         uvloop.run(serve_asyncio(listener))
+    elif kind == "asyncio":
+        asyncio.run(serve_asyncio(listener))
     else:
         raise SystemExit(f"no such server: {kind}")
 

@@ -1,7 +1,7 @@
-"""The timing wheel beside a heap with lazy deletion: nanoseconds for each touch, expiry included.
+"""The timing wheel beside a heap with lazy deletion, and its ticks: ``python -m loadtest.bench.wheel``.
 
-Simulated time: every key is touched about every 12 s, in random order, with a time-out of 30 s. Both
-structures do the whole job: a touch, and at each tick whatever is due. ``python -m loadtest.bench.wheel``.
+Touches are measured in simulated time: every key is touched about every 12 s, in random order, with a
+time-out of 30 s. Wheel and heap do the whole job: a touch, and at each tick whatever is due.
 """
 
 import argparse
@@ -12,8 +12,13 @@ import statistics
 import time
 from collections.abc import Callable
 
+from loadtest.bench.report import wheel_table
+from loadtest.bench.results import Wheel
 from presence.wheel import TimingWheel
 
+SIZES = (10_000, 100_000, 1_000_000)
+TOUCHES_LEAST = 500_000
+EXPIRE_KEYS = 256  # as many as the server takes between two checkpoints
 IDLE_TIMEOUT_S = 30.0
 SLOT_S = 0.5
 BEAT_S = 12.0
@@ -31,7 +36,7 @@ def on_the_wheel(keys: list[str], order: list[str]) -> float:
     for tick, start in enumerate(range(0, len(order), per_tick), 1):
         for key in order[start : start + per_tick]:
             touch(key, tick + reach)
-        while expire(tick, 256):
+        while expire(tick, EXPIRE_KEYS):
             pass
     return time.perf_counter() - begun
 
@@ -63,7 +68,7 @@ def on_the_heap(keys: list[str], order: list[str]) -> float:
     return time.perf_counter() - begun
 
 
-def compare(size: int, touches: int, rounds: int) -> tuple[float, float]:
+def touch_costs(size: int, touches: int, rounds: int) -> tuple[float, float]:
     """Return ns per touch on wheel and heap, medians of alternating rounds."""
     keys = [f"user-{n}" for n in range(size)]
     random.shuffle(keys)
@@ -82,16 +87,51 @@ def compare(size: int, touches: int, rounds: int) -> tuple[float, float]:
     return wheel, heap
 
 
+def tick_costs(size: int) -> tuple[float, float, float]:
+    """Return what a tick costs with `size` keys, of which none was touched for the last time long ago.
+
+    Returns:
+        µs of a tick at which nobody is due; µs of finding that out by looking at every deadline, as one does
+        without a wheel; ns for each key of a tick at which a slot's keys are due.
+    """
+    wheel: TimingWheel[str] = TimingWheel(128)
+    slots = int(BEAT_S / SLOT_S)
+    first = int(IDLE_TIMEOUT_S / SLOT_S)
+    for number in range(size):
+        wheel.touch(f"user-{number}", first + number % slots)
+    idle = []
+    for tick in range(1, first):
+        begun = time.perf_counter()
+        wheel.expire(tick, EXPIRE_KEYS)
+        idle.append(time.perf_counter() - begun)
+    deadlines = {f"user-{number}": first + number % slots for number in range(size)}
+    begun = time.perf_counter()
+    due = [key for key, deadline in deadlines.items() if deadline < first]
+    scan = time.perf_counter() - begun
+    taken = 0
+    begun = time.perf_counter()
+    while keys := wheel.expire(first, EXPIRE_KEYS):
+        taken += len(keys)
+    each = (time.perf_counter() - begun) / taken
+    if due or taken != len(range(0, size, slots)):
+        raise RuntimeError("the wheel took others than those that were due")
+    return statistics.median(idle) * 1e6, scan * 1e6, each * 1e9
+
+
+def measure(size: int, rounds: int) -> Wheel:
+    """Return all costs of a wheel with `size` keys, medians of some rounds."""
+    touch_ns, heap_ns = touch_costs(size, max(TOUCHES_LEAST, size), rounds)
+    ticks = [tick_costs(size) for _ in range(rounds)]
+    idle_us, scan_us, taken_ns = (statistics.median(each) for each in zip(*ticks, strict=True))
+    return Wheel(size, touch_ns, heap_ns, idle_us, scan_us, taken_ns)
+
+
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.wheel", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
     arguments = parser.parse_args()
-    print("| keys | wheel, ns a touch | heapq with lazy deletion | ratio |")
-    print("| --- | --- | --- | --- |")
-    for size in (1_000, 100_000, 1_000_000):
-        wheel, heap = compare(size, max(500_000, size), arguments.rounds)
-        print(f"| {size:,} | {wheel:.0f} | {heap:.0f} | {wheel / heap:.2f} |", flush=True)
+    print(wheel_table([measure(size, arguments.rounds) for size in SIZES]))
 
 
 if __name__ == "__main__":

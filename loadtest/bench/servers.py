@@ -1,0 +1,169 @@
+"""The servers that are measured: how each is started, what it speaks, and how one knows that it serves."""
+
+import contextlib
+import getpass
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.bench.dialects import ANSWERED, UNANSWERED
+
+HOST = "127.0.0.1"
+OWN = "presence"  # the server that all the others are compared with
+READY_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+FLOOR_SOURCE = Path(__file__).with_name("floor.c")
+BOTH = (UNANSWERED, ANSWERED)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server that can be measured.
+
+    Attributes:
+        name: in tables, and on the command line.
+        says: what it is, in a few words.
+        dialect: the name of what it speaks.
+        kinds: the kinds of keepalive that it knows.
+        command: returns the command, given a folder of its own and a free port.
+        needs: a program that must be on PATH, or "".
+        probed: whether round trips are measured, too.
+        tells_port: whether it picks a port and prints ``ready HOST:PORT``; otherwise it is given one.
+    """
+
+    name: str
+    says: str
+    dialect: str
+    kinds: tuple[str, ...]
+    command: Callable[[Path, int], list[str]]
+    needs: str = ""
+    probed: bool = False
+    tells_port: bool = True
+
+    def missing(self) -> str:
+        """Return why it cannot be measured here, or ""."""
+        return f"{self.needs} is not on PATH" if self.needs and shutil.which(self.needs) is None else ""
+
+
+def _own(_folder: Path, _port: int) -> list[str]:
+    return [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json"]
+
+
+def _peer(kind: str) -> Callable[[Path, int], list[str]]:
+    return lambda _folder, _port: [sys.executable, "-m", "loadtest.bench.peers", kind]
+
+
+def _mosquitto(folder: Path, port: int) -> list[str]:
+    settings = f"listener {port} {HOST}\nallow_anonymous true\nuser {getpass.getuser()}\nlog_type error\n"
+    (folder / "mosquitto.conf").write_text(settings)
+    return ["mosquitto", "-c", str(folder / "mosquitto.conf")]
+
+
+def _nats(folder: Path, port: int) -> list[str]:
+    # The clients beat, so the server need not ask whether they live.
+    (folder / "nats.conf").write_text(f'listen: "{HOST}:{port}"\nping_interval: "1h"\n')
+    return ["nats-server", "-c", str(folder / "nats.conf")]
+
+
+def floor(maxevents: int) -> Contender:
+    """Return the C floor, which is built when it is started."""
+
+    def command(folder: Path, _port: int) -> list[str]:
+        program = folder / "floor"
+        subprocess.run(["gcc", "-O2", "-o", str(program), str(FLOOR_SOURCE)], check=True)
+        return [str(program), str(maxevents)]
+
+    says = f"C, gcc -O2: epoll_wait (up to {maxevents} events), recv, nothing else"
+    return Contender("floor", says, "presence", BOTH, command, needs="gcc")
+
+
+def contenders(maxevents: int) -> dict[str, Contender]:
+    """Return all servers by name, in the order of the tables."""
+    every = [
+        Contender(OWN, "this server", "presence", BOTH, _own, probed=True),
+        floor(maxevents),
+        Contender("uvloop", "asyncio Protocol on uvloop", "presence", BOTH, _peer("uvloop"), probed=True),
+        Contender("asyncio", "asyncio Protocol, its own loop", "presence", BOTH, _peer("asyncio")),
+        Contender("trio", "trio, a task a connection", "presence", BOTH, _peer("trio")),
+        Contender(
+            "mosquitto",
+            "MQTT broker in C; PINGREQ",
+            "mqtt",
+            (ANSWERED,),
+            _mosquitto,
+            needs="mosquitto",
+            tells_port=False,
+        ),
+        Contender(
+            "nats",
+            "NATS broker in Go; PING",
+            "nats",
+            (ANSWERED,),
+            _nats,
+            needs="nats-server",
+            tells_port=False,
+        ),
+    ]
+    return {each.name: each for each in every}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that accepts connections: its process id and where it listens."""
+
+    pid: int
+    host: str
+    port: int
+
+
+@contextlib.contextmanager
+def running(contender: Contender) -> Iterator[Running]:
+    """Run a server for the length of a ``with`` block.
+
+    Raises:
+        SystemExit: it did not come up; the message ends with what it said.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        port = 0 if contender.tells_port else _free_port()
+        command = contender.command(folder, port)
+        log = folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        try:
+            yield Running(process.pid, HOST, _wait(process, contender.name, log, port))
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path, port: int) -> int:
+    """Return the port once the server serves."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if port:
+            with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1.0):
+                return port
+        else:
+            for line in log.read_text(errors="replace").splitlines():
+                if line.startswith("ready "):
+                    return int(line.rpartition(":")[2])
+        time.sleep(0.05)
+    raise SystemExit(f"{name} did not become ready:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
