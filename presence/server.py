@@ -19,6 +19,7 @@ import structlog
 import trio
 
 import protocol
+from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change
 from presence.clock import Clock
 from presence.core import Core
@@ -80,11 +81,23 @@ class Server:
             max_items=settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections),
         )
         self._family = family
+        self._admission = Admission(
+            AdmissionLimits(
+                max_connections,
+                settings.accept_rate,
+                settings.accept_burst,
+                settings.login_rate,
+                settings.login_burst,
+            ),
+            now,
+        )
         boot_id = secrets.token_hex(6)
         registry = Registry(boot_id, clock)
         self.core = Core(
             registry,
-            SessionProtocol(registry, clock, settings.clamp_idle_timeout, settings.login_timeout),
+            SessionProtocol(
+                registry, clock, settings.clamp_idle_timeout, settings.login_timeout, self._admission
+            ),
             self.outbox,
             ticks=ticks,
             guard=guard,
@@ -112,9 +125,7 @@ class Server:
             alive=lambda node: bool(family) and node.startswith(self._node_id("")),
             clock=clock.now,
         )
-        self._limits = Limits(
-            settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout, max_connections
-        )
+        self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._transport: EpollTransport | StreamTransport | None = None
@@ -198,11 +209,13 @@ class Server:
         """Plain TCP over epoll; where the system has none, over streams."""
         if hasattr(select, "epoll"):
             window_s = self._settings.batch_window_ms / 1000
-            epoll = EpollTransport(self.core, listeners, self._limits, window_s, self._clock)
+            epoll = EpollTransport(
+                self.core, listeners, self._limits, self._admission, window_s=window_s, clock=self._clock
+            )
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.core, self._limits)
+            streams = StreamTransport(self.core, self._limits, self._admission)
             self._transport = streams
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
             nursery.start_soon(streams.run, sockets)

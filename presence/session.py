@@ -7,6 +7,7 @@ is the transport's business: it drains and closes. The reactions are the table i
 from collections.abc import Callable
 
 import protocol
+from presence.admission import Admission
 from presence.changes import Change
 from presence.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
@@ -50,6 +51,7 @@ class SessionProtocol:
         clock: for the time that a login's answer tells.
         clamp_idle_timeout: turns a client's wish (seconds, None without one) into what it gets.
         login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
+        admission: says whether one more login is welcome.
 
     Attributes:
         return_after: set while the server stops: logins are refused, each with its own seconds to return in.
@@ -61,11 +63,13 @@ class SessionProtocol:
         clock: Clock,
         clamp_idle_timeout: Callable[[float | None], float],
         login_timeout: float,
+        admission: Admission,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._clamp = clamp_idle_timeout
         self._login_timeout = login_timeout
+        self._admission = admission
         self.return_after: Callable[[], float] | None = None
 
     def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
@@ -112,9 +116,7 @@ class SessionProtocol:
             raise _refusal(Code.NOT_LOGGED_IN, "the first packet must be a login", packet)
         if self.return_after is not None:
             message = "this server is being stopped: log in again"
-            refusal = protocol.error(packet.id, Code.SERVER_DRAIN, message, self.return_after())
-            outcome.reply += protocol.encode(refusal)
-            outcome.end_code = Code.SERVER_DRAIN
+            _send_away(packet, outcome, Code.SERVER_DRAIN, message, self.return_after())
             return
         payload = packet.payload
         if "uid" not in payload:
@@ -124,6 +126,10 @@ class SessionProtocol:
             raise _refusal(
                 Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet
             )
+        if (retry_after := self._admission.login(now)) is not None:
+            message = "this server takes no more logins at present"
+            _send_away(packet, outcome, Code.BUSY, message, retry_after)
+            return
         key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
         idle_timeout = self._clamp(payload.get("idle_timeout"))
         joined = self._registry.login(guest, key, idle_timeout, now - waited, now)
@@ -172,6 +178,12 @@ class SessionProtocol:
 
 
 _SERVER_KINDS = frozenset({Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE})
+
+
+def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry_after: float) -> None:
+    """Refuse a login that is welcome later."""
+    outcome.reply += protocol.encode(protocol.error(packet.id, code, message, retry_after))
+    outcome.end_code = code
 
 
 def _refusal(code: Code, message: str, packet: Packet) -> ProtocolError:

@@ -103,6 +103,17 @@ class Settings:
         "connections at once, of each worker; 0 derives it from the limit on open files",
         bounds=(0, 10_000_000),
     )
+    accept_rate: int = _setting(
+        10_000,
+        "connections that each worker accepts in the long run; beyond, busy",
+        unit="1/s",
+        bounds=(1, 10**6),
+    )
+    accept_burst: int = _setting(20_000, "and how many at once", bounds=(1, 10**7))
+    login_rate: int = _setting(
+        5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
+    )
+    login_burst: int = _setting(20_000, "and how many at once", bounds=(1, 10**7))
     outbox_items: int = _setting(
         0,
         "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
@@ -115,8 +126,8 @@ class Settings:
         10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)
     )
     batch_window_ms: int = _setting(
-        20,
-        "time in which keepalives are gathered before they are read; the default yields to a quarter of tick",
+        100,
+        "time in which keepalives that want no answer are gathered; the default yields to a quarter of tick",
         unit="ms",
         bounds=(0, 15_000),
     )

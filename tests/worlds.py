@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import protocol
+from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
@@ -129,7 +130,9 @@ class World:
 
         self.core = self.sockets.core = Core(
             self.registry,
-            SessionProtocol(self.registry, self.clock, clamp or clamped, login_timeout=5.0),
+            SessionProtocol(
+                self.registry, self.clock, clamp or clamped, 5.0, Admission(AdmissionLimits(), 0.0)
+            ),
             self,
             ticks=self.ticks,
             guard=self.guard,

@@ -3,6 +3,10 @@
 Beside `epoll.py`, which reads: here is everything that a connection goes through besides being read.
 A connection has an entry in `unsent` only while its peer is slow. Hung up, it is *closing*: its farewell
 leaves, its sending side is shut, its input is read and dropped for a bounded time, and it is closed.
+
+Each connection is watched by one of three epoll sets; which one is its *pace*. What it sends moves it: into a
+quicker set at once, into a more patient one after `CALM_BEATS` keepalives in a row that the more patient set
+would have served as well. Pace and count are a byte each, by descriptor.
 """
 
 import os
@@ -10,6 +14,8 @@ import select
 import socket
 from contextlib import suppress
 from typing import TypeAlias
+
+import trio
 
 from presence.clock import Clock
 from presence.core import Core
@@ -19,6 +25,13 @@ from presence.transports.limits import DRAIN_BYTES, DRAIN_S, READ_BYTES, Limits
 from presence.wheel import TimingWheel
 from protocol import Code
 
+ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
+PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody notices
+PATIENT = 2  # keepalives that want none: gathered for longer
+PACES = (ATTENTIVE, PROMPT, PATIENT)
+_UNWATCHED = 3
+CALM_BEATS = 6  # a client that asks with every third beat stays where it is
+
 CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 
@@ -26,10 +39,9 @@ READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system w
 class Closing:
     """A connection that was hung up."""
 
-    __slots__ = ("drained", "epoll", "shut")
+    __slots__ = ("drained", "shut")
 
-    def __init__(self, epoll: "select.epoll") -> None:
-        self.epoll = epoll
+    def __init__(self) -> None:
         self.drained = 0
         self.shut = False
 
@@ -46,10 +58,13 @@ class Connections:
         clock: monotonic time.
 
     Attributes:
-        attentive: the set of those who have not logged in, served at once.
-        patient: the set of the logged-in.
+        sets: the epoll sets, by pace.
         occupants: by descriptor.
+        pace: which set watches a descriptor.
+        calm: how many keepalives in a row have asked for no more than a more patient set gives.
         unsent: what waits for slow readers.
+        deadlines: when a descriptor's time is up.
+        deadline_set: set when a deadline is; whoever waits for one renews it.
         open, closed, cut_offs: connections now, and counters since the start.
     """
 
@@ -57,20 +72,35 @@ class Connections:
         self._core = core
         self._limits = limits
         self._clock = clock
-        self.attentive = select.epoll()
-        self.patient = select.epoll()
+        self.sets = [select.epoll() for _ in PACES]
         self.occupants: list[Occupant] = []
+        self.pace = bytearray()
+        self.calm = bytearray()
         self.unsent: dict[int, bytearray] = {}
         self.deadlines: TimingWheel[int] = TimingWheel(256, self._tick())
+        self.deadline_set = trio.Event()
         self.open = self.closed = self.cut_offs = 0
 
     def admit(self, fd: int, guest: Guest) -> None:
-        """Take in a descriptor, which the attentive set watches already; its login is due."""
-        if fd >= len(self.occupants):
-            self.occupants.extend([None] * (fd + 1 - len(self.occupants)))
+        """Take in a descriptor that nobody watches yet."""
+        if (missing := fd + 1 - len(self.occupants)) > 0:
+            self.occupants.extend([None] * missing)
+            self.pace.extend(bytes([_UNWATCHED]) * missing)
+            self.calm.extend(bytes(missing))
         self.occupants[fd] = guest
         self.open += 1
-        self.set_deadline(fd, self._limits.login_timeout)
+
+    def await_login(self, fd: int) -> None:
+        """Watch a new connection, if its first read has not settled everything; its login is due.
+
+        Raises:
+            OSError: the user's limit of watches is reached, or there is no memory.
+        """
+        if self.occupants[fd] is None or self.pace[fd] != _UNWATCHED:
+            return
+        self._watch(fd, READ)
+        if isinstance(self.occupants[fd], Guest):
+            self.set_deadline(fd, self._limits.login_timeout)
 
     def log_in(self, fd: int, session: Session) -> None:
         """Move a connection to the patient set.
@@ -79,9 +109,23 @@ class Connections:
             OSError: the user's limit of watches is reached, or there is no memory; nobody watches it now.
         """
         self.occupants[fd] = session
-        self.deadlines.forget(fd)
-        self.attentive.unregister(fd)
-        self.patient.register(fd, READ)
+        self.calm[fd] = 0
+        if self.pace[fd] != _UNWATCHED:
+            self.deadlines.forget(fd)
+        self.move(fd, PATIENT)
+
+    def move(self, fd: int, pace: int) -> None:
+        """Let the set of `pace` watch a connection.
+
+        Raises:
+            OSError: as in `log_in`.
+        """
+        if self.pace[fd] != _UNWATCHED:
+            self.sets[self.pace[fd]].unregister(fd)
+            self.pace[fd] = _UNWATCHED
+        self.sets[pace].register(fd, READ | WRITE if fd in self.unsent else READ)
+        self.pace[fd] = pace
+        self.calm[fd] = 0
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
         """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
@@ -129,7 +173,7 @@ class Connections:
         """Send a last packet; then half-close, drain, close."""
         if isinstance(self.occupants[fd], Closing):
             return
-        closing = Closing(self._epoll_of(fd))
+        closing = Closing()
         if farewell:
             self.send(fd, farewell)
         if self.occupants[fd] is None:
@@ -171,6 +215,7 @@ class Connections:
     def close(self, fd: int) -> None:
         """Close a descriptor and forget all about it."""
         self.occupants[fd] = None
+        self.pace[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
         self.deadlines.forget(fd)
         self.open -= 1
@@ -182,8 +227,12 @@ class Connections:
         for fd, occupant in enumerate(self.occupants):
             if occupant is not None:
                 self.close(fd)
-        self.attentive.close()
-        self.patient.close()
+        for epoll in self.sets:
+            epoll.close()
+
+    def watched_by(self) -> tuple[int, ...]:
+        """Return how many connections each set watches, by pace; O(descriptors)."""
+        return tuple(map(self.pace.count, PACES))
 
     def take_overdue(self, limit: int) -> list[int]:
         """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
@@ -191,16 +240,18 @@ class Connections:
 
     def set_deadline(self, fd: int, seconds: float) -> None:
         """Set the moment when a connection's time is up, in place of an earlier one."""
+        if not self.deadlines:  # nobody has driven the wheel meanwhile
+            self.deadlines.expire(self._tick(), 0)
         self.deadlines.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
+        self.deadline_set.set()
 
     def _tick(self) -> int:
         return int(self._clock.now() / CHORE_S)
 
-    def _epoll_of(self, fd: int) -> "select.epoll":
-        occupant = self.occupants[fd]
-        if isinstance(occupant, Closing):
-            return occupant.epoll
-        return self.patient if isinstance(occupant, Session) else self.attentive
-
     def _watch(self, fd: int, mask: int) -> None:
-        self._epoll_of(fd).modify(fd, mask)
+        """Change what is watched for; a connection that nobody watches yet is attended to from now on."""
+        if self.pace[fd] == _UNWATCHED:
+            self.sets[ATTENTIVE].register(fd, mask)
+            self.pace[fd] = ATTENTIVE
+        else:
+            self.sets[self.pace[fd]].modify(fd, mask)

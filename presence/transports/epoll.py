@@ -1,22 +1,21 @@
-"""All plain TCP connections over two epoll sets of their own, in as many tasks for one as for 100,000.
+"""All plain TCP connections over three epoll sets of their own, in as many tasks for one as for 100,000.
 
-Why not a task per connection: measured at 15,000 connections, such a server costs twice the processor
-time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A connection is
-a descriptor and a record, and has a buffer only while a frame is unfinished.
+Why not a task per connection: measured at 15,000 connections, such a server costs several times the
+processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A
+connection is a descriptor and a record, and has a buffer only while a frame is unfinished.
 
-Two sets share the work. In *attentive* are the listeners and everybody who has not logged in: served at
-once. In *patient* are the logged-in: after a batch the set rests for the batching window, because waking
-up costs more than reading. The descriptor of either is awaited by one trio task; tasks do not grow with
-connections.
+Waking up costs more than reading: some 0.2 ms of processor time, the price of fifty keepalives. So after a
+batch a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can
+wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
+or who lately sent more than keepalives are served at once, keepalives that want an answer within 20 ms, the
+rest within the batching window. One trio task waits for each set; tasks do not grow with connections.
 
-A set's events are handled to the end without a pause in between; a descriptor that is closed meanwhile has
-no occupant any more, and accepts come after the reads. So no event can meet the wrong connection.
+A set's events are handled to the end without a pause in between, and a descriptor that is closed meanwhile
+has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
 """
 
 import errno
-import math
 import os
-import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,26 +23,40 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from presence.admission import Admission
 from presence.clock import Clock
 from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
-from presence.transports.connections import CHORE_S, READ, WRITE, Closing, Connections, Occupant
+from presence.transports.accepting import Acceptor, OutOfResourcesError
+from presence.transports.connections import (
+    ATTENTIVE,
+    CALM_BEATS,
+    CHORE_S,
+    PACES,
+    PATIENT,
+    PROMPT,
+    READ,
+    WRITE,
+    Closing,
+    Connections,
+    Occupant,
+)
 from presence.transports.limits import (
+    GUEST_READ_BYTES,
     LOGIN_TIMED_OUT,
     READ_BYTES,
     SERVER_ERROR,
     TURN_CONNECTIONS,
+    TURN_LOGINS,
     Limits,
     busy,
 )
 from protocol import KEEPALIVE, Code, keepalive_answer
 
-QUICK_READ_BYTES = 448  # a keepalive and more; such a small object costs no system allocation
-ACCEPTS_A_TURN = 256  # a burst is taken in bites, so that reads come in between
-ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
+PROMPT_WINDOW_S = 0.020  # the longest rest of those who wait for answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,7 @@ class TransportStatistics:
     accept_errors: int
     unsent_connections: int
     batches: int
+    paces: tuple[int, ...]
 
 
 class EpollTransport:
@@ -68,119 +82,113 @@ class EpollTransport:
         core: what the bytes mean.
         listeners: bound, listening sockets; owned by the transport from now on.
         limits: see `Limits`.
-        window_s: seconds that the logged-in connections rest after a batch.
+        admission: says whether one more connection is welcome.
+        window_s: seconds that connections which only send keepalives rest after a batch.
         clock: monotonic time.
     """
 
     def __init__(
-        self, core: Core, listeners: Sequence[socket.socket], limits: Limits, window_s: float, clock: Clock
+        self,
+        core: Core,
+        listeners: Sequence[socket.socket],
+        limits: Limits,
+        admission: Admission,
+        *,
+        window_s: float,
+        clock: Clock,
     ) -> None:
         self._core = core
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self._limits = limits
-        self._window_s = window_s
+        self._admission = admission
+        self._windows_s = {ATTENTIVE: 0.0, PROMPT: min(PROMPT_WINDOW_S, window_s), PATIENT: window_s}
         self._clock = clock
-        self._listeners = {listener.fileno(): listener for listener in listeners}
+        self._acceptor = Acceptor(list(listeners), self._admit)
         self._connections = Connections(core, limits, clock)
-        self._accepted = self._late = self._failures = self._accept_errors = self._batches = 0
-        self._accept_again_at = math.inf
-        for fd, listener in self._listeners.items():
-            listener.setblocking(False)
-            self._connections.attentive.register(fd, READ)
+        self._late = self._failures = self._batches = 0
 
-    # Tasks: three, whatever the number of connections
+    # Tasks: five and one per listener, whatever the number of connections
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._serve_attentive)
-                nursery.start_soon(self._serve_patient)
+                for pace in PACES:
+                    nursery.start_soon(self._serve_set, pace)
                 nursery.start_soon(self._do_chores)
+                nursery.start_soon(self._acceptor.run)
         finally:
-            self.stop_accepting()
+            self._acceptor.close()
             self._connections.close_all()
 
-    async def _serve_attentive(self) -> None:
-        epoll = self._connections.attentive
+    async def _serve_set(self, pace: int) -> None:
+        epoll, window_s = self._connections.sets[pace], self._windows_s[pace]
+        turn = TURN_LOGINS if pace == ATTENTIVE else TURN_CONNECTIONS
         while True:
-            await trio.lowlevel.wait_readable(epoll.fileno())
-            events = epoll.poll(0, TURN_CONNECTIONS)
-            ready = [event for event in events if event[0] not in self._listeners]
-            if ready:
-                self._serve(ready)
-            if len(ready) < len(events):
-                for fd, _ in events:
-                    if (listener := self._listeners.get(fd)) is not None:
-                        self._accept(listener)
-            await trio.lowlevel.checkpoint()
-
-    async def _serve_patient(self) -> None:
-        epoll = self._connections.patient
-        while True:
-            events = epoll.poll(0, TURN_CONNECTIONS)
+            events = epoll.poll(0, turn)
             if not events:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
-            self._serve(events)
-            if len(events) < TURN_CONNECTIONS and self._window_s:
-                await trio.sleep(self._window_s)
+            self._serve(events, pace)
+            if len(events) < turn and window_s:
+                await trio.sleep(window_s)
             else:
                 await trio.lowlevel.checkpoint()
 
     async def _do_chores(self) -> None:
-        """Login time-outs, slow readers, ends of drains, and accepting again after a pause."""
+        """Login time-outs, slow readers, ends of drains; nothing to do wakes nobody."""
+        connections = self._connections
         while True:
+            if not connections.deadlines:
+                connections.deadline_set = trio.Event()
+                await connections.deadline_set.wait()
             await trio.sleep(CHORE_S)
-            if self._clock.now() >= self._accept_again_at:
-                self._accept_again_at = math.inf
-                for fd in self._listeners:
-                    self._connections.attentive.modify(fd, READ)
-            while fds := self._connections.take_overdue(TURN_CONNECTIONS):
+            while fds := connections.take_overdue(TURN_LOGINS):
                 for fd in fds:
                     self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()
 
     def stop_accepting(self) -> None:
-        """Close the listeners; connections stay."""
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
+        """Take in what waits already, and close the listeners; connections stay."""
+        self._acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
+        connections = self._connections
         return TransportStatistics(
-            self._connections.open,
-            self._accepted,
-            self._connections.closed,
-            self._connections.cut_offs,
+            connections.open,
+            self._acceptor.accepted,
+            connections.closed,
+            connections.cut_offs,
             self._late,
             self._failures,
-            self._accept_errors,
-            len(self._connections.unsent),
+            self._acceptor.errors,
+            len(connections.unsent),
             self._batches,
+            connections.watched_by(),
         )
 
     # Reading
 
-    def _serve(self, events: list[tuple[int, int]]) -> None:
+    def _serve(self, events: list[tuple[int, int]], pace: int) -> None:
         """Read every ready connection once. The first lines of the loop are the hot path of the server."""
-        peers, read = self._connections.occupants, os.read
-        beats: list[Session] = []
+        connections, read = self._connections, os.read
+        peers, send = connections.occupants, connections.send
+        plain: list[Session] = []
+        asking: list[Session] = []
         for fd, mask in events:
             peer = peers[fd]
-            if mask == READ and isinstance(peer, Session):
+            if mask == READ and isinstance(peer, Session) and peer.partial is None:
                 try:
                     data = read(fd, QUICK_READ_BYTES)
                 except OSError as error:
                     self._read_failed(fd, peer, error)
                     continue
-                if data == KEEPALIVE and peer.partial is None:
-                    beats.append(peer)
-                elif peer.partial is None and (answer := keepalive_answer(data)):
-                    self._connections.send(fd, answer)
+                if data == KEEPALIVE:
+                    plain.append(peer)
+                elif answer := keepalive_answer(data):
+                    send(fd, answer)
                     if peers[fd] is peer:  # not cut off as a slow reader
-                        beats.append(peer)
+                        asking.append(peer)
                 else:
                     self._take(fd, peer, data)
                     # More may wait, and in this set its turn would only come a window later.
@@ -189,7 +197,40 @@ class EpollTransport:
             else:
                 self._serve_other(fd, mask, peer)
         self._batches += 1
-        self._core.beats(beats)
+        self._core.beats(plain)
+        if asking:
+            self._core.beats(asking)
+        if asking or pace != PATIENT:
+            self._adapt(pace, plain, asking)
+
+    def _adapt(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
+        """Let connections be watched with the patience that their keepalives allow."""
+        connections = self._connections
+        if pace == PATIENT:
+            for session in asking:
+                self._move(session, PROMPT)
+            return
+        calm = connections.calm
+        if pace == PROMPT:
+            for session in asking:
+                if session.link is not None:
+                    calm[session.handle] = 0
+        for session in plain if pace == PROMPT else plain + asking:
+            if session.link is None:
+                continue
+            fd = session.handle
+            calm[fd] += 1
+            if calm[fd] >= CALM_BEATS:
+                self._move(session, pace + 1)
+
+    def _move(self, session: Session, pace: int) -> None:
+        if session.link is None:
+            return
+        fd = session.handle
+        try:
+            self._connections.move(fd, pace)
+        except OSError as error:  # the user's limit of watches, or no memory
+            self._give_up(fd, session, error)
 
     def _serve_other(self, fd: int, mask: int, peer: Occupant) -> None:
         """Whatever is not plain input of a logged-in connection."""
@@ -205,7 +246,7 @@ class EpollTransport:
 
     def _read(self, fd: int, peer: Peer) -> None:
         try:
-            data = os.read(fd, READ_BYTES)
+            data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
         except OSError as error:
             self._read_failed(fd, peer, error)
             return
@@ -234,20 +275,24 @@ class EpollTransport:
             return
         if outcome.end_code is not None:
             self.hang_up(fd, outcome.reply)
-            return
-        if outcome.reply:
+        elif outcome.reply:
             self._connections.send(fd, outcome.reply)
+            if now is peer and isinstance(now, Session) and self._connections.pace[fd] != ATTENTIVE:
+                self._move(now, ATTENTIVE)
 
     def _logged_in(self, fd: int, session: Session) -> bool:
-        """Move a connection to the other set; False: that was impossible, and the connection is closed."""
+        """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
         try:
             self._connections.log_in(fd, session)
         except OSError as error:  # the user's limit of watches, or no memory
-            self._note_failure(error)
-            self._core.closed(session, Code.SERVER_ERROR)
-            self._connections.close(fd)
+            self._give_up(fd, session, error)
             return False
         return True
+
+    def _give_up(self, fd: int, session: Session, error: Exception) -> None:
+        self._note_failure(error)
+        self._core.closed(session, Code.SERVER_ERROR)
+        self._connections.close(fd)
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -292,38 +337,23 @@ class EpollTransport:
         elif peer is not None:
             self._connections.close(fd)
 
-    # Connections
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS_A_TURN):
-            try:
-                accepted, _address = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:
-                    self._pause_accepting(listener, error)
-                    return
-                continue  # the client went away while it was queueing
-            fd = accepted.detach()
-            os.set_blocking(fd, False)
-            try:
-                self._connections.attentive.register(fd, READ)
-            except OSError as error:  # the user's limit of watches, or no memory
-                os.close(fd)
-                self._pause_accepting(listener, error)
-                return
-            self._admit(fd)
-
     def _admit(self, fd: int) -> None:
-        self._accepted += 1
-        self._connections.admit(fd, self._core.opened(self, fd))
-        if self._connections.open > self._limits.max_connections:
-            self._core.note_refusal(Code.BUSY)
-            self.hang_up(fd, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - spreads returns, no secret
+        """Take in a new connection; its login is here already, as a rule.
 
-    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
-        self._accept_errors += 1
-        self._log.error("accept_failed", error=error.strerror, connections=self._connections)
-        self._connections.attentive.modify(listener.fileno(), 0)
-        self._accept_again_at = self._clock.now() + ACCEPT_PAUSE_S
+        Raises:
+            OutOfResourcesError: nobody can watch it; it is closed.
+        """
+        connections = self._connections
+        guest = self._core.opened(self, fd)
+        retry_after = self._admission.connection(connections.open, self._clock.now())
+        connections.admit(fd, guest)
+        if retry_after is None:
+            self._read(fd, guest)
+        else:
+            self._core.note_refusal(Code.BUSY)
+            self.hang_up(fd, busy(retry_after))
+        try:
+            connections.await_login(fd)
+        except OSError as error:  # the user's limit of watches, or no memory
+            connections.close(fd)
+            raise OutOfResourcesError(error.errno, error.strerror) from error

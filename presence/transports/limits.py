@@ -8,9 +8,11 @@ from protocol import Code
 # A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is
 # answered in one go, and thousands of small requests would keep all others waiting.
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
+GUEST_READ_BYTES = 2048  # completes any login; it is asked for at each accept
 DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
+TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,11 @@ class Limits:
         login_timeout: seconds from the accept within which a login must be complete.
         unsent_bytes: most bytes that wait for a slow reader.
         unsent_timeout: seconds that any of them may wait.
-        max_connections: connections at once; a further one is refused as busy.
     """
 
     login_timeout: float = 5.0
     unsent_bytes: int = 65_536
     unsent_timeout: float = 10.0
-    max_connections: int = 10_000
 
 
 LOGIN_TIMED_OUT = protocol.encode(
@@ -37,7 +37,7 @@ SERVER_ERROR = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
 
 
 def busy(retry_after_s: float) -> bytes:
-    """Return the refusal of a connection beyond the limit."""
+    """Return the refusal of a connection beyond the limits."""
     return protocol.encode(
-        protocol.error(None, Code.BUSY, "this server has no room for more connections", retry_after_s)
+        protocol.error(None, Code.BUSY, "this server takes no more connections at present", retry_after_s)
     )

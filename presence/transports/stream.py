@@ -5,7 +5,6 @@ bounds as the epoll transport and drives the same core.
 """
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
+from presence.admission import Admission
 from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
@@ -70,12 +70,14 @@ class StreamTransport:
     Args:
         core: what the bytes mean.
         limits: see `Limits`.
+        admission: says whether one more connection is welcome.
     """
 
-    def __init__(self, core: Core, limits: Limits) -> None:
+    def __init__(self, core: Core, limits: Limits, admission: Admission) -> None:
         self._core = core
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
+        self._admission = admission
         self._connections = self._accepted = self._slow = self._late = self._failures = 0
         self._accepting = trio.CancelScope()
 
@@ -102,6 +104,7 @@ class StreamTransport:
 
     async def serve(self, stream: Stream) -> None:
         """Serve one connection to its end; never raises for what the peer does or a handler fails at."""
+        retry_after = self._admission.connection(self._connections, trio.current_time())
         self._accepted += 1
         self._connections += 1
         reading, whole = trio.CancelScope(), trio.CancelScope()
@@ -113,9 +116,9 @@ class StreamTransport:
             with whole:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
-                    if self._connections > self._limits.max_connections:
+                    if retry_after is not None:
                         self._core.note_refusal(Code.BUSY)
-                        self.hang_up(connection, busy(round(random.uniform(1, 10), 1)))  # noqa: S311 - no secret
+                        self.hang_up(connection, busy(retry_after))
                     while connection.peer is not None:
                         with connection.reading:
                             await self._read(connection)

@@ -10,6 +10,7 @@ import trio
 from trio.abc import Stream
 
 import protocol
+from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
@@ -88,11 +89,12 @@ class Harness:
 
     Args:
         limits: of the transport.
+        admission: of the server.
         idle_timeout: T, seconds; a tick is a tenth of it.
         grace: seconds.
     """
 
-    def __init__(self, limits: Limits, idle_timeout: float, grace: float) -> None:
+    def __init__(self, limits: Limits, idle_timeout: float, grace: float, admission: AdmissionLimits) -> None:
         self.limits = limits
         self.changes: list[Change] = []
         self.clock = Clock(trio.current_time, lambda: 0.0)
@@ -107,7 +109,8 @@ class Harness:
                 raise RuntimeError("a mistake of ours")
             return wish or idle_timeout
 
-        rules = SessionProtocol(self.registry, self.clock, clamped, limits.login_timeout)
+        self.admission = Admission(admission, now)
+        rules = SessionProtocol(self.registry, self.clock, clamped, limits.login_timeout, self.admission)
         self.core = Core(
             self.registry,
             rules,
@@ -175,6 +178,7 @@ async def serving(
     window_s: float = 0.0,
     send_buffer: int = 0,
     listen: bool = True,
+    admission: AdmissionLimits | None = None,
 ) -> AsyncIterator[Harness]:
     """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
@@ -186,8 +190,9 @@ async def serving(
         window_s: seconds that the epoll transport rests after a batch.
         send_buffer: bytes; makes a kernel that takes less from the server.
         listen: False for memory streams alone.
+        admission: see `AdmissionLimits`.
     """
-    harness = Harness(limits or Limits(), idle_timeout, grace)
+    harness = Harness(limits or Limits(), idle_timeout, grace, admission or AdmissionLimits())
     listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:
         if send_buffer:
@@ -196,11 +201,18 @@ async def serving(
     async with trio.open_nursery() as nursery:
         harness.nursery = nursery
         if kind == "epoll":
-            epoll = EpollTransport(harness.core, listeners, harness.limits, window_s, harness.clock)
+            epoll = EpollTransport(
+                harness.core,
+                listeners,
+                harness.limits,
+                harness.admission,
+                window_s=window_s,
+                clock=harness.clock,
+            )
             harness.transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(harness.core, harness.limits)
+            streams = StreamTransport(harness.core, harness.limits, harness.admission)
             harness.transport = streams
             if listeners:
                 sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]

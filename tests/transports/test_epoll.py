@@ -109,8 +109,10 @@ async def test_cycles_leave_nothing_behind() -> None:
 async def test_look_finds_a_packet_that_waits_in_the_socket() -> None:
     async with serving("epoll", window_s=60.0) as server:
         (client,) = await many(server, 1)
-        await client.beat()  # from now on the window keeps everybody waiting
         session = server.session("user-0")
+        seen = session.last_seen
+        await client.stream.send_all(protocol.KEEPALIVE)
+        await server.until(lambda: session.last_seen > seen)  # from now on the window keeps it waiting
         seen = session.last_seen
         await client.stream.send_all(protocol.KEEPALIVE)
         await trio.sleep(0.05)

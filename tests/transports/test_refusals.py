@@ -5,8 +5,8 @@ import structlog
 import trio
 
 import protocol
+from presence.admission import AdmissionLimits
 from presence.transports.connections import Connections
-from presence.transports.limits import Limits
 from protocol import Code, Kind
 from tests.cells import brief
 from tests.transports.harness import FAILING_WISH_S, Harness, TransportKind, both, serving
@@ -50,7 +50,7 @@ async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.
 
 @both
 async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind) -> None:
-    async with serving(kind, Limits(max_connections=1)) as server:
+    async with serving(kind, admission=AdmissionLimits(max_connections=1)) as server:
         first = await server.connect()
         await first.login("ada")
         second = await server.connect()
@@ -60,6 +60,33 @@ async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind)
         assert refusal.payload["retry_after"] >= 1
         await first.beat()
         assert server.core.statistics().refused == {"busy": 1}
+
+
+@both
+@pytest.mark.parametrize("what", ["accept", "login"])
+async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
+    kind: TransportKind, what: str
+) -> None:
+    bounds = (
+        AdmissionLimits(accept_rate=10, accept_burst=20)
+        if what == "accept"
+        else AdmissionLimits(login_rate=10, login_burst=20)
+    )
+    async with serving(kind, admission=bounds) as server:
+        clients = [await server.connect() for _ in range(60)]
+        for number, client in enumerate(clients):
+            await client.send(protocol.login(f"user-{number}"))
+        answers = [await client.receive() for client in clients]
+        granted = [each for each in answers if each is not None and each.kind == Kind.OK]
+        refused = [each.payload for each in answers if each is not None and each.kind == Kind.ERROR]
+        assert len(granted) + len(refused) == 60
+        assert 20 <= len(granted) <= 25
+        assert {each["code"] for each in refused} == {Code.BUSY}
+        waits = sorted(each["retry_after"] for each in refused)
+        assert waits[0] >= 1
+        assert len(set(waits)) > 25
+        assert 3 < waits[-1] < 12, "40 at 10 a second, spread over twice the time"
+        assert server.core.statistics().refused == {"busy": len(refused)}
 
 
 @both

@@ -5,6 +5,7 @@ import select
 from typing import Any
 
 import protocol
+from presence.transports.connections import ATTENTIVE, PATIENT
 from presence.transports.epoll import EpollTransport
 from tests.transports.harness import Harness, serving
 
@@ -25,18 +26,18 @@ class FullSet:
         return getattr(self._epoll, name)
 
 
-def fill(server: Harness, name: str) -> FullSet:
-    """Let the set of that name be full."""
+def fill(server: Harness, pace: int) -> FullSet:
+    """Let the set of that pace be full."""
     transport = server.transport
     assert isinstance(transport, EpollTransport)
-    full = FullSet(getattr(transport._connections, name))
-    setattr(transport._connections, name, full)
+    sets: list[Any] = transport._connections.sets
+    full = sets[pace] = FullSet(sets[pace])
     return full
 
 
 async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow() -> None:
     async with serving("epoll") as server:
-        full = fill(server, "attentive")
+        full = fill(server, ATTENTIVE)
         refused = await server.connect()
         assert await refused.rest() == []
         full.full = False
@@ -48,7 +49,7 @@ async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() ->
     async with serving("epoll") as server:
         other = await server.connect()
         await other.login("other")
-        fill(server, "patient")
+        fill(server, PATIENT)
         client = await server.connect()
         await client.send(protocol.login("ada"))
         assert await client.rest() == []
@@ -58,7 +59,7 @@ async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() ->
 
 async def test_a_session_that_could_not_be_watched_ends_after_its_grace() -> None:
     async with serving("epoll", grace=0.2) as server:
-        fill(server, "patient")
+        fill(server, PATIENT)
         client = await server.connect()
         await client.send(protocol.login("ada"))
         await server.until(server.ends)
