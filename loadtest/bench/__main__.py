@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.bench import measures, plots, report, sizes
@@ -60,21 +61,25 @@ def chosen(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]
     return [every[name] for name in every if name in wanted and name not in skipped], skipped
 
 
+def pace(arguments: argparse.Namespace) -> Plan:
+    """Return what each server goes through, as the command line says."""
+    return Plan(
+        connections=arguments.connections,
+        rates=arguments.rates,
+        warm_up_s=arguments.warm_up,
+        seconds=arguments.seconds,
+        probe_s=arguments.probe_seconds,
+        burst_ms=arguments.burst_ms,
+    )
+
+
 def beside_others(arguments: argparse.Namespace, results: Results) -> None:
     """Measure all servers, several rounds; every other round in reverse order."""
     servers, results.skipped = chosen(arguments.servers, arguments.maxevents)
     results.says = {each.name: each.says for each in servers}
     for name, why in results.skipped.items():
         print(f"{name} is skipped: {why}", file=sys.stderr)
-    plan = Plan(
-        *(
-            arguments.connections,
-            arguments.rates,
-            arguments.seconds,
-            arguments.probe_seconds,
-            arguments.burst_ms,
-        )
-    )
+    plan = pace(arguments)
     with Bar(arguments.rounds * sum(plan.planned_s(each) for each in servers)) as bar:
         for number in range(1, arguments.rounds + 1):
             for each in servers if number % 2 else reversed(servers):
@@ -85,7 +90,7 @@ def against_size(arguments: argparse.Namespace, results: Results) -> None:
     """Measure this server at all sizes."""
     own = contenders(arguments.maxevents)[OWN]
     results.says = {OWN: own.says}
-    sizes.measure(own, sizes.CONNECTIONS, arguments.rounds, arguments.seconds, arguments.burst_ms, results)
+    sizes.measure(own, pace(arguments), arguments.rounds, results)
 
 
 def claim_descriptors(connections: int) -> None:
@@ -102,10 +107,10 @@ def claim_descriptors(connections: int) -> None:
         raise SystemExit(f"{connections:,} connections need more than the {soft:,} files that may be open")
 
 
-def main() -> int:
+def main(line: Sequence[str] | None = None) -> int:
     """Measure, write, print; exit 1 if a figure is not valid."""
     measures.require_linux()
-    arguments = arguments_parser().parse_args()
+    arguments = arguments_parser().parse_args(line)
     name = "sizes" if arguments.sizes else "bench"
     path: Path = arguments.out / f"{name}.json"
     if arguments.redraw:

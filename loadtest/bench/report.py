@@ -11,8 +11,9 @@ NOTES = """\
 CPU is the server's own processor time, user and kernel, of all its threads; its Redis, a process of its own,
 is not in it. Ratios are taken within a round; the median stands first, then each round. Each keepalive is
 sent when it is due, so a server that waits for events is woken for nearly each one; the keepalives for each
-time that it had gone to sleep are counted. The floor takes as many events from one `epoll_wait` as are there,
-like any C server, but seldom finds more than one. Memory is the slope from a third of the connections to all."""
+time that it had gone to sleep are counted. The floor takes as many events from one `epoll_wait` as are
+there, like any C server, but seldom finds more than one. Memory is the slope from a third of the connections
+to all."""
 
 
 def bench_table(results: Results) -> str:

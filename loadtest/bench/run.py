@@ -16,7 +16,6 @@ from loadtest.bench.servers import Contender, Running, running
 REST_S = 1.0  # after logins, until what they left behind is done
 SETTLE_BEATS = 6  # of each connection, until a server that adapts to what clients send has adapted
 SETTLE_RATE = 15_000.0
-WARM_UP_S = 2.0  # at each new rate
 CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
 ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take
 PROBE_SETTLE_S = 3.5  # until the probes' own connections have sent what they usually send
@@ -30,6 +29,7 @@ class Plan:
     Attributes:
         connections: logged in at once.
         rates: keepalives a second, over all connections.
+        warm_up_s: seconds before that, at each new rate.
         seconds: of measuring, for each load.
         probe_s: seconds of round trips after that, for each load; 0 for none.
         burst_ms: see `loadtest.bench.generator`.
@@ -37,6 +37,7 @@ class Plan:
 
     connections: int
     rates: tuple[float, ...]
+    warm_up_s: float
     seconds: float
     probe_s: float
     burst_ms: float
@@ -49,7 +50,7 @@ class Plan:
         """Return about how long a round with this server takes."""
         first = self.connections // 3
         once = self.connections / CONNECTS_A_SECOND + 2 * REST_S + self.settle_s(first)
-        each = WARM_UP_S + self.seconds
+        each = self.warm_up_s + self.seconds
         if contender.probed and self.probe_s:
             each += PROBE_SETTLE_S + self.probe_s + PROBE_MARGIN_S
         kinds = len(contender.kinds)
@@ -134,7 +135,7 @@ class Session:
     def measure(self, kind: str, rate: float) -> Cpu:
         """Beat at a rate; note what a keepalive costs."""
         load = Load(kind, rate, self._plan.connections)
-        self._generator.beat(kind, rate, WARM_UP_S)
+        self._generator.beat(kind, rate, self._plan.warm_up_s)
         pid = self._server.pid
         cpu, wakes = measures.cpu_seconds(pid), measures.wakes(pid)
         report = self._generator.beat(kind, rate, self._plan.seconds)
