@@ -31,6 +31,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=int, default=15_000)
     parser.add_argument("--rates", type=_numbers, default=(15_000.0, 3_300.0), help="keepalives/s, over all")
     parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, a load and round (8)")
+    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before that, at each rate (2)")
     parser.add_argument(
         "--probe-seconds", type=float, default=5.0, help="of round trips, likewise; 0: none (5)"
     )

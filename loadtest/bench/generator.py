@@ -83,8 +83,6 @@ class Generator:
         """Log in until there are so many connections."""
         for start in range(len(self._sockets), connections, LOGINS_A_TURN):
             self._log_in(range(start, min(start + LOGINS_A_TURN, connections)))
-        gc.collect()
-        gc.freeze()
         return {"connections": len(self._sockets)}
 
     def _log_in(self, numbers: range) -> None:
@@ -119,6 +117,12 @@ class Generator:
         self._read_answers()
         self._next = (first + sent) % len(fds)
         return Report(rate, sent, self._answers if asks else 0, sent / elapsed, cpu / elapsed, late_max)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._epoll.close()
+        for sock in self._sockets:
+            sock.close()
 
     def _read_answers(self) -> None:
         answer = self._dialect.answer
@@ -160,6 +164,8 @@ def main() -> None:
         match line.split():
             case ["connections", number]:
                 report = generator.connect(int(number))
+                gc.collect()
+                gc.freeze()  # a collection would look at all of them, in the middle of a second's load
             case ["beat", kind, rate, seconds]:
                 report = asdict(generator.beat(kind, float(rate), float(seconds)))
             case _:

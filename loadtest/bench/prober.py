@@ -90,6 +90,12 @@ class Prober:
             self._read(left, counted_from)
         self.unanswered += len(self._waiting)
 
+    def close(self) -> None:
+        """Close all connections."""
+        self._epoll.close()
+        for sock in self._open.values():
+            sock.close()
+
     def _ask(self, kind: str, pool: list[socket.socket], due: float) -> None:
         sock = pool[self._turn[kind] % len(pool)]
         self._turn[kind] += 1
