@@ -111,7 +111,7 @@ class Server:
         self._ready = threading.Event()
         self._log = threading.Thread(target=self._read_log, daemon=True)
         self._log.start()
-        if not self._ready.wait(START_TIMEOUT_S) or not self.redis_url:
+        if not self._ready.wait(START_TIMEOUT_S) or not (self.host and self.redis_url):
             self.process.kill()
             raise SystemExit("the server did not start")
 

@@ -48,6 +48,8 @@ class Swarm:
 
     Attributes:
         clients, counts: what each did, and what happened so far.
+        hears: whether `step` reads what the server sends. A client that does not hear does not hang up either
+            when the server says goodbye: it is a phone that has lost its network.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Swarm:
     ) -> None:
         self.clients = clients
         self.counts = Counts()
+        self.hears = True
         self._watcher = watcher or Watcher()
         self._links = Links(
             [address, *others],
@@ -172,7 +175,8 @@ class Swarm:
     def step(self, now: float) -> float:
         """Do what is due; return the moment at which to call again, if nothing is readable before."""
         until = now + STEP_S
-        self._links.read_ready()
+        if self.hears:
+            self._links.read_ready()
         while self._slot_due <= now and time.monotonic() < until:
             self._beat_slot()
         while self._flap_due <= now:

@@ -43,7 +43,7 @@ def play_server(result: Result, server: Server, arguments: argparse.Namespace) -
         result.holds += [play.hold(beat_s, arguments.hold) for beat_s in arguments.beat]
         result.silence = play.silence(promise)
         result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
-        result.last_beat = play.last_beat(promise)
+        result.last_beat = play.last_beat(arguments.last_beat, promise)
 
 
 def play_floors(result: Result, arguments: argparse.Namespace) -> None:
@@ -69,6 +69,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     )
     add("--beat", type=float, nargs="+", default=[12.0, 28.0], help="seconds between beats, a hold for each")
     add("--hold", type=float, default=180.0, help="seconds that each interval is held")
+    add("--last-beat", type=float, default=2.0, help="seconds in which all send one last beat")
     add("--logins", type=float, default=4000.0, help="a second, while all log in")
     add("--idle-timeout", type=float, default=30.0, help="the server's T, seconds")
     add("--tick", type=float, default=1.0, help="the server's tick, seconds")
@@ -76,8 +77,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--floor-hold", type=float, default=60.0, help="seconds that the C floors are held; 0: no floors")
     add("--out", type=Path, help="directory for scale.md and scale.json")
     arguments = parser.parse_args(words)
-    if max(arguments.beat) >= arguments.idle_timeout:
-        parser.error("whoever beats more seldom than the idle time-out is offline")
+    if max(*arguments.beat, arguments.beat[0] + arguments.last_beat) >= arguments.idle_timeout:
+        parser.error("whoever beats more seldom than the idle time-out, the last beat included, is offline")
     return arguments
 
 

@@ -23,6 +23,7 @@ from loadtest.swarm import Swarm
 
 SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
 STDIN = 0
+WAIT_MAX_S = 1.0  # where nothing is due; epoll takes no infinite wait as a number
 
 
 class Generator:
@@ -43,7 +44,8 @@ class Generator:
         mine = itertools.cycle(list(itertools.islice(sources, first_source, first_source + SOURCES)))
         self.swarm = Swarm(address, Clients(name, connections), sources=mine, others=others)
         self._cpu = time.process_time()
-        self._beats = 0
+        self._beats = self._looked_at = 0
+        self._late_max = 0.0
 
     def bring(self, per_second: float) -> int:
         """Let all who have no connection log in, at that rate; return how many they are."""
@@ -57,25 +59,34 @@ class Generator:
         return True
 
     def last_beat(self, within_s: float) -> bool:
-        """Send one more beat from each client within that time, then none."""
+        """Send one more beat from each client within that time, then none; hear no more."""
         self.swarm.silence()
+        self.swarm.hears = False
         self.swarm.beat(within_s, time.monotonic(), turns=1)
         return True
 
     def silence(self) -> bool:
-        """Beat no more."""
+        """Beat no more, and hear no more, as without a network."""
         self.swarm.silence()
+        self.swarm.hears = False
+        return True
+
+    def hear(self) -> bool:
+        """Read what the server has sent, and hang up where it says so."""
+        self.swarm.hears = True
         return True
 
     def status(self) -> dict[str, Any]:
         """How it stands."""
         counts = self.swarm.counts
+        self._late_max = max(self._late_max, max(counts.late[self._looked_at :], default=0.0))
+        self._looked_at = len(counts.late)
         return {
             "online": self.swarm.clients.online.count(1),
             "arriving": self.swarm.arriving,
             "is_beating": self.swarm.is_beating,
             "beats": counts.beats - self._beats,
-            "late_max_s": max(counts.late, default=0.0),
+            "late_max_s": self._late_max,
             "lost": counts.lost,
             "refused": counts.refused,
             "failed": counts.failed,
@@ -87,6 +98,7 @@ class Generator:
         counts = self.swarm.counts
         del counts.late[:], counts.login_s[:]
         self._beats, self._cpu = counts.beats, time.process_time()
+        self._late_max, self._looked_at = 0.0, 0
         return True
 
     def figures(self) -> dict[str, Any]:
@@ -114,15 +126,15 @@ def run(generator: Generator) -> None:
     """Drive the swarm and obey, until standard input ends."""
     orders: dict[str, Callable[..., Any]] = {
         name: getattr(generator, name)
-        for name in ("bring", "beat", "last_beat", "silence", "status", "mark", "figures", "facts")
+        for name in ("bring", "beat", "last_beat", "silence", "hear", "status", "mark", "figures", "facts")
     }
     poll = select.epoll()
-    poll.register(generator.swarm.fileno(), select.EPOLLIN)
+    poll.register(generator.swarm.fileno())
     poll.register(STDIN, select.EPOLLIN)
     unread, due = b"", 0.0
     while True:
-        # Without anything due it looks in once a second; poll cannot wait for ever and be asked nicely.
-        ready = poll.poll(min(1.0, max(0.0, due - time.monotonic())))
+        poll.modify(generator.swarm.fileno(), select.EPOLLIN if generator.swarm.hears else 0)
+        ready = poll.poll(min(WAIT_MAX_S, max(0.0, due - time.monotonic())))
         if any(fd == STDIN for fd, _ in ready):
             data = os.read(STDIN, READ_BYTES)
             if not data:

@@ -4,19 +4,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtest.scale import tree
 from loadtest.scale.fleet import Figures, Fleet, Status
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Promise, Verdict, judge
 
-POLL_S = 0.5
+POLL_S = 0.25
 PROGRESS_S = 5.0  # between two lines
 RAMP_TIMEOUT_S = 120.0
 EVENTS_MARGIN_S = 15.0  # how long after the promised time events are still waited for
-QUIET_S = 2.0  # and so long after the last: a doubled event would be close behind
-LAST_BEAT_S = 2.0  # in which all send it
+HANG_UP_TIMEOUT_S = 30.0
+QUIET_S = 1.0  # and so long after the last: a doubled event would be close behind
+LAST_BEAT_MARGIN_S = 20.0  # for generators that are late with it
 SPAN_MAX_S = 5.0  # promised between the first and the last event after it
 LATE_S = 0.25  # at p99; a generator that is later than this is at its limits
 
@@ -131,11 +132,14 @@ class Play:
         self._fleet.do("silence")
         return self._end("silence", promise)
 
-    def last_beat(self, promise: Promise) -> Verdict:
-        """Let all send one more beat within `LAST_BEAT_S`, then as `silence`."""
-        self._fleet.do("last_beat", LAST_BEAT_S)
-        self._wait("one last beat", 10 * LAST_BEAT_S, lambda status: not status.is_beating)
-        return self._end("silence after it", promise)
+    def last_beat(self, within_s: float, promise: Promise) -> Verdict:
+        """Let all send one more beat within that time, then as `silence`.
+
+        Here the time from the first event to the last is what is promised, so `SPAN_MAX_S` is the slack.
+        """
+        self._fleet.do("last_beat", within_s)
+        self._wait("one last beat", within_s + LAST_BEAT_MARGIN_S, lambda status: not status.is_beating)
+        return self._end("silence after it", replace(promise, slack=SPAN_MAX_S))
 
     def _half_time(self, pids: Sequence[int], beat_s: float, seconds: float) -> tree.Memory:
         self._wait(f"a beat each {beat_s:g} s", seconds / 2)
@@ -146,7 +150,9 @@ class Play:
         reader = self._reader
         truths = self._fleet.truths()
         due, expected = promise.delay_max + EVENTS_MARGIN_S, self._ended + len(truths)
-        self._wait(name, due, lambda status: not status.online and reader.offline >= expected)
+        self._wait(name, due, lambda _: reader.offline >= expected)
+        self._fleet.do("hear")
+        self._wait(f"{name}, hanging up", HANG_UP_TIMEOUT_S, lambda status: not status.online)
         self._wait(name, QUIET_S)
         events = reader.events[self._period :]
         verdict = judge(truths, events, promise, reader.clock)

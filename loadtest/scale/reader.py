@@ -1,5 +1,6 @@
 """Reads the events of all shards while a run goes on, in a thread of its own."""
 
+import os
 import threading
 import time
 
@@ -10,6 +11,7 @@ from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
 
 RETRY_S = 0.2
+NICE = 5
 END_TIMEOUT_S = 10.0  # above the time that a read may wait
 
 
@@ -43,6 +45,8 @@ class Reader:
         self._follower.close()
 
     def _run(self) -> None:
+        # The cores are the server's first: other subscribers have machines of their own.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._finished.is_set():
             try:
                 self._follower.fetch()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from protocol import Code
 
 EXAMPLES = 20  # broken promises told in full; all are counted
+RACE_S = 0.1  # a packet this close to a decision was in a race with it
 ROUNDED_S = 0.002  # the server's milliseconds and those of the wall clock's difference
 
 
@@ -157,7 +158,7 @@ def _judge_end(
     """Judge the first offline event of a client."""
     decided = clock.latest(event.at_ms)
     # A beat may be on its way while its session ends for a silence before it.
-    last = truth.begun if truth.begun <= decided else truth.before
+    last = truth.begun if truth.begun <= decided - RACE_S else truth.before
     if event.session != truth.session:
         verdict.note("offline event of another session", (truth, event))
     elif event.since_id != online_id:

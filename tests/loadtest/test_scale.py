@@ -1,0 +1,135 @@
+"""The whole thing in small, and that its exit status would tell."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from loadtest.processes import LOCUSTFILE
+from loadtest.scale import tree
+from loadtest.scale.__main__ import parse
+from loadtest.scale.fleet import Figures, Status
+from loadtest.scale.play import Hold, Ramp
+from loadtest.scale.report import Result
+from loadtest.scale.verdict import Promise, Verdict
+
+SMALL = ("--connections", "600", "--workers", "2", "--processes", "2", "--logins", "2000")
+SHORT = (
+    "--idle-timeout",
+    "1",
+    "--tick",
+    "0.25",
+    "--beat",
+    "0.4",
+    "--hold",
+    "1.2",
+    "--floor-hold",
+    "0.4",
+    "--last-beat",
+    "0.4",
+)
+
+
+def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "loadtest.scale", *SMALL, *SHORT, "--out", str(tmp_path)],
+        cwd=LOCUSTFILE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    print(run.stdout)
+    assert run.returncode == 0, run.stdout + run.stderr
+    figures = json.loads((tmp_path / "scale.json").read_text())
+    assert figures["silence"]["offline"] == figures["last_beat"]["offline"] == 600
+    assert figures["silence"]["decided_s"]["min"] >= 1
+    (hold,) = figures["holds"]
+    assert hold["beats"] == pytest.approx(600 * 3, abs=180)
+    assert hold["cpu_us"] > 1
+    assert "600 of 600" in (tmp_path / "scale.md").read_text()
+
+
+def result() -> Result:
+    """A result in which everything was kept."""
+    figures = Figures(Status(), 1.0, [0.001] * 100, [0.01])
+    verdict = Verdict(10, 10)
+    hold = Hold(12.0, 60.0, 50, {1: 0.5, 2: 0.5}, tree.Memory(1, 2), 0, 0, figures)
+    return Result(10, 2, 2, Promise(), ramps=[Ramp(10, 1.0, [0.01], {}, {})], holds=[hold], silence=verdict,
+                  last_beat=Verdict(10, 10, first_to_last_s=2.0))  # fmt: skip
+
+
+def test_a_result_in_which_everything_was_kept_is_passed() -> None:
+    assert result().broken() == []
+    assert result().notes() == []
+
+
+def test_a_login_that_is_missing_is_told() -> None:
+    found = result()
+    found.ramps[0].online = 9
+    assert found.broken() == ["only 9 of 10 logged in"]
+
+
+@pytest.mark.parametrize(("what", "words"), [("lost", "connections lost"), ("offline", "offline events")])
+def test_whom_the_server_loses_while_all_beat_is_told(what: str, words: str) -> None:
+    found = result()
+    setattr(found.holds[0], what, 1)
+    assert found.broken() == [f"beat each 12 s: 1 {words}"]
+
+
+def test_a_verdict_that_found_something_is_told() -> None:
+    found = result()
+    found.silence = Verdict(10, 9, Counter({"offline event lost": 1}))
+    assert found.broken() == ["silence: 1 x offline event lost"]
+
+
+def test_too_long_from_the_first_to_the_last_event_is_told() -> None:
+    found = result()
+    assert found.last_beat is not None
+    found.last_beat.first_to_last_s = 5.01
+    assert found.broken() == ["last beat: 5.01 s from first to last event"]
+
+
+def test_a_generator_that_is_late_is_told() -> None:
+    found = result()
+    found.holds[0].generators.late_s[-2:] = [0.3, 0.3]
+    assert found.notes() == ["the generators were late at a beat each 12 s: their figures say little"]
+
+
+def test_cost_is_compared_at_the_same_interval() -> None:
+    found = result()
+    figures = found.holds[0].generators
+    found.floors = [
+        Hold(28.0, 60.0, 50, {3: 9.0}, tree.Memory(1, 2), 0, 0, figures),
+        Hold(12.0, 60.0, 100, {3: 1.0}, tree.Memory(1, 2), 0, 0, figures),
+    ]
+    assert found.ratio(12.0) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("beats", [("12", "30"), ("28.5", "2")])
+def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--beat", *beats, "--idle-timeout", "30", "--last-beat", "2"])
+
+
+def test_a_tree_is_a_process_and_all_below_it_but_redis() -> None:
+    script = "sleep 9 & (sleep 9; true) & exec -a redis sleep 9"
+    with subprocess.Popen(["bash", "-c", script]) as process:
+        try:
+            found: list[int] = []
+            while len(found) < 4:
+                found = tree.server_processes(process.pid)
+            assert found[0] == process.pid
+            assert len(found) == 4
+        finally:
+            for pid in found[::-1]:
+                os.kill(pid, 15)
+
+
+def test_memory_of_a_process_is_at_most_what_is_resident() -> None:
+    memory = tree.memory([os.getpid()])
+    assert 1_000_000 < memory.pss <= memory.rss
