@@ -1,6 +1,5 @@
 """What is played: ramp, two holds, a mass silence, a last beat of all; each is measured and judged."""
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -120,7 +119,7 @@ class Play:
             beat_s,
             elapsed,
             figures.status.beats,
-            {pid: after[pid] - before[pid] for pid in pids},
+            {pid: max(0.0, after[pid] - before[pid]) for pid in pids},
             tree.Memory(max(half.pss, end.pss), max(half.rss, end.rss)),
             figures.status.lost.total() - lost,
             self._offline - offline,
@@ -189,8 +188,3 @@ class Play:
 def percentile(rising: Sequence[float], share: float) -> float:
     """Return the value below which that share of them lies; 0.0 if there are none."""
     return rising[min(len(rising) - 1, int(len(rising) * share))] if rising else 0.0
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median; 0.0 of nothing."""
-    return statistics.median(values) if values else 0.0

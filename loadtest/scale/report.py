@@ -98,11 +98,21 @@ class Result:
             [
                 f"{self.connections:,} connections over {self.workers} workers, {self.processes} generators; "
                 f"{machine()}",
+                self._memory_line(),
                 self._ramp_table(),
                 self._hold_table(),
                 self._end_table(),
                 *self.notes(),
             ]
+        )
+
+    def _memory_line(self) -> str:
+        most = max((hold.memory for hold in self.holds), key=lambda memory: memory.pss, default=self.empty)
+        return (
+            f"Server processes without Redis: PSS {self.empty.pss / MB:.0f} MB "
+            f"(RSS {self.empty.rss / MB:.0f} MB) before the first connection, "
+            f"at most {most.pss / MB:.0f} MB ({most.rss / MB:.0f} MB) with all: "
+            f"{(most.pss - self.empty.pss) / self.connections:,.0f} bytes of PSS a connection."
         )
 
     def _ramp_table(self) -> str:

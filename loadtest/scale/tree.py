@@ -19,7 +19,7 @@ def children(pid: int) -> list[int]:
     """Return the processes that a process started and that are there, and those that they started."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        for child in map(int, _text(task).split()):
             found += [child, *children(child)]
     return found
 
@@ -35,27 +35,32 @@ def redis_process(pid: int) -> int | None:
 
 
 def cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """Return the processor time of each process, all threads, from the scheduler's nanoseconds."""
-    return {
-        pid: sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-        / 1e9
-        for pid in pids
-    }
+    """Return the processor time of each process, all threads, by the scheduler; 0.0 of one that is gone."""
+    return {pid: sum(map(_task_s, Path(f"/proc/{pid}/task").glob("*/schedstat"))) for pid in pids}
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Return the memory of all of them together."""
-    pss = rss = 0
+    """Return the memory of those of them that are still there, together."""
+    sizes = {"Pss": 0, "Rss": 0}
     for pid in pids:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-        sizes = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
-        pss += sizes["Pss"] * 1024
-        rss += sizes["Rss"] * 1024
-    return Memory(pss, rss)
+        for line in _text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
+            name, _, size = line.partition(":")
+            if name in sizes:
+                sizes[name] += int(size.split()[0]) * 1024
+    return Memory(sizes["Pss"], sizes["Rss"])
 
 
 def _name(pid: int) -> str:
+    return _text(Path(f"/proc/{pid}/comm")).strip()
+
+
+def _task_s(schedstat: Path) -> float:
+    return int((_text(schedstat) or "0").split()[0]) / 1e9
+
+
+def _text(path: Path) -> str:
+    """Return what stands there; nothing if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return path.read_text()
     except OSError:
         return ""

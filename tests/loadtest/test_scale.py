@@ -130,6 +130,14 @@ def test_a_tree_is_a_process_and_all_below_it_but_redis() -> None:
                 os.kill(pid, 15)
 
 
+def test_a_process_that_is_gone_costs_nothing() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        assert tree.cpu_s([process.pid]) == {process.pid: 0.0}
+        assert tree.memory([process.pid]) == tree.Memory(0, 0)
+        assert tree.server_processes(process.pid) == [process.pid]
+
+
 def test_memory_of_a_process_is_at_most_what_is_resident() -> None:
     memory = tree.memory([os.getpid()])
     assert 1_000_000 < memory.pss <= memory.rss
