@@ -17,7 +17,11 @@ _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a process: resident, and with each shared page divided among those who share it."""
+    """Bytes of a process: resident; and those of no file, each shared page divided among those who share it.
+
+    The pages of files are left out of the second, for their share changes with every other process that comes
+    or goes and has the same libraries.
+    """
 
     rss: int
     pss: int
@@ -41,7 +45,7 @@ def wakes(pid: int) -> int:
 def memory(pid: int) -> Footprint:
     """Return the memory of a process."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return Footprint(_field(rollup, "Rss") * 1024, _field(rollup, "Pss") * 1024)
+    return Footprint(_field(rollup, "Rss") * 1024, _field(rollup, "Pss_Anon") * 1024)
 
 
 def _field(text: str, name: str) -> int:

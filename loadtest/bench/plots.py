@@ -18,7 +18,6 @@ GROUND = "#fbfbf9"
 INK = "#24292f"
 OWN_COLOUR = "#0b7285"
 PEER_COLOUR = "#adb5bd"
-SECOND_COLOUR = "#e8590c"
 P50, P99 = 0.5, 0.99
 
 
@@ -120,28 +119,36 @@ def _latency(results: Results, path: Path) -> None:
 
 
 def _sizes(results: Results, path: Path) -> None:
-    figure, (cpu, memory) = _figure(1, 2, 9, 3.2, "This server: cost against size")
+    figure, (each, all_of_them, memory) = _figure(1, 3, 9, 3.0, "This server: cost against size")
     rates = [load.rate for load in results.loads()]
-    same = {load for load in results.loads() if rates.count(load.rate) > 1}
-    rising = set(results.loads()) - same
-    for loads, name, colour in (
-        (same, "µs a keepalive, same rate at each size", OWN_COLOUR),
-        (rising, "µs a keepalive, same rate for each connection", SECOND_COLOUR),
-    ):
-        ordered = sorted(loads, key=lambda load: load.connections)
-        values = [median(results.cpu_us(OWN, load)) for load in ordered]
-        cpu.plot([load.connections for load in ordered], values, "o-", color=colour, label=name)
-    counts = sorted({each.connections for each in results.memory})
-    for name, colour, field in (("RSS", OWN_COLOUR, "rss_bytes"), ("PSS", SECOND_COLOUR, "pss_bytes")):
-        values = [
-            median(getattr(each, field) for each in results.memory if each.connections == count)
-            for count in counts
-        ]
-        memory.plot(counts, values, "o-", color=colour, label=f"bytes of {name} a connection")
-    for axes in (cpu, memory):
-        axes.set_ylim(bottom=0)
+    same = sorted(load for load in results.loads() if rates.count(load.rate) > 1)
+    rising = sorted(load for load in results.loads() if rates.count(load.rate) == 1)
+    each.plot(
+        [load.connections for load in same],
+        [median(results.cpu_us(OWN, load)) for load in same],
+        "o-",
+        color=OWN_COLOUR,
+    )
+    each.set_title("µs of CPU a keepalive,\nthe same rate at each size", color=INK, fontsize=9, loc="left")
+    all_of_them.plot(
+        [load.connections for load in rising],
+        [median(results.cpu_us(OWN, load)) * load.rate / 1e4 for load in rising],
+        "o-",
+        color=OWN_COLOUR,
+    )
+    all_of_them.set_title("% of a core,\na beat of each every 4.5 s", color=INK, fontsize=9, loc="left")
+    counts = sorted({found.connections for found in results.memory})
+    resident = [
+        median(found.total_bytes for found in results.memory if found.connections == count)
+        for count in counts
+    ]
+    memory.plot(counts, [value / 1e6 for value in resident], "o-", color=OWN_COLOUR)
+    memory.set_title("RSS of the process, MB", color=INK, fontsize=9, loc="left")
+    for axes in (each, all_of_them, memory):
+        axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+        axes.set_xlim(left=0)
+        axes.set_xticks(counts, [f"{count / 1000:g}k" for count in counts])
         axes.set_xlabel("connections", color=INK, fontsize=8)
-        axes.legend(fontsize=8, frameon=False)
     _save(figure, path)
 
 
@@ -155,12 +162,16 @@ def _wheel(results: Results, path: Path) -> None:
         keys, [each.heap_ns for each in results.wheel], "o-", color=PEER_COLOUR, label="heap, ns a touch"
     )
     tick.plot(
-        keys, [each.idle_tick_us for each in results.wheel], "o-", color=OWN_COLOUR, label="wheel, µs a tick"
+        keys,
+        [each.idle_tick_us for each in results.wheel],
+        "o-",
+        color=OWN_COLOUR,
+        label="wheel, µs a tick at which nobody is due",
     )
     tick.plot(
         *(keys, [each.scan_us for each in results.wheel], "o-"),
         color=PEER_COLOUR,
-        label="every deadline looked at, µs a tick",
+        label="a look at every deadline, µs",
     )
     tick.set_yscale("log")
     touch.set_ylim(bottom=0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
-from loadtest.bench.results import Load, Results, Wheel, median, percentile
+from loadtest.bench.results import Load, Memory, Results, Wheel, median, percentile
 from loadtest.bench.servers import OWN
 
 NOTES = """\
@@ -14,6 +14,12 @@ sent when it is due, so a server that waits for events is woken for nearly each 
 time that it had gone to sleep are counted. The floor takes as many events from one `epoll_wait` as are
 there, like any C server, but seldom finds more than one. Memory is the slope from a third of the connections
 to all."""
+
+SIZES_NOTES = """\
+3,300 keepalives/s at each size tell what size alone does. The other rate is a beat of each connection every
+4.5 s, that is, what so many users cost: with few of them the ticks are divided among few keepalives. The
+first thousands of sessions find room in memory that start-up has left free, so it is the last line that tells
+what a session needs."""
 
 
 def bench_table(results: Results) -> str:
@@ -117,8 +123,22 @@ def _memory_table(results: Results) -> str:
         found = [each for each in results.memory if each.server == server]
         if found:
             rss, pss = [each.rss_bytes for each in found], [each.pss_bytes for each in found]
-            body.append([server, f"{found[0].connections:,}", f"{median(rss):,.0f}", f"{median(pss):,.0f}"])
-    return rows(["server", "connections", "bytes of RSS a connection", "bytes of PSS a connection"], body)
+            body.append(
+                [
+                    server,
+                    f"{found[0].connections:,}",
+                    f"{median(rss):,.0f}",
+                    f"{median(pss):,.0f}",
+                    _megabytes(found),
+                ]
+            )
+    return rows(
+        ["server", "connections", "bytes of RSS a connection", "of anonymous PSS", "RSS of all, MB"], body
+    )
+
+
+def _megabytes(found: list[Memory]) -> str:
+    return f"{median(each.total_bytes for each in found) / 1e6:.1f}"
 
 
 def _trips_table(results: Results) -> str:
@@ -142,7 +162,7 @@ def trips_of(results: Results, server: str, load: Load, probe: str) -> list[floa
 
 def sizes_table(results: Results) -> str:
     """Return the report on cost against size."""
-    parts = ["# Cost against size", preamble(results), "## This server", _sizes(results)]
+    parts = ["# Cost against size", preamble(results), "## This server", _sizes(results), SIZES_NOTES]
     if results.wheel:
         parts += ["## The timing wheel", wheel_table(results.wheel)]
     return "\n\n".join([*parts, *invalid(results)]) + "\n"
@@ -154,8 +174,8 @@ def _sizes(results: Results) -> str:
         "keepalives/s",
         "µs of CPU a keepalive",
         "% of a core",
-        "RSS a connection",
-        "PSS a connection",
+        "RSS of all, MB",
+        "RSS of each further connection",
     ]
     body = []
     for load in sorted(results.loads(), key=lambda load: (load.connections, load.rate)):
@@ -167,8 +187,8 @@ def _sizes(results: Results) -> str:
                 f"{load.rate:,.0f}",
                 _rounds(cpu_us, 1),
                 f"{median(cpu_us) * load.rate / 1e4:.1f}",
+                _megabytes(memory),
                 f"{median(each.rss_bytes for each in memory):,.0f} B",
-                f"{median(each.pss_bytes for each in memory):,.0f} B",
             ]
         )
     return rows(head, body)

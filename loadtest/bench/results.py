@@ -43,13 +43,20 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes for each further connection of one server in one round, from a third of them to all."""
+    """Bytes for each further connection of one server in one round, from a third of them to all.
+
+    Attributes:
+        rss_bytes: resident.
+        pss_bytes: of no file, each shared page divided among those who share it.
+        total_bytes: resident, of the whole process with all connections.
+    """
 
     server: str
     round: int
     connections: int
     rss_bytes: float
     pss_bytes: float
+    total_bytes: int
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Session:
         rss, pss = all_of_them.rss - few.rss, all_of_them.pss - few.pss
         added = last - first
         self._results.memory.append(
-            Memory(self._contender.name, self._number, last, rss / added, pss / added)
+            Memory(self._contender.name, self._number, last, rss / added, pss / added, all_of_them.rss)
         )
 
     def settle(self, kind: str, connections: int) -> None:

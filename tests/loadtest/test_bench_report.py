@@ -27,7 +27,10 @@ def results() -> Results:
     for number, (own, floor) in enumerate([(5.0, 10.0), (9.0, 10.0), (8.0, 4.0)], 1):
         found.cpu += [cpu("presence", number, FAST, own), cpu("floor", number, FAST, floor)]
     found.cpu += [cpu("presence", 1, ANSWERS, 15.0), cpu("nats", 1, ANSWERS, 60.0)]
-    found.memory += [Memory("presence", 1, 2_000, 390.4, 380.0), Memory("nats", 1, 2_000, 19_300.0, 19_200.0)]
+    found.memory += [
+        Memory("presence", 1, 2_000, 390.4, 380.0, 45_600_000),
+        Memory("nats", 1, 2_000, 19_300.0, 19_200.0, 300_000_000),
+    ]
     found.trips += [Trips("presence", n, FAST, LOGIN, [1.0 * n, 2.0 * n]) for n in (1, 2)]
     return found
 
@@ -75,7 +78,7 @@ def test_a_load_shows_the_median_and_each_round(results: Results) -> None:
 
 def test_memory_and_round_trips_have_their_tables(results: Results) -> None:
     text = report.bench_table(results)
-    assert ["presence", "2,000", "390", "380"] in table(text, "Memory")
+    assert ["presence", "2,000", "390", "380", "45.6"] in table(text, "Memory")
     assert table(text, "Round trips under these loads, ms")[1][1:] == [
         "login",
         "presence",
@@ -119,11 +122,11 @@ def test_cost_against_size_has_its_table_and_plots(tmp_path: Path, monkeypatch: 
     for connections, own in ((1_000, 220.0), (5_000, 1_100.0)):
         for rate in (3_300.0, own):
             found.cpu.append(cpu("presence", 1, Load(UNANSWERED, rate, connections), 1e4 / rate))
-        found.memory.append(Memory("presence", 1, connections, connections / 10, 400.0))
+        found.memory.append(Memory("presence", 1, connections, 400.0, 400.0, 40_000_000 + 400 * connections))
     found.wheel += [wheel.measure(480, 1), wheel.measure(960, 1)]
     rows = table(report.sizes_table(found), "This server")
     assert [row[:3] for row in rows[1:3]] == [["1,000", "220", "45.5"], ["1,000", "3,300", "3.0"]]
-    assert rows[1][4] == "100 B"
+    assert [row[4:] for row in rows[1:]] == [["40.4", "400 B"]] * 2 + [["42.0", "400 B"]] * 2
     assert [row[0] for row in table(report.sizes_table(found), "The timing wheel")[1:]] == ["480", "960"]
     plots.draw_sizes(found, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"sizes.png", "wheel.png"}
