@@ -23,7 +23,7 @@ from loadtest.bench.dialects import ANSWERED, DIALECTS, Dialect
 SLEEP_LEAST_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
 LOGINS_A_TURN = 100
 LOGIN_TIMEOUT_S = 20.0
-LAST_ANSWERS_S = 0.25  # time for the answers to the last beats
+LAST_ANSWERS_S = 1.0  # time for the answers to the last beats, at most
 LATE_S = 0.1  # a generator that stood still for longer has sent a burst and not its load
 CORE_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
 MISSED_LIMIT = 0.01  # of the packets, or of their answers
@@ -113,8 +113,10 @@ class Generator:
                 self._read_answers()
             time.sleep(max(0.0, self._pause_s - (time.monotonic() - now)))
         elapsed, cpu = time.monotonic() - begun, time.process_time() - cpu
-        time.sleep(LAST_ANSWERS_S)
-        self._read_answers()
+        last = time.monotonic() + LAST_ANSWERS_S
+        while asks and self._answers < sent and time.monotonic() < last:
+            time.sleep(0.01)
+            self._read_answers()
         self._next = (first + sent) % len(fds)
         return Report(rate, sent, self._answers if asks else 0, sent / elapsed, cpu / elapsed, late_max)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import protocol
+from loadtest.bench import generator as generator_module
 from loadtest.bench import prober
 from loadtest.bench.dialects import ANSWERED, PRESENCE, UNANSWERED
 from loadtest.bench.generator import Generator, Report
@@ -104,7 +105,8 @@ def test_answers_are_counted(generator: Generator) -> None:
     assert (report.sent, report.answers) == (50, 50)
 
 
-def test_the_load_does_not_wait_for_a_server_that_stands_still() -> None:
+def test_the_load_does_not_wait_for_a_server_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_module, "LAST_ANSWERS_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         welcomer = threading.Thread(target=_welcome_one, args=(listener,))
         welcomer.start()
