@@ -1,6 +1,7 @@
 """The Lua scripts of the store: their text, and how arguments and answers are packed."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import Change
+from presence.changes import Op
 from presence.store.batches import (
     Batch,
     Counter,
@@ -79,9 +80,10 @@ class Shape:
     def apply_arguments(self, batch: Batch) -> list[Any]:
         """Return ARGV of apply.lua."""
         node, generation, n = batch.counter.node, batch.counter.generation, batch.counter.n
-        items = msgpack.packb([_packable(item, batch.now) for item in batch.items])
+        items, reasons = _packed_items(batch.items, batch.now)
         opening = _packed_opening(batch.opening) if batch.opening else b""
-        return [*self._common(batch.shard, node, generation, batch.replication_id), n, items, opening]
+        common = self._common(batch.shard, node, generation, batch.replication_id)
+        return [*common, n, items, opening, reasons]
 
     def retire_arguments(self, step: Retirement) -> list[Any]:
         """Return ARGV of retire.lua."""
@@ -93,21 +95,20 @@ class Shape:
         return [*self._common(shard, node, 0, ""), inbox_read]
 
 
-def _packable(item: Item, now: float) -> tuple[object, ...]:
-    change: Change = item.change
-    return (
-        change.op.value,
-        change.uid,
-        change.device,
-        change.session,
-        change.code,
-        Code(change.code).reason,
-        change.at_ms,
-        change.last_seen_ms,
-        max(0, round((now - change.at) * 1000)),
-        change.idle_timeout_ms,
-        item.restores,
-    )
+def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
+    """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
+    values: list[object] = []
+    reasons: dict[int, str] = {}
+    for (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms), restores, _ in items:
+        if code not in reasons:
+            reasons[code] = Code(code).reason
+        if op is Op.END:
+            values += ("end", uid, device, session, str(code), str(at_ms), str(last_seen_ms), restores)
+        else:
+            age_ms = max(0, round((now - at) * 1000))
+            values += (op.value, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms)
+    texts = {str(code): reason for code, reason in reasons.items()}
+    return msgpack.packb(values), msgpack.packb(texts)
 
 
 def _packed_opening(opening: Opening) -> bytes:

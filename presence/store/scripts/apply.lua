@@ -2,11 +2,14 @@
 --
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
---   11 items, MessagePack: [[op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms,
---      idle_timeout_ms, restores]...], op one of login, register, end
+--   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
+--      "login" or "register", uid, device, session, code, at_ms, age_ms, idle_timeout_ms
+--      "end", uid, device, session, code, at_ms, last_seen_ms, restores
+--      of which code, at_ms and last_seen_ms are digits
 --   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: changes
 --      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
 --      that the caller had in its generation before this one
+--   13 reasons, MessagePack: {code: reason} of the codes that occur
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session]...]}, and of an opening batch `others` (ids of
 --   nodes at work here) and `previous` = [generation, n, superseded of that n] of `before`, as it stood until now.
@@ -16,6 +19,7 @@
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
 local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
+local ITEM_VALUES = 8
 local INBOX_LIMIT = 50         -- a node that misses more finds out by comparing
 
 local n = tonumber(ARGV[10])
@@ -52,8 +56,8 @@ local function open_generation(before)
   redis.call('SADD', members_key, node)
   raise_floor(opening.floor)
   if opening.dropped > 0 then
-    highest_id = redis.call('XADD', events_key, 'MAXLEN', '~', ARGV[8], '*', 'v', 1, 'type', 'gap',
-      'node', node, 'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
+    highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
+      'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
   end
   return {tonumber(before[1] or 0), tonumber(before[2] or 0), before[3] and cmsgpack.unpack(before[3]).superseded or {}}
 end
@@ -82,40 +86,74 @@ local function yields_to(present, op, login_ms, age_ms)
   return op == 'register' or (age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)
 end
 
-local function arrive(op, uid, device, session, code, reason, at_ms, _, age_ms, idle_timeout_ms)
-  local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
-  local record = read_record(uid)
-  local present = record and record.sessions[device]
+local node_is_plain = is_plain(node)
+
+-- Returns the JSON of a user's first session, in the form of LONE where that can be.
+local function first_record(id, at_ms, device, session, login_ms, idle_timeout_ms)
+  if not (node_is_plain and is_plain(device) and is_plain(session)) then
+    return cjson.encode({id = id, since_ms = tonumber(at_ms), sessions = {[device] = {session = session, node = node,
+      generation = generation, login_ms = login_ms, arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}}})
+  end
+  return '{"id":"' .. id .. '","since_ms":' .. at_ms .. ',"sessions":{"' .. device .. '":{"session":"' .. session
+    .. '","node":"' .. node .. '","generation":' .. digits(generation) .. ',"login_ms":' .. digits(login_ms)
+    .. ',"arrived_ms":' .. digits(now_ms) .. ',"idle_timeout_ms":' .. digits(idle_timeout_ms) .. '}}}'
+end
+
+-- Puts a session into the record of a user who is online; false: it yields to the one that is there.
+local function join(record, op, uid, device, session, login_ms, age_ms, idle_timeout_ms)
+  local present = record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
   if present and present.session == session then
     entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
     superseded[#superseded + 1] = {uid, device, session}
-    return
+    return false
   end
   if present and present.node ~= node then
-    redis.call('HDEL', node_prefix .. present.node, field)
+    own(node_prefix .. present.node, uid .. ' ' .. device, false)
     if present.session ~= session and not is_fenced(present.node) then
       tell_owner(uid, device, present, age_ms)
     end
   end
-  record = record or go_online(uid, device, session, code, reason, at_ms)
   record.sessions[device] = entry
   write_record(uid, record)
-  redis.call('HSET', node_key, field, string.format('%.0f %s', generation, session))
+  return true
 end
 
-local function finish(_, uid, device, session, code, reason, at_ms, last_seen_ms, _, _, restores)
-  local record = read_record(uid)
+local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms)
+  local record, login_ms = read_record(uid), now_ms - age_ms
+  if not record then
+    local id = go_online(uid, device, session, code, reason, at_ms)
+    written[uid] = first_record(id, at_ms, device, session, login_ms, idle_timeout_ms)
+  elseif not join(record, op, uid, device, session, login_ms, age_ms, idle_timeout_ms) then
+    return
+  end
+  own(node_key, uid .. ' ' .. device, digits(generation) .. ' ' .. session)
+end
+
+local function finish(uid, device, session, code, reason, at_ms, last_seen_ms, restores)
+  local text = record_text(uid)
+  local since_id, since_ms, its_device, its_session, its_node
+  if text then
+    since_id, since_ms, its_device, its_session, its_node = string.match(text, LONE)
+  end
+  if since_id then
+    if its_device == device and its_session == session then
+      own(node_prefix .. its_node, uid .. ' ' .. device, false)
+      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+    end
+    return
+  end
+  local record = text and read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
     depart(record, uid, device, code, reason, at_ms, last_seen_ms)
   elseif restores and not record then
     -- Redis lost the period that ends here: it is told whole, and leaves nothing behind.
-    local since_ms = math.min(last_seen_ms, at_ms)
-    record = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
-    go_offline(record, uid, device, session, code, reason, at_ms, last_seen_ms)
+    since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
+    since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
+    go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
   end
 end
 
@@ -125,12 +163,20 @@ local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen
 -- script are never refused.
 redis.call('HSET', node_key, 'gen', generation)
 local previous = opens and open_generation(before)
-local items = cmsgpack.unpack(ARGV[11])
-for _, item in ipairs(items) do
-  local perform = item[1] == 'end' and finish or arrive
-  perform(unpack(item))
+local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
+local uids = {}
+for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
+read_ahead(uids)
+for i = 1, #items, ITEM_VALUES do
+  local op, uid, device, session, code, at_ms = unpack(items, i, i + 5)
+  if op == 'end' then
+    finish(uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+  else
+    arrive(op, uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+  end
 end
-trim_seen(16 + 2 * #items)
+write_back()
+trim_seen(16 + 2 * #uids)
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
 if opens then reply.others, reply.previous = others(), previous end

@@ -25,11 +25,12 @@ local events_key, online_key, seen_key, node_key, members_key = KEYS[1], KEYS[2]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 
-local CODE_RETURNED, CODE_NODE_DOWN = 2, 402
+local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+local replication = redis.call('INFO', 'replication')
+local history = string.match(replication, 'master_replid:(%x+)')
 local highest_id = ''  -- of the entries written by this call
 
 local function refuse(status, present)
@@ -62,8 +63,37 @@ local function is_session(value)
     and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number'
 end
 
+-- What this call has read, and what it will have written when it ends (`write_back`): one call of Redis takes a few
+-- hundred fields at the price of a handful. Until then reads go by these tables, never by Redis.
+local read = {}     -- uid -> JSON of its record as Redis has it; false: none
+local written = {}  -- uid -> the same as it is to be; false: the user goes offline
+local seen = {}     -- uid -> digits of the ms last seen; false: to be removed
+local owned = {}    -- key of a node's hash -> {field -> value; false: to be removed}
+
+local VALUES_A_CALL = 1000  -- even, and well within what unpack can put on the stack
+
+-- Reads the records of several users at once.
+local function read_ahead(uids)
+  for first = 1, #uids, VALUES_A_CALL do
+    local last = math.min(first + VALUES_A_CALL - 1, #uids)
+    local found = redis.call('HMGET', online_key, unpack(uids, first, last))
+    for i = first, last do read[uids[i]] = found[i - first + 1] end
+  end
+end
+
+-- Returns the JSON of a user's record as it is now; nil or false: none.
+local function record_text(uid)
+  local text = written[uid]
+  if text == nil then text = read[uid] end
+  if text == nil then
+    text = redis.call('HGET', online_key, uid)
+    read[uid] = text
+  end
+  return text
+end
+
 local function read_record(uid)
-  local text = redis.call('HGET', online_key, uid)
+  local text = record_text(uid)
   if not text then return nil end
   local ok, record = pcall(cjson.decode, text)
   if not ok or type(record) ~= 'table' or type(record.id) ~= 'string' or type(record.since_ms) ~= 'number'
@@ -77,49 +107,124 @@ local function read_record(uid)
 end
 
 local function write_record(uid, record)
-  redis.call('HSET', online_key, uid, cjson.encode(record))
+  written[uid] = cjson.encode(record)
 end
 
--- Writes and publishes one transition; returns its entry id. `e`: type, uid, code, reason, session, device,
--- since_ms, last_seen_ms, at_ms, and since_id of an offline event.
-local function emit(e)
-  e.v, e.node = 1, node
-  local fields = {'v', 1, 'type', e.type, 'uid', e.uid, 'code', e.code, 'reason', e.reason, 'node', node,
-    'session', e.session, 'device', e.device, 'since_ms', e.since_ms, 'last_seen_ms', e.last_seen_ms,
-    'at_ms', e.at_ms}
-  if e.since_id then
-    fields[#fields + 1], fields[#fields + 2] = 'since_id', e.since_id
+-- The record of one session, with captures: id, since_ms, device, session, node. Nearly all users have one, and a
+-- pattern takes a third of the time of a JSON parser. A record that does not match is left to the parser.
+local LONE = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
+  .. '"generation":%d+,"login_ms":%d+,"arrived_ms":%d+,"idle_timeout_ms":%d+}}}$'
+
+-- Whether a text can stand in JSON as it is.
+local function is_plain(text)
+  return not string.find(text, '[%c"\\]')
+end
+
+local known_digits = {}  -- many items of a batch have the same times
+local function digits(number)
+  local text = known_digits[number]
+  if not text then
+    text = string.format('%.0f', number)
+    known_digits[number] = text
   end
-  local id = redis.call('XADD', events_key, 'MAXLEN', '~', ARGV[8], '*', unpack(fields))
-  highest_id, e.id = id, id
-  redis.call('PUBLISH', e.type == 'online' and ARGV[5] or ARGV[6], cjson.encode(e))
+  return text
+end
+
+local function own(key, field, value)
+  local fields = owned[key]
+  if not fields then
+    fields = {}
+    owned[key] = fields
+  end
+  fields[field] = value
+end
+
+-- Whether somebody may hear what is published on a channel. Of subscribers at replicas and at other nodes of a
+-- cluster this server knows nothing.
+local heard = {}
+local function is_heard(channel)
+  local answer = heard[channel]
+  if answer == nil then
+    answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
+      or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
+      or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
+    heard[channel] = answer
+  end
+  return answer
+end
+
+-- Publishes a transition as JSON: a hint, which costs as much as the entry, so only if somebody listens.
+local function publish(channel, id, type, uid, code, reason, session, device, since_ms, last_seen_ms, at_ms, since_id)
+  redis.call('PUBLISH', channel, cjson.encode({v = 1, id = id, type = type, uid = uid, code = tonumber(code),
+    reason = reason, node = node, session = session, device = device, since_ms = tonumber(since_ms),
+    last_seen_ms = tonumber(last_seen_ms), at_ms = tonumber(at_ms), since_id = since_id}))
+end
+
+-- Writes the transition of a user who comes; returns its entry id. Here as in `go_offline` the code and the times are
+-- digits: Redis is slow at turning Lua's numbers into text.
+local function go_online(uid, device, session, code, reason, at_ms)
+  seen[uid] = false
+  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'online', 'uid', uid, 'code', code,
+    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', at_ms,
+    'last_seen_ms', at_ms, 'at_ms', at_ms)
+  highest_id = id
+  if is_heard(ARGV[5]) then
+    publish(ARGV[5], id, 'online', uid, code, reason, session, device, at_ms, at_ms, at_ms)
+  end
   return id
 end
 
-local function go_online(uid, device, session, code, reason, at_ms)
-  redis.call('ZREM', seen_key, uid)
-  local id = emit({type = 'online', uid = uid, code = code, reason = reason, session = session,
-    device = device, since_ms = at_ms, last_seen_ms = at_ms, at_ms = at_ms})
-  return {id = id, since_ms = at_ms, sessions = {}}
-end
-
-local function go_offline(record, uid, device, session, code, reason, at_ms, last_seen_ms)
-  redis.call('HDEL', online_key, uid)
-  redis.call('ZADD', seen_key, last_seen_ms, uid)
-  emit({type = 'offline', uid = uid, code = code, reason = reason, session = session, device = device,
-    since_ms = record.since_ms, since_id = record.id, last_seen_ms = last_seen_ms, at_ms = at_ms})
+-- Writes the transition of a user who goes, whose online event was entry `since_id`.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+  written[uid], seen[uid] = false, last_seen_ms
+  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
+    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
+    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, 'since_id', since_id)
+  highest_id = id
+  if is_heard(ARGV[6]) then
+    publish(ARGV[6], id, 'offline', uid, code, reason, session, device, since_ms, last_seen_ms, at_ms, since_id)
+  end
 end
 
 -- Takes a session that `record` names out of it: an offline event if it was the user's last.
 local function depart(record, uid, device, code, reason, at_ms, last_seen_ms)
   local present = record.sessions[device]
   record.sessions[device] = nil
-  redis.call('HDEL', node_prefix .. present.node, uid .. ' ' .. device)
+  own(node_prefix .. present.node, uid .. ' ' .. device, false)
   if next(record.sessions) then
     write_record(uid, record)
   else
-    go_offline(record, uid, device, present.session, code, reason, at_ms, last_seen_ms)
+    go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms)
   end
+end
+
+-- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.
+local function write_all(key, changes, set, remove, value_first)
+  local present, absent, n, m = {}, {}, 0, 0
+  for name, value in pairs(changes) do
+    if not value then
+      m = m + 1
+      absent[m] = name
+    else
+      if value_first then name, value = value, name end
+      present[n + 1], present[n + 2] = name, value
+      n = n + 2
+    end
+  end
+  for first = 1, n, VALUES_A_CALL do
+    redis.call(set, key, unpack(present, first, math.min(first + VALUES_A_CALL - 1, n)))
+  end
+  for first = 1, m, VALUES_A_CALL do
+    redis.call(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
+  end
+end
+
+-- The last thing that a call does to records, `seen`, what nodes own, and the stream's length.
+local function write_back()
+  write_all(online_key, written, 'HSET', 'HDEL')
+  write_all(seen_key, seen, 'ZADD', 'ZREM', true)
+  for key, fields in pairs(owned) do write_all(key, fields, 'HSET', 'HDEL') end
+  if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
 end
 
 -- Forgets a few users whose `seen` is older than the retention; more than one batch can add.

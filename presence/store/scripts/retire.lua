@@ -24,10 +24,11 @@ local function retire(field, uid, device, owned_generation, session)
   if present and present.session == session and present.node == node
       and present.generation == owned_generation then
     local last_seen_ms = math.max(record.since_ms, latest_ms)
-    depart(record, uid, device, CODE_NODE_DOWN, 'node_down', math.max(now_ms, last_seen_ms), last_seen_ms)
+    depart(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+      digits(last_seen_ms))
     return 1
   end
-  redis.call('HDEL', node_key, field)
+  own(node_key, field, false)
   return 0
 end
 
@@ -43,4 +44,5 @@ for i = 1, #scan[2], 2 do
     end
   end
 end
+write_back()
 return {cmsgpack.pack({status = 'ok', last_id = highest_id, cursor = scan[1], retired = retired}), history}
