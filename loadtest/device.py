@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import protocol
-from loadtest.connection import Connection, ConnectionEnded
+from loadtest.connection import ASKING_BEAT, ASKING_ID, Connection, ConnectionEnded
 from loadtest.facts import Sent, Session
 from loadtest.run import Run
 from protocol import Code, Kind, Packet
@@ -18,6 +18,8 @@ ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refus
 ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises
 LATE_BEAT_S = 0.25  # a beat that is sent later than this tells that the load generator is at its limits
 BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
+ANSWERED = "keepalive, answered"
+LATE = "(load generator late with a beat)"
 
 
 class Refused(Exception):
@@ -46,8 +48,8 @@ class Device:
         self.uid = next(run.uids)
         self._run = run
         self._judge = run.judge
-        self._ids = itertools.count(1)
-        self._beats = itertools.count(random.randrange(ASKED_SHARE))
+        self._ids = itertools.count(ASKING_ID + 1)
+        self._beats = random.randrange(ASKED_SHARE)
         self._connection: Connection | None = None
         self._session: Session | None = None
         self._asked: dict[int, tuple[str, float]] = {}
@@ -79,7 +81,7 @@ class Device:
             OSError: no connection came about.
         """
         self._attempts += 1
-        connection = Connection(self._run.address, next(self._run.sources))
+        connection = Connection(self._run.address, next(self._run.sources), self._run.waiting)
         wish = self._run.options.idle_timeout_wish or None
         try:
             sent = connection.send(protocol.encode(protocol.login(self.uid, id=0, idle_timeout=wish)))
@@ -97,7 +99,7 @@ class Device:
     def _entered(self, connection: Connection, session: Session, answer: Packet) -> None:
         told, now = answer.payload, time.monotonic()
         self._judge.answered(session, now, told["session"], told["idle_timeout"], told["time_ms"])
-        self._run.report("login", now - session.sent[0].begun)
+        self._run.tally.took("login", now - session.login.begun)
         if self._connection is not None:
             self._connection.close()  # the server has let it go already, or does so now
         if self._session is None:
@@ -124,12 +126,15 @@ class Device:
 
     def _beat(self, now: float) -> None:
         if now - self._beat_due > LATE_BEAT_S:
-            self._run.report("(load generator late with a beat)", now - self._beat_due)
-        if next(self._beats) % ASKED_SHARE == 0:
-            self._ask("keepalive, answered", protocol.keepalive(next(self._ids)))
+            self._run.tally.took(LATE, now - self._beat_due)
+        self._beats += 1
+        if self._beats % ASKED_SHARE == 0:
+            if ASKING_ID in self._asked:
+                self._run.report(ANSWERED, None, failure="not answered until the next was asked")
+            self._asked[ASKING_ID] = ANSWERED, self._tell(ASKING_BEAT).begun
         else:
             self._tell(protocol.KEEPALIVE)
-            self._run.report("keepalive", None)
+            self._run.tally.count("keepalive")
         # By when it was due, not by when it was sent: a slow server must not slow its load down.
         self._beat_due = max(now, self._beat_due + self._beat_s * random.uniform(0.8, 1.0))
 
@@ -152,7 +157,7 @@ class Device:
         name, begun = self._asked.pop(packet.id)
         seconds = time.monotonic() - begun
         if packet.kind == Kind.OK:
-            self._run.report(name, seconds)
+            self._run.tally.took(name, seconds)
         elif packet.payload["code"] in (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RATE_LIMITED):
             self._run.report(f"{name}, answered {packet.payload['reason']}", seconds)
         else:

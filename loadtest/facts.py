@@ -5,10 +5,12 @@ it was handed to the kernel; on one machine the server could read it from some m
 """
 
 import math
+from array import array
 from collections import deque
 from typing import NamedTuple
 
 SENT_KEPT = 64  # packets remembered of a session: 25 idle time-outs of beats, far above any lag of an event
+_KEPT = 2 * SENT_KEPT  # numbers in the array of them
 SESSIONS_KEPT = 8  # of a device: its events lag behind by one or two
 CLOCK_DRIFT = 1e-4  # seconds a second; twice what two bad quartzes are apart
 
@@ -26,7 +28,7 @@ class Session:
     Attributes:
         idle_timeout: T of this session, seconds; as the server dictates it once it has answered.
         id: the session's name in events; None until the server has told.
-        sent: the last packets, the login first.
+        login: when the login was sent.
         answered_at: when the login's ok was read.
         silent: whether the device means to send nothing for now.
         logout, closed: when the device did so.
@@ -42,16 +44,18 @@ class Session:
         "ended",
         "id",
         "idle_timeout",
+        "login",
         "logout",
-        "sent",
         "silent",
+        "times",
     )
 
     def __init__(self, device: "Device", login: Sent) -> None:
         self.device = device
         self.idle_timeout = math.inf
         self.id: str | None = None
-        self.sent: deque[Sent] = deque([login], SENT_KEPT)
+        self.login = login
+        self.times = array("d", login)  # 16 bytes a packet, which the garbage collector need not look at
         self.answered_at: float | None = None
         self.silent = False
         self.logout: Sent | None = None
@@ -59,9 +63,20 @@ class Session:
         self.ended = False
         self.end_by: float | None = None
 
+    def sent(self, packet: Sent) -> None:
+        """Remember one packet more."""
+        times = self.times
+        times.extend(packet)
+        if len(times) >= 2 * _KEPT:
+            del times[:_KEPT]
+
     def last_sent(self, by: float = math.inf) -> Sent:
         """Return the last packet that was surely readable at `by`; the oldest that is known if none was."""
-        return next((sent for sent in reversed(self.sent) if sent.done <= by), self.sent[0])
+        times = self.times
+        for at in range(len(times) - 2, -1, -2):
+            if times[at + 1] <= by:
+                return Sent(times[at], times[at + 1])
+        return Sent(times[0], times[1])
 
     @property
     def lives(self) -> bool:

@@ -85,12 +85,12 @@ class Judge:
         session.answered_at = at
         session.id = session_id
         session.idle_timeout = idle_timeout
-        self.clock.sample(session.sent[0].begun, at, server_ms)
+        self.clock.sample(session.login.begun, at, server_ms)
         self._look_at(at + self._promise.slack_s, session)
 
     def sent(self, session: Session, packet: Sent) -> None:
         """A whole packet was sent; with it a silence is over."""
-        session.sent.append(packet)
+        session.sent(packet)
         session.silent = False
         if session.end_by is not None and packet.begun < session.end_by:
             session.end_by = None
@@ -184,7 +184,7 @@ class Judge:
             return Finding("online", None, "two online events in a row", f"{device.uid} {entry_id}")
         if session is None:
             return Finding("online", None, "online without a login", f"{device.uid} {entry_id}")
-        return Finding("online", arrived - session.sent[0].begun)
+        return Finding("online", arrived - session.login.begun)
 
     def _offline(
         self, device: Device, entry_id: str, fields: Mapping[str, str], arrived: float

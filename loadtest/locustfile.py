@@ -165,10 +165,8 @@ def _begin(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     try:
-        load = Run(
-            environment.events.request, environment.host or DeviceUser.host, environment.parsed_options
-        )
-        load.observer.start()
+        load = Run(environment, environment.host or DeviceUser.host)
+        load.start()
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
     else:
@@ -183,7 +181,7 @@ def _stop_judging(**_: Any) -> None:
 
 def _end(**_: Any) -> None:
     if DeviceUser.load is not None:
-        DeviceUser.load.observer.stop()
+        DeviceUser.load.stop()
 
 
 def _set_exit_code(environment: Environment, **_: Any) -> None:

@@ -5,23 +5,31 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from loadtest.connection import parse_host, source_addresses
+import gevent
+from locust.env import Environment
+
+from loadtest.connection import parse_host, resolve, source_addresses
 from loadtest.judge import Judge, Promise
 from loadtest.observer import Observer
 from loadtest.options import shares
+from loadtest.tally import Tally
+from loadtest.waits import Waits
+
+TELL_S = 0.5  # locust shows and sends its figures each second or more
 
 
 class Run:
     """One run.
 
     Args:
-        requests: locust's request event.
+        environment: locust's.
         host: where the server listens.
-        options: locust's parsed options, ours among them.
 
     Attributes:
         judge: is told what the devices do.
         observer: tells the judge what the stream says.
+        tally: notes what devices do often.
+        waiting: how devices wait for a descriptor.
         weights: how often a device does what.
         sources: local addresses, in turn.
         uids: names that no other process and no other run has.
@@ -31,17 +39,42 @@ class Run:
         ValueError: an option or the host makes no sense.
     """
 
-    def __init__(self, requests: Any, host: str, options: Any) -> None:
-        self.requests = requests
+    def __init__(self, environment: Environment, host: str) -> None:
+        self.requests: Any = environment.events.request
+        options: Any = environment.parsed_options
         self.options = options
         self.weights = shares(options)
-        self.address = parse_host(host)
+        self.address = resolve(parse_host(host))
         self.sources = source_addresses(self.address[0], options.source_addresses)
         self.judge = Judge(Promise(options.tick, options.disconnect_grace, options.slack))
-        self.observer = Observer(requests, self.judge, options.redis_url, options.redis_prefix)
+        self.observer = Observer(self.requests, self.judge, options.redis_url, options.redis_prefix)
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
+        self.tally = Tally(environment.stats, "device")
+        self.waiting = Waits().waiting
+        self._teller: gevent.Greenlet | None = None
+
+    def start(self) -> None:
+        """Follow the streams, and tell locust what is noted.
+
+        Raises:
+            RedisError: Redis does not answer.
+        """
+        self.observer.start()
+        self._teller = gevent.spawn(self._tell)
+
+    def stop(self) -> None:
+        """Read and tell what there still is."""
+        if self._teller is not None:
+            self._teller.kill()
+        self.observer.stop()
+        self.tally.flush()
+
+    def _tell(self) -> None:
+        while True:
+            gevent.sleep(TELL_S)
+            self.tally.flush()
 
     def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Tell locust about one exchange with the server."""

@@ -2,6 +2,7 @@
 
 import itertools
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -11,14 +12,46 @@ from collections.abc import Iterator
 import pytest
 
 import protocol
-from loadtest.connection import Connection, ConnectionEnded, parse_host, source_addresses
+from loadtest.connection import (
+    ASKING_ID,
+    Connection,
+    ConnectionEnded,
+    parse_host,
+    resolve,
+    source_addresses,
+)
+
+
+class Polling:
+    """Waiting for a socket, with nobody else to go on meanwhile."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def readable(self, until: float) -> bool:
+        return self._wait(select.POLLIN, until)
+
+    def writable(self, until: float) -> bool:
+        return self._wait(select.POLLOUT, until)
+
+    def end(self) -> None:
+        pass
+
+    def _wait(self, event: int, until: float) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, event)
+        return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+
+
+def connected(listener: socket.socket, source: str | None = None) -> Connection:
+    return Connection(listener.getsockname()[:2], source, Polling)
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection, socket.socket]]:
     """A connection and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        connection = Connection(listener.getsockname()[:2])
+        connection = connected(listener)
         server, _ = listener.accept()
         with server:
             yield connection, server
@@ -60,7 +93,7 @@ def test_elsewhere_the_kernel_chooses(host: str, count: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only loopback address")
 def test_a_connection_comes_from_its_source_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        connection = Connection(listener.getsockname()[:2], "127.0.0.9")
+        connection = connected(listener, "127.0.0.9")
         server, (host, _) = listener.accept()
         server.close()
         connection.close()
@@ -74,6 +107,36 @@ def test_a_packet_in_two_pieces_is_one(pair: tuple[Connection, socket.socket]) -
     assert connection.receive(time.monotonic() + 0.05) is None
     server.sendall(frame[3:])
     assert connection.receive(time.monotonic() + 5) == protocol.ok(7)
+
+
+def test_packets_that_come_together_are_taken_one_by_one(pair: tuple[Connection, socket.socket]) -> None:
+    connection, server = pair
+    packets = [protocol.ok(ASKING_ID), protocol.ok(7), protocol.ok(ASKING_ID)]
+    server.sendall(b"".join(map(protocol.encode, packets)))
+    assert [connection.receive(time.monotonic() + 5) for _ in packets] == packets
+
+
+def test_what_the_server_never_reads_ends_the_connection(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    with pytest.raises(ConnectionEnded, match="does not read"):
+        for _ in range(100):
+            connection.send(bytes(1_000_000))
+
+
+def test_a_port_that_nobody_listens_on_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+    with pytest.raises(ConnectionRefusedError):
+        Connection(address, None, Polling)
+
+
+def test_a_name_is_looked_up_once() -> None:
+    assert resolve(("localhost", 7)) in {("127.0.0.1", 7), ("::1", 7)}
+
+
+def test_a_name_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"nobody\.invalid"):
+        resolve(("nobody.invalid", 7))
 
 
 def test_the_servers_close_is_told(pair: tuple[Connection, socket.socket]) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from loadtest.facts import Device, Sent, ServerClock, Session
+from loadtest.facts import SENT_KEPT, Device, Sent, ServerClock, Session
 
 
 def test_without_an_answer_any_moment_is_possible() -> None:
@@ -43,6 +43,15 @@ def test_another_servers_clock_takes_the_place_of_the_first() -> None:
 
 def test_only_packets_that_were_sent_by_then_count() -> None:
     session = Session(Device("ann"), Sent(1.0, 1.1))
-    session.sent += [Sent(2.0, 2.1), Sent(3.0, 3.5)]
+    session.sent(Sent(2.0, 2.1))
+    session.sent(Sent(3.0, 3.5))
     assert session.last_sent(3.4) == Sent(2.0, 2.1)
     assert session.last_sent() == Sent(3.0, 3.5)
+
+
+def test_a_session_that_beats_for_days_keeps_no_more_than_its_last_packets() -> None:
+    session = Session(Device("ann"), Sent(0.0, 0.0))
+    for number in range(1, 100_000):
+        session.sent(Sent(number, number))
+    assert SENT_KEPT <= len(session.times) / 2 <= 2 * SENT_KEPT
+    assert session.last_sent(100_000 - SENT_KEPT) == Sent(100_000 - SENT_KEPT, 100_000 - SENT_KEPT)
