@@ -5,7 +5,7 @@ step, appends every change to the outbox in order, and tells transports whom to 
 so each is atomic and none needs a lock.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -216,19 +216,21 @@ class Core:
 
     # What the relay and the server call
 
-    def registrations(self) -> list[Change]:
-        """Return registrations of the live sessions.
+    def registrations(self) -> Iterator[Change]:
+        """Return registrations of the sessions that live at this moment, each made when it is asked for.
 
-        Sessions not heard within their time-out are not vouched for; they register with their next packet.
+        Whoever comes or goes in between changes nothing: a session that has ended meanwhile is registered
+        too, and its end follows in the outbox. Sessions not heard within their time-out are not vouched for;
+        they register with their next packet.
         """
-        now = self._clock.now()
-        changes = []
-        for session in self._registry:
+        return self._registrations(list(self._registry), self._clock.now())
+
+    def _registrations(self, sessions: list[Session], now: float) -> Iterator[Change]:
+        for session in sessions:
             if now - session.last_seen <= session.idle_timeout:
-                changes.append(self._registry.registration(session, now))
+                yield self._registry.registration(session, now)
             else:
-                self._stale.add(session)
-        return changes
+                self._stale.add(session)  # if it has ended meanwhile, the next tick forgets it again
 
     def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
         """Give up a session that another node has taken over; Redis knows already."""

@@ -1,16 +1,63 @@
 """The order in which a node tells a shard, anew, how things are and what happened meanwhile."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from presence.changes import Change, Op
 from presence.store.batches import Item
 from protocol.constants import Code
 
 
-def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped_from: float) -> list[Item]:
-    """Return what to send after the opening batch, in order.
+class Parted:
+    """One pass over changes, of which each shard takes its own as it needs them: O(1) for each change.
 
-    First the live sessions as they stood before the waiting changes, then these in order.
+    Args:
+        changes: changes of all shards.
+        shard_of: the shard of a uid, from 0 to `shards` - 1.
+        shards: how many shards there are.
+    """
+
+    def __init__(self, changes: Iterator[Change], shard_of: Callable[[str], int], shards: int) -> None:
+        self._changes = changes
+        self._shard_of = shard_of
+        self._found: list[deque[Change]] = [deque() for _ in range(shards)]
+        self._asked = [False] * shards
+
+    def has(self, shard: int) -> bool:
+        """Whether nobody has asked for this shard yet."""
+        return not self._asked[shard]
+
+    def of(self, shard: int) -> Iterator[Change]:
+        """Return what belongs to a shard, in order; to be asked once for each shard."""
+        self._asked[shard] = True
+        return self._of(shard)
+
+    def _of(self, shard: int) -> Iterator[Change]:
+        found = self._found[shard]
+        while True:
+            while found:
+                yield found.popleft()
+            for change in self._changes:
+                self._found[self._shard_of(change.uid)].append(change)
+                if found:
+                    break
+            else:
+                return
+
+
+class Plan(NamedTuple):
+    """What to send after the opening batch: first `standing`, then `replayed`."""
+
+    standing: Iterator[Item]
+    replayed: list[Item]
+
+
+def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped_from: float) -> Plan:
+    """Return what to send after the opening batch.
+
+    First the live sessions as they stood before the waiting changes, then these in order. The sessions are
+    looked at only as they are asked for: there may be a hundred thousand, and clients wait.
 
     Args:
         waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
@@ -22,12 +69,12 @@ def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped
     """
     changes = [item for item in waiting if not item.snapshot]
     arriving = {item.change.session for item in changes if item.change.op is not Op.END}
-    standing = [
+    standing = (
         Item(change, snapshot=True)
         for change in live
         if change.session not in arriving and change.at < skipped_from
-    ]
-    return [*standing, *_replay(changes, arriving, lost)]
+    )
+    return Plan(standing, list(_replay(changes, arriving, lost)))
 
 
 def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Item]:

@@ -11,9 +11,10 @@ import random
 import secrets
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import islice
+from weakref import ref
 
 import structlog
 import trio
@@ -26,6 +27,7 @@ from presence.core import Core
 from presence.outbox import Outbox
 from presence.registry import Registry, SessionKey
 from presence.relay import Relay, Verdicts
+from presence.resync import Parted
 from presence.session import SessionProtocol
 from presence.settings import Settings
 from presence.store.batches import Displaced, StoreUnavailable, Superseded
@@ -129,7 +131,9 @@ class Server:
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._transport: EpollTransport | StreamTransport | None = None
-        self._registrations: tuple[float, int, dict[int, list[Change]]] = (-math.inf, -1, {})
+        # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
+        self._snapshot: Callable[[], Parted | None] = lambda: None
+        self._snapshot_at, self._snapshot_version = -math.inf, -1
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -243,16 +247,16 @@ class Server:
 
     # What Redis decided
 
-    def _live(self, shard: int) -> list[Change]:
-        """Registrations of a shard's sessions; all shards are asked in one go, so they are sorted once."""
+    def _live(self, shard: int) -> Iterable[Change]:
+        """Registrations of a shard's sessions; all shards are asked in one go, so they share one pass."""
         now, version = self._clock.now(), self.core.sessions.version
-        taken_at, taken_version, shards = self._registrations
-        if shard not in shards or version != taken_version or now - taken_at > REGISTRATIONS_FRESH_S:
-            shards = {each: [] for each in range(self.keys.shards)}
-            for change in self.core.registrations():
-                shards[self.keys.shard(change.uid)].append(change)
-            self._registrations = (now, version, shards)
-        return shards.pop(shard)
+        shared = self._snapshot()
+        stale = version != self._snapshot_version or now - self._snapshot_at > REGISTRATIONS_FRESH_S
+        if shared is None or stale or not shared.has(shard):
+            shared = Parted(self.core.registrations(), self.keys.shard, self.keys.shards)
+            self._snapshot = ref(shared)
+            self._snapshot_at, self._snapshot_version = now, version
+        return shared.of(shard)
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:

@@ -21,8 +21,9 @@ the retirement wait.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from presence.changes import Change, Op
@@ -51,8 +52,8 @@ SETTLE_S: Final = 10.0
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
 OVERFLOW_PAUSE_S: Final = 1.0
 
-Live = Callable[[int], list[Change]]
-"""Registrations (code 2) of all live sessions of a shard."""
+Live = Callable[[int], Iterable[Change]]
+"""Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class ShardWriter:
         self._gap: Gap | None = None  # until the opening that carries it is acknowledged
         self._frozen: Batch | None = None
         self._pending: _Pending | None = None
+        self._standing: Iterator[Item] | None = None  # of a resync; goes before the sequence
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
@@ -112,7 +114,7 @@ class ShardWriter:
         """Whether there is something to send that need not be gathered first."""
         if self.fenced:
             return False
-        if not self._is_open or self._frozen or self._sequence or self._must_resync(now):
+        if not self._is_open or self._frozen or self._has_items() or self._must_resync(now):
             return True
         return now >= self._settled_at and (bool(self._held) or self._may_retire())
 
@@ -201,8 +203,16 @@ class ShardWriter:
     def _is_waiting(self) -> bool:
         """Whether there are changes that Redis has not acknowledged."""
         return bool(
-            self._frozen or self._pending or self._held or self._sequence or self._outbox.queued(self.shard)
+            self._frozen
+            or self._pending
+            or self._held
+            or self._has_items()
+            or self._outbox.queued(self.shard)
         )
+
+    def _has_items(self) -> bool:
+        """Whether something goes before what is queued in the outbox."""
+        return self._standing is not None or bool(self._sequence)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
@@ -222,7 +232,7 @@ class ShardWriter:
         self._frozen = Batch(self.shard, counter, (), now, opening=opening)
 
     def _opened(self, step: Batch, opened: Opened) -> tuple[Superseded, ...]:
-        """Plan the resync: all of it from one moment's queue and sessions."""
+        """Plan the resync from one moment's queue and sessions; the latter are looked at batch by batch."""
         known, previous = self._acknowledged, opened.previous
         self._others = (self._others | opened.others) - {self._node, known.node}
         first = known.generation == 0
@@ -233,13 +243,13 @@ class ShardWriter:
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
         waiting += map(Item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
-        sequence = plan(
+        self._standing, replayed = plan(
             waiting,
             self._live(self.shard),
             lost=(previous.generation, previous.n) < (known.generation, known.n),
             skipped_from=self._outbox.skipped_from(self.shard),
         )
-        self._sequence, self._held, self._held_uids = deque(sequence), [], set()
+        self._sequence, self._held, self._held_uids = deque(replayed), [], set()
         self._latest_ms = self._gap.to_ms if self._gap else 0
         self._gap, self._is_open = None, True
         self._cursor = "0" if step.counter.generation > 1 else None
@@ -261,7 +271,7 @@ class ShardWriter:
         if settled and self._held:
             self._sequence.extendleft(reversed(self._held))
             self._held, self._held_uids = [], set()
-        items: list[Item] = []
+        items = self._next_standing(by_age)
         while len(items) < BATCH_ITEMS:
             if not self._sequence:
                 if settled and self._may_retire():
@@ -274,11 +284,18 @@ class ShardWriter:
             if not settled and (item.change.op is Op.END or uid in self._held_uids):
                 self._held.append(item)
                 self._held_uids.add(uid)
-            elif by_age and item.change.op is Op.REGISTER:
-                items.append(item._replace(change=item.change._replace(op=Op.LOGIN)))
             else:
-                items.append(item)
+                items.append(_by_age(item) if by_age else item)
         return tuple(items)
+
+    def _next_standing(self, by_age: bool) -> list[Item]:
+        """Return the next of the sessions that a resync registers, as many as a batch has room for."""
+        if self._standing is None:
+            return []
+        items = list(islice(self._standing, BATCH_ITEMS))
+        if len(items) < BATCH_ITEMS:
+            self._standing = None
+        return [_by_age(item) for item in items] if by_age else items
 
     def _only_traces(self) -> bool:
         """Whether other nodes have left their traces here and none of them is at work.
@@ -290,7 +307,7 @@ class ShardWriter:
 
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
-        waiting = self._held or self._sequence or self._outbox.is_skipping(self.shard)
+        waiting = self._held or self._has_items() or self._outbox.is_skipping(self.shard)
         return self._cursor is not None and not waiting
 
     def _release(self, items: Iterable[Item]) -> None:
@@ -299,6 +316,12 @@ class ShardWriter:
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:
             self._floor = max(self._floor, entry_id, key=_id_order)
+
+
+def _by_age(item: Item) -> Item:
+    """Return an item whose place is decided by its age: of a registration, the login that it stands for."""
+    change = item.change
+    return item._replace(change=change._replace(op=Op.LOGIN)) if change.op is Op.REGISTER else item
 
 
 def _id_order(entry_id: str) -> tuple[int, ...]:

@@ -11,11 +11,26 @@ def test_live_sessions_register_those_in_grace_too() -> None:
     world = World()
     world.sockets.close(world.login())
     world.login("bob", device="phone")
-    changes = world.core.registrations()
+    changes = list(world.core.registrations())
     assert [(each.op, each.uid, each.device) for each in changes] == [
         (Op.REGISTER, "ada", ""),
         (Op.REGISTER, "bob", "phone"),
     ]
+
+
+def test_registrations_are_of_one_moment_though_they_are_made_later() -> None:
+    world = World()
+    handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
+    moment = int(world.changes[0].at_ms)
+    registrations = world.core.registrations()
+    first = next(registrations)
+    world.now += 1.0
+    world.login("new")
+    world.login("eve")
+    world.sockets.feed(handles[1], protocol.encode(protocol.logout()))
+    after = list(registrations)
+    assert [each.session for each in (first, *after)] == [each.session for each in world.changes[:3]]
+    assert {each.at_ms for each in (first, *after)} == {moment}, "before the end that follows"
 
 
 def silent_through_a_stall(world: World) -> int:
@@ -31,7 +46,7 @@ def silent_through_a_stall(world: World) -> int:
 def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
     world = World()
     handle = silent_through_a_stall(world)
-    assert world.core.registrations() == []
+    assert list(world.core.registrations()) == []
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -43,7 +58,7 @@ def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
 def test_a_stale_session_that_is_replaced_does_not_register() -> None:
     world = World()
     silent_through_a_stall(world)
-    world.core.registrations()
+    assert list(world.core.registrations()) == []
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]

@@ -197,6 +197,24 @@ async def test_probes_keep_their_beat(
     assert 9 <= fake.probes <= 12
 
 
+async def test_an_end_during_a_resync_follows_its_registration(
+    clock: MockClock, outbox: Outbox, fake: FakeStore, told: Told, nursery: trio.Nursery
+) -> None:
+    users = [f"u{i}" for i in range(1500)]
+
+    def live(_shard: int) -> Iterator[Change]:
+        for uid in users:
+            if uid == "u600":  # the first batch is on its way
+                outbox.append(Change(Op.END, "u1499", "", "s", 201, 0.0, 1000, 1000, 30_000))
+            yield Change(Op.REGISTER, uid, "", "s", 2, 0.0, 1000, 1000, 30_000)
+
+    relay = Relay(outbox, fake, node="a", live=live, verdicts=told.verdicts, clock=trio.current_time)
+    nursery.start_soon(relay.run)
+    await until(lambda: len(fake.applied) == len(users) + 1)
+    assert [each.uid for each in fake.applied] == [*users, "u1499"]
+    assert fake.applied[-1].op is Op.END
+
+
 async def test_what_failed_is_sent_again(
     clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
 ) -> None:

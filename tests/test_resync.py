@@ -1,0 +1,63 @@
+"""What a resync sends, in which order, and that nothing is made before it is asked for."""
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from presence.changes import Change, Op
+from presence.resync import Parted, plan
+from presence.store.batches import Item
+
+
+def change(op: Op, uid: str, at: float = 0.0) -> Change:
+    return Change(op, uid, "", f"s-{uid}", 2, at, 1000, 1000, 30_000)
+
+
+def counted(uids: list[str], made: list[str]) -> Iterator[Change]:
+    for uid in uids:
+        made.append(uid)
+        yield change(Op.REGISTER, uid)
+
+
+def test_parts_are_in_order_and_whole_whoever_asks_first() -> None:
+    uids = [f"{number % 3}-{number}" for number in range(30)]
+    parted = Parted(counted(uids, []), lambda uid: int(uid[0]), 4)
+    readers = [parted.of(shard) for shard in range(4)]
+    begun = [each.uid for each in islice(readers[2], 3)]
+    rest = [[each.uid for each in reader] for reader in readers]
+    assert rest[0] == uids[0::3]
+    assert rest[1] == uids[1::3]
+    assert begun + rest[2] == uids[2::3]
+    assert rest[3] == []
+
+
+def test_a_part_is_looked_for_no_further_than_it_is_asked_for() -> None:
+    made: list[str] = []
+    parted = Parted(counted([f"{number % 2}" for number in range(100)], made), int, 2)
+    assert len(list(islice(parted.of(1), 5))) == 5
+    assert len(made) == 10
+
+
+def test_a_part_is_there_once() -> None:
+    parted = Parted(iter([]), int, 2)
+    parted.of(1)
+    assert (parted.has(0), parted.has(1)) == (True, False)
+
+
+def test_a_plan_makes_the_standing_sessions_as_they_are_asked_for() -> None:
+    made: list[str] = []
+    waiting = [Item(change(Op.LOGIN, "c")), Item(change(Op.END, "gone"))]
+    planned = plan(waiting, counted(list("abcd"), made), lost=False, skipped_from=math.inf)
+    assert made == []
+    assert [(each.change.uid, each.snapshot) for each in planned.standing] == [
+        ("a", True),
+        ("b", True),
+        ("d", True),
+    ], "c waits"
+    assert planned.replayed == waiting
+
+
+def test_who_came_after_the_first_skipped_change_is_left_to_the_next_resync() -> None:
+    live = [change(Op.REGISTER, "old", at=1.0), change(Op.REGISTER, "new", at=5.0)]
+    planned = plan([], live, lost=False, skipped_from=5.0)
+    assert [each.change.uid for each in planned.standing] == ["old"]
