@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, cast
 
 import trio
@@ -23,9 +24,8 @@ from presence.registry import Session
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 
-IDLE_TIMEOUT_S: Final = 5.0  # longer than the relay's probes are apart: silent sessions are not registered
+IDLE_TIMEOUT_S: Final = 5.0  # a session that is silent for so long is not registered anew
 PAGE: Final = 10_000
-PROBES_WITHIN_S: Final = 10.0  # the relay notices by its probe that Redis has lost its counter
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,9 @@ class _Stopwatch:
     def stop(self, name: str, sessions: int) -> Phase:
         seconds, python_s = time.perf_counter() - self.begun, time.process_time() - self._python_s
         stretches = self._stretches
-        longest_s, task, over, gc_s = (
-            stretches.longest_s,
-            stretches.longest_task,
-            stretches.over,
-            stretches.gc_longest_s,
-        )
+        held = stretches.longest_s, stretches.longest_task, stretches.over, stretches.gc_longest_s
         redis_s, entries = self._redis_cpu() - self._redis_s, self._length() - self._entries
-        return Phase(name, sessions, seconds, longest_s, task, over, gc_s, python_s, redis_s, entries)
+        return Phase(name, sessions, seconds, *held, python_s, redis_s, entries)
 
     def _redis_cpu(self) -> float:
         info: Any = self._client.info("cpu")
@@ -113,41 +108,49 @@ async def _until(condition: Callable[[], bool], seconds: float) -> None:
             await trio.sleep(0.001)
 
 
-async def play(redis_url: str, keys: Keys, sessions: int) -> Result:
+async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = IDLE_TIMEOUT_S) -> Result:
     """Run the phases against a Redis that knows nothing of these keys."""
-    node = Node(redis_url, keys, sessions, IDLE_TIMEOUT_S)
+    node = Node(redis_url, keys, sessions + keys.shards, idle_timeout)
     with open_client(redis_url) as client, watched() as stretches:
         await node.relay.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.relay.run)
             await trio.sleep(0.1)
             watch = _Stopwatch(client, keys, stretches)
-            live = await node.log_in(sessions)
+            live = await node.log_in(f"user-{number}" for number in range(sessions))
             phases = [watch.stop("log in", sessions)]
             phases.append(await _register(node, client, live, stretches))
             node.core.beats(live)
+            alive = len(live)
             live.clear()
             nursery.start_soon(node.ticker.run)
+            await trio.sleep(idle_timeout / 2)
             watch = _Stopwatch(client, keys, stretches)
-            await _until(lambda: len(node.registry) < sessions, IDLE_TIMEOUT_S + 3 * TICK_S)
+            await _until(lambda: len(node.registry) < alive, idle_timeout + 3 * TICK_S)
             watch.begun = time.perf_counter()
             await _until(lambda: not node.registry, 60)
             await node.settled()
-            phases.append(watch.stop("end in one tick", sessions))
+            phases.append(watch.stop("end in one tick", alive))
             nursery.cancel_scope.cancel()
         return Result(phases, _types(client, keys), node.outbox.statistics().dropped_total)
 
 
 async def _register(node: Node, client: Redis, live: list[Session], stretches: Stretches) -> Phase:
-    """Let Redis forget the node's counters, so that it registers all sessions anew."""
+    """Let Redis forget the node's counters, so that it registers all sessions anew when one more logs in."""
     node.core.beats(live)
-    watch = _Stopwatch(client, node.keys, stretches)
-    before = node.relay.statistics().items
-    for shard in range(node.keys.shards):
-        client.delete(node.keys.node(shard, node.relay.node))
-    await _until(lambda: node.relay.statistics().resyncs > 0, PROBES_WITHIN_S)
-    watch.begun = time.perf_counter()
+    keys = node.keys
+    for shard in range(keys.shards):
+        client.delete(keys.node(shard, node.relay.node))
+    before, resyncs = node.relay.statistics().items, node.relay.statistics().resyncs
+    newcomers = [
+        next(uid for uid in (f"late-{n}" for n in count()) if keys.shard(uid) == shard)
+        for shard in range(keys.shards)
+    ]
+    watch = _Stopwatch(client, keys, stretches)
+    live += await node.log_in(newcomers)
     await _until(lambda: node.relay.statistics().items >= before + len(live), 60)
+    if node.relay.statistics().resyncs != resyncs + keys.shards:
+        raise RuntimeError("the node did not notice that Redis had forgotten it")
     return watch.stop("register anew", len(live))
 
 

@@ -97,12 +97,13 @@ class Node:
             self._snapshot = Parted(self.core.registrations(), self.keys.shard, self.keys.shards)
         return self._snapshot.of(shard)
 
-    async def log_in(self, count: int) -> list[Session]:
-        """Log `count` users in, with a turn for the relay now and then, and wait until Redis has them."""
+    async def log_in(self, uids: Iterable[str]) -> list[Session]:
+        """Log users in, with a turn for the relay now and then, and wait until Redis has them."""
         link, sessions = _NoSocket(), []
-        for number in range(count):
-            guest = self.core.opened(link, number)
-            peer = self.core.received(guest, protocol.encode(protocol.login(f"user-{number}"))).peer
+        for number, uid in enumerate(uids):
+            peer = self.core.received(
+                self.core.opened(link, number), protocol.encode(protocol.login(uid))
+            ).peer
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")
             sessions.append(peer)
