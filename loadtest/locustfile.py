@@ -4,53 +4,35 @@
 gevent when it is imported: never import this module beside trio or in the tests' process.
 """
 
-import logging
 import random
-import sys
 import time
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import gevent
-from locust import User, events, task
-from locust.env import Environment
-from locust.exception import StopUser
-from locust.runners import MasterRunner, WorkerRunner
+from locust import task
 
-from loadtest.connection import ConnectionEnded, raise_file_limit
+from loadtest.connection import ConnectionEnded
 from loadtest.device import Device, Refused
-from loadtest.observer import check_redis
-from loadtest.options import add_options, shares
-from loadtest.run import Run
-from presence.store.client import RedisError, redacted
+from loadtest.hooks import LoadUser, listen
+from loadtest.scenario import STORM_BACK_S
 from protocol import Code, ProtocolError
 
-logger = logging.getLogger("presence.loadtest")
+SPAWN_S = 1.0  # between two portions of users that locust starts
+FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 
 
-class DeviceUser(User):
+class DeviceUser(LoadUser):
     """One device of a user of its own: one greenlet, one TCP connection.
 
-    It beats at the interval that the server dictates. Now and then it does something else: sends a message,
-    falls silent, loses its connection, logs out; and comes back, sometimes in time and sometimes not.
+    It beats at the interval that the server dictates. What else it does, and when, the scenario says.
     """
 
-    host = "127.0.0.1:7400"
-    load: ClassVar[Run | None] = None
-
     def on_start(self) -> None:
-        """Take a name; without a run there is nothing to do."""
-        if self.load is None:
-            self.environment.events.request.fire(
-                request_type="event",
-                name="events",
-                response_time=None,
-                response_length=0,
-                exception=RuntimeError("the run could not begin; the log says why"),
-                context={},
-            )
-            raise StopUser
-        self._run = self.load
+        """Take a name, and a moment: locust starts the users of one second all at once."""
+        self._run = self.begin()
         self._device = Device(self._run)
+        gevent.sleep(random.uniform(0, SPAWN_S))
 
     def on_stop(self) -> None:
         """Vanish, as a device does."""
@@ -62,11 +44,9 @@ class DeviceUser(User):
         """Beat for a while, then do one thing."""
         try:
             self._come_online()
-            every_s = self._run.options.action_every
-            self._device.live(time.monotonic() + random.expovariate(1 / every_s))
-            weights = self._run.weights
-            action = random.choices(list(weights), list(weights.values()))[0]
-            getattr(self, f"_{action}")()
+            act = self._run.scenario.next(time.monotonic(), time.time())
+            self._device.live(act.at)
+            self._acts[act.name](self)
         except (ConnectionEnded, ProtocolError, Refused) as error:
             self._device.dropped(error)
             gevent.sleep(self._device.back_off_s(error.retry_after if isinstance(error, Refused) else 0))
@@ -95,11 +75,17 @@ class DeviceUser(User):
     def _message(self) -> None:
         self._device.message()
 
-    def _silence(self) -> None:
+    def _fall_silent(self) -> None:
         """Fall silent: briefly, until just about the time-out, or for long."""
+        self._silence(random.choices(["brief", "taken over", "edge", "long"], [2, 1, 1, 4])[0])
+
+    def _fall_silent_together(self) -> None:
+        """Fall silent until offline, as all others do now."""
+        self._silence("long")
+
+    def _silence(self, kind: str) -> None:
         session, options = self._device.session, self._run.options
         timeout_s, last = session.idle_timeout, session.last_sent().done
-        kind = random.choices(["brief", "taken over", "edge", "long"], [2, 1, 1, 4])[0]
         out_s = {
             "brief": random.uniform(0.4, 0.9) * timeout_s,
             "taken over": random.uniform(0.4, 0.9) * timeout_s,
@@ -116,18 +102,27 @@ class DeviceUser(User):
         if kind == "taken over" and self._device.is_online:
             self._log_in()  # elsewhere, as far as the server can see: the first connection is still open
 
-    def _away(self) -> None:
+    def _away(self, within_share: float = 0.5) -> None:
         """Lose the connection, and come back within the grace or after it."""
         session, options = self._device.session, self._run.options
         self._device.close(reset=random.random() < 0.5)
         closed = time.monotonic()
         idle_s = session.last_sent().begun + session.idle_timeout - closed
         grace_s = max(0.0, min(options.disconnect_grace, idle_s))
-        if random.random() < 0.5:
+        if random.random() < within_share:
             out_s = random.uniform(0, 0.8) * grace_s
         else:
             out_s = grace_s + options.tick + options.slack + random.uniform(0, session.idle_timeout / 2)
         gevent.sleep(out_s)
+
+    def _flap(self) -> None:
+        """Lose the connection, mostly for a moment."""
+        self._away(FLAP_SHARE)
+
+    def _storm(self) -> None:
+        """Lose the connection when all do, and come back as a client library does."""
+        self._device.close(reset=True)
+        gevent.sleep(random.uniform(0, STORM_BACK_S))
 
     def _logout(self) -> None:
         """Log out, and come back at once or later."""
@@ -135,65 +130,16 @@ class DeviceUser(User):
         if random.random() < 0.5:
             gevent.sleep(random.uniform(0, self._device.session.idle_timeout))
 
-
-def _add_options(parser: Any, **_: Any) -> None:
-    add_options(parser)
-
-
-def _prepare(environment: Environment, **_: Any) -> None:
-    """Refuse to start with options or a Redis that cannot work."""
-    options = environment.parsed_options
-    assert options is not None
-    raise_file_limit()
-    # A worker is told its options by the master, later. A master has no devices, and may run where Redis
-    # cannot be reached, unless it has forked its workers.
-    is_alone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
-    if not is_alone and not (options.master and options.processes):
-        return
-    try:
-        shares(options)
-        check_redis(options.redis_url)
-    except ValueError as error:
-        sys.exit(str(error))
-    except RedisError as error:
-        sys.exit(f"cannot reach Redis at {redacted(options.redis_url)}: {error}")
+    _acts: ClassVar[dict[str, Callable[["DeviceUser"], None]]] = {
+        "nothing": _nothing,
+        "message": _message,
+        "silence": _fall_silent,
+        "away": _away,
+        "logout": _logout,
+        "flap": _flap,
+        "storm": _storm,
+        "all silent": _fall_silent_together,
+    }
 
 
-def _begin(environment: Environment, **_: Any) -> None:
-    """Follow the streams before the first device logs in."""
-    DeviceUser.load = None
-    if isinstance(environment.runner, MasterRunner):
-        return
-    try:
-        load = Run(environment, environment.host or DeviceUser.host)
-        load.start()
-    except (RedisError, ValueError) as error:
-        logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
-    else:
-        DeviceUser.load = load
-
-
-def _stop_judging(**_: Any) -> None:
-    """From now on devices vanish because they are told to."""
-    if DeviceUser.load is not None:
-        logger.info("%d offline events are not due yet", DeviceUser.load.judge.close())
-
-
-def _end(**_: Any) -> None:
-    if DeviceUser.load is not None:
-        DeviceUser.load.stop()
-
-
-def _set_exit_code(environment: Environment, **_: Any) -> None:
-    """A broken promise is the exit status, whatever else it was to be."""
-    if environment.stats.total.num_failures:
-        environment.process_exit_code = 1
-
-
-_events: Any = events  # locust's hooks are untyped
-_events.init_command_line_parser.add_listener(_add_options)
-_events.init.add_listener(_prepare)
-_events.test_start.add_listener(_begin)
-_events.test_stopping.add_listener(_stop_judging)
-_events.test_stop.add_listener(_end)
-_events.quitting.add_listener(_set_exit_code)
+listen()

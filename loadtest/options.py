@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from loadtest.scenario import SCENARIOS, Scenario
+
 
 def add_options(parser: Any) -> None:
     """Add the options to locust's parser; each is also an environment variable, and a field of the web UI."""
@@ -17,7 +19,11 @@ def add_options(parser: Any) -> None:
     option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
     option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
     option("--idle-timeout-wish", float, 0.0, "idle time-out that logins ask for, seconds; 0 asks for none")
-    option("--action-every", float, 20.0, "mean seconds that a device beats until it does something else")
+    option("--scenario", str, "mixed", "what devices do", choices=list(SCENARIOS))
+    option(
+        "--action-every", float, 20.0, "mean seconds that a device beats until it does something by itself"
+    )
+    option("--together-every", float, 60.0, "seconds, by the wall clock, between what all do together")
     option("--silence-share", float, 0.3, "share of what devices do: fall silent, with the connection open")
     option("--away-share", float, 0.25, "share: close, or lose the connection, and come back")
     option("--logout-share", float, 0.1, "share: log out and come back; the rest is messages")
@@ -27,6 +33,19 @@ def add_options(parser: Any) -> None:
     option(
         "--source-addresses", int, 16, "connect to a loopback target from 127.0.0.2 and so many minus 1 more"
     )
+    option("--connections", int, 500, "connections of each SwarmUser")
+    option("--login-p99-max", float, 1.0, "seconds; a run in which logins took longer fails; 0: no limit")
+    option("--answer-p99-max", float, 0.5, "seconds; the same for keepalives that ask for an answer")
+    option("--failures-max", int, 0, "failures with which a run still passes")
+
+
+def scenario(options: Any) -> Scenario:
+    """Return what devices do.
+
+    Raises:
+        ValueError: options make no sense.
+    """
+    return Scenario(options.scenario, shares(options), options.action_every, options.together_every)
 
 
 def shares(options: Any) -> dict[str, float]:

@@ -11,7 +11,7 @@ from locust.env import Environment
 from loadtest.connection import parse_host, resolve, source_addresses
 from loadtest.judge import Judge, Promise
 from loadtest.observer import Observer
-from loadtest.options import shares
+from loadtest.options import scenario
 from loadtest.tally import Tally
 from loadtest.waits import Waits
 
@@ -30,7 +30,7 @@ class Run:
         observer: tells the judge what the stream says.
         tally: notes what devices do often.
         waiting: how devices wait for a descriptor.
-        weights: how often a device does what.
+        scenario: what devices do, and when.
         sources: local addresses, in turn.
         uids: names that no other process and no other run has.
         peers: devices that were online once, to send messages to.
@@ -43,7 +43,7 @@ class Run:
         self.requests: Any = environment.events.request
         options: Any = environment.parsed_options
         self.options = options
-        self.weights = shares(options)
+        self.scenario = scenario(options)
         self.address = resolve(parse_host(host))
         self.sources = source_addresses(self.address[0], options.source_addresses)
         self.judge = Judge(Promise(options.tick, options.disconnect_grace, options.slack))
@@ -64,12 +64,20 @@ class Run:
         self.observer.start()
         self._teller = gevent.spawn(self._tell)
 
+    def close(self) -> int:
+        """Nothing more is judged or measured: stopping thousands of devices keeps this process busy.
+
+        Returns:
+            how many offline events were still due.
+        """
+        self.tally.close()
+        return self.judge.close()
+
     def stop(self) -> None:
         """Read and tell what there still is."""
         if self._teller is not None:
             self._teller.kill()
         self.observer.stop()
-        self.tally.flush()
 
     def _tell(self) -> None:
         while True:

@@ -20,6 +20,7 @@ class Tally:
     def __init__(self, stats: RequestStats, kind: str) -> None:
         self._stats = stats
         self._kind = kind
+        self._is_open = True
         self._counts: dict[str, int] = {}
         self._times_ms: dict[str, list[float]] = {}
 
@@ -31,8 +32,15 @@ class Tally:
         """Note what took a time."""
         self._times_ms.setdefault(name, []).append(seconds * 1000)
 
+    def close(self) -> None:
+        """Tell what there is; what comes from now on is not told."""
+        self.flush()
+        self._is_open = False
+
     def flush(self) -> None:
         """Tell locust what was noted since the last time."""
+        if not self._is_open:
+            return
         counts, self._counts = self._counts, {}
         times, self._times_ms = self._times_ms, {}
         for name, number in counts.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 import gevent
 
-GATHER_S = 0.01  # by so much a moment may be served late; a beat has seconds
+GATHER_S = 0.02  # by so much a moment may be served late; a beat has seconds
 READ, WRITE = 1, 2  # libev's flags
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from protocol import Code
@@ -9,6 +10,7 @@ from protocol import Code
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
 ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, beside those in ``_ms``
 ZERO_ID = "0-0"
+NAMES_KEPT = 64  # names of fields; the same dozen comes with each entry
 
 
 class Entry(NamedTuple):
@@ -160,9 +162,8 @@ def _reason(code: int) -> str:
 def read_entry(shard: int, raw: tuple[bytes, Mapping[bytes, bytes]], deliveries: int = 1) -> Entry:
     """Make an entry of what redis-py returns; bytes that are no UTF-8 are escaped."""
     entry_id, fields = raw
-    return Entry(
-        shard, entry_id.decode(), {_text(key): _text(value) for key, value in fields.items()}, deliveries
-    )
+    texts = {_name(key): value.decode("utf-8", "backslashreplace") for key, value in fields.items()}
+    return Entry(shard, entry_id.decode(), texts, deliveries)
 
 
 def id_order(entry_id: str) -> tuple[int, int]:
@@ -171,5 +172,6 @@ def id_order(entry_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")
+@lru_cache(NAMES_KEPT)
+def _name(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")

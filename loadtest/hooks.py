@@ -1,0 +1,141 @@
+"""What locust calls at the beginning and the end of a run, for every kind of user.
+
+A locustfile imports `LoadUser`, and calls `listen` once.
+"""
+
+import gc
+import logging
+import sys
+from typing import Any, ClassVar
+
+import gevent
+from locust import User, events
+from locust.env import Environment
+from locust.exception import StopUser
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtest.connection import raise_file_limit
+from loadtest.limits import exceeded
+from loadtest.observer import check_redis
+from loadtest.options import add_options, scenario
+from loadtest.run import Run
+from loadtest.shapes import Ramp
+from presence.store.client import RedisError, redacted
+
+# A hundred objects a device, which live as long as it does: to look at all of them again and again makes
+# beats late.
+GC_THRESHOLDS = (50_000, 20, 100)
+
+logger = logging.getLogger("presence.loadtest")
+
+
+class LoadUser(User):
+    """A user of locust that plays one device or many.
+
+    Attributes:
+        load: the run; None while there is none.
+    """
+
+    abstract = True
+    host = "127.0.0.1:7400"
+    load: ClassVar[Run | None] = None
+
+    def begin(self) -> Run:
+        """Return the run; without one there is nothing to do.
+
+        Raises:
+            StopUser: the run could not begin.
+        """
+        if LoadUser.load is None:
+            self.environment.events.request.fire(
+                request_type="event",
+                name="events",
+                response_time=None,
+                response_length=0,
+                exception=RuntimeError("the run could not begin; the log says why"),
+                context={},
+            )
+            raise StopUser
+        return LoadUser.load
+
+
+def listen() -> None:
+    """Have locust call what is below."""
+    hooks: Any = events  # locust's are untyped
+    hooks.init_command_line_parser.add_listener(_add_options)
+    hooks.init.add_listener(_prepare)
+    hooks.test_start.add_listener(_begin)
+    hooks.spawning_complete.add_listener(_spawned)
+    hooks.test_stopping.add_listener(_stop_judging)
+    hooks.test_stop.add_listener(_end)
+    hooks.quitting.add_listener(_set_exit_code)
+    gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _add_options(parser: Any, **_: Any) -> None:
+    add_options(parser)
+
+
+def _prepare(environment: Environment, **_: Any) -> None:
+    """Refuse to start with options or a Redis that cannot work."""
+    options: Any = environment.parsed_options
+    raise_file_limit()
+    # A worker is told its options by the master, later. A master has no devices, and may run where Redis
+    # cannot be reached, unless it has forked its workers.
+    is_alone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
+    try:
+        if options.scenario == "ramp" and not isinstance(environment.runner, WorkerRunner):
+            environment.shape_class = Ramp(options)
+            environment.shape_class.runner = environment.runner
+        if is_alone or (options.master and options.processes):
+            scenario(options)
+            check_redis(options.redis_url)
+    except ValueError as error:
+        sys.exit(str(error))
+    except RedisError as error:
+        sys.exit(f"cannot reach Redis at {redacted(options.redis_url)}: {error}")
+
+
+def _begin(environment: Environment, **_: Any) -> None:
+    """Follow the streams before the first device logs in."""
+    LoadUser.load = None
+    if isinstance(environment.runner, MasterRunner):
+        return
+    try:
+        load = Run(environment, environment.host or LoadUser.host)
+        load.start()
+    except (RedisError, ValueError) as error:
+        logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
+    else:
+        LoadUser.load = load
+
+
+def _spawned(**_: Any) -> None:
+    """What there is now lives as long as the run."""
+    gc.freeze()
+
+
+def _stop_judging(**_: Any) -> None:
+    """From now on devices vanish because they are told to."""
+    if LoadUser.load is not None:
+        logger.info("%d offline events are not due yet", LoadUser.load.close())
+
+
+def _end(**_: Any) -> None:
+    if LoadUser.load is not None:
+        LoadUser.load.stop()
+
+
+def _set_exit_code(environment: Environment, **_: Any) -> None:
+    """A broken promise or an exceeded limit is the exit status, whatever else it was to be."""
+    if isinstance(environment.runner, WorkerRunner):
+        return  # the master knows all
+    stats = environment.stats
+    over = exceeded(stats.entries, stats.total.num_failures, environment.parsed_options)
+    for each in over:
+        logger.error("over the limit: %s", each)
+    if over:
+        environment.process_exit_code = 1
+    elif stats.total.num_failures and environment.runner is not None and not environment.runner.exceptions:
+        environment.process_exit_code = 0  # as many as are allowed

@@ -1,0 +1,71 @@
+"""What devices do beside beating, and when. No clock: both clocks are arguments.
+
+Each device plays by itself, by chance, or all play together: then at every full multiple of a time on the
+wall clock, so that processes and machines agree without a word.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from typing import NamedTuple
+
+SCENARIOS = {
+    "mixed": "each device beats, and now and then falls silent, vanishes, logs out or sends a message",
+    "steady": "all beat, and do nothing else",
+    "ramp": "as steady; the number of devices rises in ten steps over the run time",
+    "storm": "all lose their connection at once, again and again, and come back within two seconds",
+    "silence": "all fall silent at once, again and again, until they are offline",
+    "flapping": "each device now and then loses its connection and is soon back, as in a train",
+}
+TOGETHER = {"storm": "storm", "silence": "all silent"}  # what all do
+STORM_BACK_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
+NOTHING = "nothing"
+
+
+class Act(NamedTuple):
+    """What to do next, and at which moment of the monotonic clock; never is infinite."""
+
+    at: float
+    name: str
+
+
+class Scenario:
+    """One of `SCENARIOS`.
+
+    Args:
+        name: which.
+        weights: how often a device does what, in the mixed scenario.
+        alone_s: mean seconds that a device beats until it does something by itself.
+        together_s: seconds between two moments at which all do something.
+
+    Raises:
+        ValueError: no scenario has that name, or a time is not above 0.
+    """
+
+    def __init__(self, name: str, weights: Mapping[str, float], alone_s: float, together_s: float) -> None:
+        if name not in SCENARIOS:
+            raise ValueError(f"{name}: no such scenario; there are {', '.join(SCENARIOS)}")
+        if min(alone_s, together_s) <= 0:
+            raise ValueError("the times between what devices do must be above 0")
+        self._name = name
+        self._actions = list(weights)
+        self._weights = list(weights.values())
+        self._alone_s = alone_s
+        self._together_s = together_s
+
+    def next(self, now: float, wall: float, devices: int = 1) -> Act:
+        """Return what comes next.
+
+        Args:
+            now: monotonic seconds.
+            wall: Unix seconds.
+            devices: of which one, by chance, does what each does by itself.
+        """
+        if self._name in TOGETHER:
+            return Act(now + self._together_s - wall % self._together_s, TOGETHER[self._name])
+        if self._name in {"steady", "ramp"}:
+            return Act(math.inf, NOTHING)
+        at = now + random.expovariate(devices / self._alone_s)
+        if self._name == "flapping":
+            return Act(at, "flap")
+        return Act(at, random.choices(self._actions, self._weights)[0])
