@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,11 +52,13 @@ class Report:
         return self.rows.get(("event", name), Row(0, 0, 0.0, 0.0, 0.0))
 
 
-def run_locust(host: str, redis_url: str, *flags: str, users: int, seconds: float) -> Report:
+def run_locust(
+    host: str, redis_url: str, *flags: str, users: int, seconds: float, locustfile: Path = LOCUSTFILE
+) -> Report:
     """Run the devices against a server, headless; locust prints its report on standard output."""
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         command = [
-            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"),
+            *(sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"),
             *("--host", host, "--redis-url", redis_url, "--csv", f"{folder}/run"),
             *(
                 "--users",
@@ -66,12 +69,21 @@ def run_locust(host: str, redis_url: str, *flags: str, users: int, seconds: floa
                 f"{seconds:.0f}s",
             ),
         ]
+        if "--processes" in flags:  # locust's own port may be another run's
+            port = str(_free_port())
+            command += ["--master-bind-port", port, "--master-port", port]
         root = LOCUSTFILE.parent.parent
         # Its own timer ends it; the margin is for a machine that is busy.
         status = subprocess.run(
             [*command, *flags], cwd=root, timeout=seconds * 2 + 60, check=False
         ).returncode
         return _read_report(Path(folder), status)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def _read_report(folder: Path, status: int) -> Report:

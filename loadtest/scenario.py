@@ -19,6 +19,7 @@ SCENARIOS = {
 }
 TOGETHER = {"storm": "storm", "silence": "all silent"}  # what all do
 STORM_BACK_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
+RAMP_STEPS = 10
 NOTHING = "nothing"
 
 
@@ -69,3 +70,10 @@ class Scenario:
         if self._name == "flapping":
             return Act(at, "flap")
         return Act(at, random.choices(self._actions, self._weights)[0])
+
+
+def stair(elapsed_s: float, run_s: float, devices: int) -> int | None:
+    """Return how many devices there are after some seconds of a ramp; None when it is over."""
+    if elapsed_s >= run_s:
+        return None
+    return math.ceil(devices * (int(elapsed_s / run_s * RAMP_STEPS) + 1) / RAMP_STEPS)

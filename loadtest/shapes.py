@@ -1,15 +1,14 @@
 """Load that rises in steps, for locust: at which size does a server begin to be slow?"""
 
-import math
 from typing import Any
 
 from locust import LoadTestShape
 
-STEPS = 10
+from loadtest.scenario import stair
 
 
 class Ramp(LoadTestShape):
-    """Ten equal steps to ``--users`` within ``--run-time``; each is reached at ``--spawn-rate``.
+    """Equal steps to ``--users`` within ``--run-time``; each is reached at ``--spawn-rate``.
 
     Args:
         options: locust's.
@@ -34,10 +33,3 @@ class Ramp(LoadTestShape):
         elapsed_s: float = self.get_run_time()  # type: ignore[no-untyped-call] # locust's
         users = stair(elapsed_s, self._run_s, self._users)
         return None if users is None else (users, self._rate)
-
-
-def stair(elapsed_s: float, run_s: float, users: int) -> int | None:
-    """Return the number of users after some seconds; None when the run is over."""
-    if elapsed_s >= run_s:
-        return None
-    return math.ceil(users * (int(elapsed_s / run_s * STEPS) + 1) / STEPS)
