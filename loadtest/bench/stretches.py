@@ -24,11 +24,12 @@ class Stretches(trio.abc.Instrument):
     LIMIT_S = 0.020  # what a client may notice
 
     def __init__(self) -> None:
-        self._begun = self._gc_begun = 0.0
+        self._gc_begun = 0.0
         self.clear()
 
     def clear(self) -> None:
-        """Begin again."""
+        """Begin again, with the present task's stretch too."""
+        self._begun = time.perf_counter()
         self.longest_s, self.longest_task, self.over = 0.0, "", 0
         self.gc_longest_s = self.gc_s = 0.0
 
