@@ -9,7 +9,7 @@ import sys
 from typing import Any, ClassVar
 
 import gevent
-from locust import User, events
+from locust import User, events, runners
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
@@ -25,6 +25,9 @@ from presence.store.client import RedisError, redacted
 # A hundred objects a device, which live as long as it does: to look at all of them again and again makes
 # beats late.
 GC_THRESHOLDS = (50_000, 20, 100)
+# Locust gives a worker's users to others after 4 s without a word, and 16,000 devices more are too many. A
+# machine that carries the server, too, may well be busy for so long.
+WORKER_HEARTBEATS = 60  # one a second
 
 logger = logging.getLogger("presence.loadtest")
 
@@ -71,6 +74,7 @@ def listen() -> None:
     hooks.quitting.add_listener(_set_exit_code)
     gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
     gc.set_threshold(*GC_THRESHOLDS)
+    runners.HEARTBEAT_LIVENESS = WORKER_HEARTBEATS
 
 
 def _add_options(parser: Any, **_: Any) -> None:
