@@ -16,6 +16,8 @@ from presence.subscriber.follower import EVENTS_PER_READ, Follower
 from presence.subscriber.link import Link
 
 RETRY_S = 0.5
+CROWD = 20  # events that came at one read; then the next is worth waiting for,
+PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
 DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
 
 logger = logging.getLogger("presence.loadtest")
@@ -85,9 +87,12 @@ class Observer:
         while (item := self._follower.take()) is not None:
             items.append(item)
         self._judge_all(items, time.monotonic())
-        if len(items) < EVENTS_PER_READ:  # else more is waiting, and what seems overdue may be among it
-            for finding in self._judge.overdue(asked):
-                self._report(finding)
+        if len(items) >= EVENTS_PER_READ:  # more is waiting, and what seems overdue may be among it
+            return
+        for finding in self._judge.overdue(asked):
+            self._report(finding)
+        if len(items) >= CROWD:
+            gevent.sleep(PAUSE_S)
 
     def _judge_all(self, items: list[Item], arrived: float) -> None:
         for item in items:
