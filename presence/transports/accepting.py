@@ -1,8 +1,14 @@
-"""Accepting connections, in bites: reads come in between, and a crowd beyond the bounds is sent away."""
+"""Accepting connections: first out of the kernel's queue, then in, in bites between which others are read.
+
+The kernel's queue of new connections is short (`net.core.somaxconn`), and what it drops comes back a second
+later. So connections are taken out of it quickly, and wait here for their turn to be let in, which costs
+more: as a rule their login has come along. Admission bounds how many wait; a crowd beyond is sent away.
+"""
 
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -10,13 +16,10 @@ import trio
 
 from presence.logs import RateLimited
 
-ACCEPTS_A_TURN = 128  # most bring their login along; with it some milliseconds
+ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
+ADMISSIONS_A_TURN = 64  # each with its login, as a rule: some milliseconds
 ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-
-class OutOfResourcesError(OSError):
-    """There is no room for one more connection now; it was closed, or is not accepted yet."""
 
 
 class Acceptor:
@@ -24,15 +27,23 @@ class Acceptor:
 
     Args:
         listeners: bound, listening sockets; owned by the acceptor from now on.
-        admit: takes a descriptor in; raises `OutOfResourcesError` if it cannot, and has closed it then.
+        enter: called for each descriptor that was accepted, non-blocking; returns whether to admit it.
+        admit: called with some descriptors that waited. May raise `OSError` for lack of resources.
 
     Attributes:
         accepted, errors: counters since the start.
     """
 
-    def __init__(self, listeners: list[socket.socket], admit: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        enter: Callable[[int], bool],
+        admit: Callable[[list[int]], None],
+    ) -> None:
         self._listeners = listeners
+        self._enter = enter
         self._admit = admit
+        self._waiting: deque[int] = deque()
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self.accepted = self.errors = 0
         for listener in listeners:
@@ -47,43 +58,55 @@ class Acceptor:
     async def _accept_from(self, listener: socket.socket) -> None:
         while True:
             try:
-                await trio.lowlevel.wait_readable(listener)
+                if self._waiting:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.wait_readable(listener)
             except (trio.ClosedResourceError, ValueError):  # closed while it waited, or before
                 return
-            if not self.accept(listener, ACCEPTS_A_TURN):
+            try:
+                self._accept(listener, ACCEPTS_A_TURN)
+                self._let_in(ADMISSIONS_A_TURN)
+            except OSError as error:
+                self.errors += 1
+                self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
                 await trio.sleep(ACCEPT_PAUSE_S)
 
-    def accept(self, listener: socket.socket, limit: int) -> bool:
-        """Accept at most `limit` connections that wait; False: resources ran out."""
-        for _ in range(limit):
+    def _accept(self, listener: socket.socket, limit: int) -> None:
+        """Take at most `limit` connections out of the kernel's queue.
+
+        Raises:
+            OSError: resources ran out.
+        """
+        # What `accept` calls; the socket object that it makes for each costs as much as the call.
+        accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
+        for _ in range(limit if listener.fileno() >= 0 else 0):
             try:
-                accepted, _address = listener.accept()
+                fd, _address = accept()
             except BlockingIOError:
-                break
+                return
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    return self._note(error)
-                if listener.fileno() < 0:
-                    break
+                    raise
                 continue  # the client went away while it was queueing
-            fd = accepted.detach()
             os.set_blocking(fd, False)
             self.accepted += 1
-            try:
-                self._admit(fd)
-            except OutOfResourcesError as error:
-                return self._note(error)
-        return True
+            if self._enter(fd):
+                self._waiting.append(fd)
 
-    def _note(self, error: OSError) -> bool:
-        self.errors += 1
-        self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
-        return False
+    def _let_in(self, limit: int) -> None:
+        waiting = self._waiting
+        if waiting:
+            self._admit([waiting.popleft() for _ in range(min(limit, len(waiting)))])
 
     def stop(self) -> None:
-        """Take what waits already, which closing would reset, and close the listeners."""
-        for listener in self._listeners:
-            self.accept(listener, socket.SOMAXCONN)
+        """Take in what waits already, which closing would reset, and close the listeners."""
+        try:
+            for listener in self._listeners:
+                self._accept(listener, socket.SOMAXCONN)
+            self._let_in(len(self._waiting))
+        except OSError as error:
+            self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
         self.close()
 
     def close(self) -> None:

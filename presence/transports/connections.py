@@ -63,6 +63,7 @@ class Connections:
         pace: which set watches a descriptor.
         calm: how many keepalives in a row have asked for no more than a more patient set gives.
         unsent: what waits for slow readers.
+        owed: answers that are sent when the batch has been read.
         deadlines: when a descriptor's time is up.
         deadline_set: set when a deadline is; whoever waits for one renews it.
         open, closed, cut_offs: connections now, and counters since the start.
@@ -77,30 +78,29 @@ class Connections:
         self.pace = bytearray()
         self.calm = bytearray()
         self.unsent: dict[int, bytearray] = {}
+        self.owed: dict[int, bytearray] = {}
         self.deadlines: TimingWheel[int] = TimingWheel(256, self._tick())
         self.deadline_set = trio.Event()
         self.open = self.closed = self.cut_offs = 0
 
-    def admit(self, fd: int, guest: Guest) -> None:
-        """Take in a descriptor that nobody watches yet."""
+    def enter(self, fd: int, guest: Guest) -> None:
+        """Take in a descriptor that nobody watches yet; its login is due."""
         if (missing := fd + 1 - len(self.occupants)) > 0:
             self.occupants.extend([None] * missing)
             self.pace.extend(bytes([_UNWATCHED]) * missing)
             self.calm.extend(bytes(missing))
         self.occupants[fd] = guest
         self.open += 1
+        self.set_deadline(fd, self._limits.login_timeout)
 
     def await_login(self, fd: int) -> None:
-        """Watch a new connection, if its first read has not settled everything; its login is due.
+        """Watch a new connection, if its first read has not settled everything.
 
         Raises:
             OSError: the user's limit of watches is reached, or there is no memory.
         """
-        if self.occupants[fd] is None or self.pace[fd] != _UNWATCHED:
-            return
-        self._watch(fd, READ)
-        if isinstance(self.occupants[fd], Guest):
-            self.set_deadline(fd, self._limits.login_timeout)
+        if self.occupants[fd] is not None and self.pace[fd] == _UNWATCHED:
+            self.watch(fd, READ)
 
     def log_in(self, fd: int, session: Session) -> None:
         """Move a connection to the patient set.
@@ -109,9 +109,7 @@ class Connections:
             OSError: the user's limit of watches is reached, or there is no memory; nobody watches it now.
         """
         self.occupants[fd] = session
-        self.calm[fd] = 0
-        if self.pace[fd] != _UNWATCHED:
-            self.deadlines.forget(fd)
+        self.deadlines.forget(fd)
         self.move(fd, PATIENT)
 
     def move(self, fd: int, pace: int) -> None:
@@ -126,6 +124,24 @@ class Connections:
         self.sets[pace].register(fd, READ | WRITE if fd in self.unsent else READ)
         self.pace[fd] = pace
         self.calm[fd] = 0
+
+    def owe(self, fd: int, data: bytearray) -> None:
+        """Send with the next `pay`."""
+        owed = self.owed.get(fd)
+        if owed is None:
+            self.owed[fd] = data
+        else:
+            owed += data
+
+    def pay(self) -> None:
+        """Send what is owed, in one go: a client that waits is woken by the first answer, and then awake.
+
+        Each answer by itself would wake it anew, which costs the sender as much as all else about a login.
+        """
+        owed, self.owed = self.owed, {}
+        for fd, data in owed.items():
+            if self.occupants[fd] is not None:
+                self.send(fd, data)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
         """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
@@ -142,7 +158,7 @@ class Connections:
             if sent == len(data):
                 return
             waiting = self.unsent[fd] = bytearray(data[sent:])
-            self._watch(fd, READ | WRITE)
+            self.watch(fd, READ | WRITE)
             if not isinstance(self.occupants[fd], Guest):
                 self.set_deadline(fd, self._limits.unsent_timeout)
         if len(waiting) > self._limits.unsent_bytes:
@@ -163,7 +179,7 @@ class Connections:
             return
         del self.unsent[fd]
         peer = self.occupants[fd]
-        self._watch(fd, READ)
+        self.watch(fd, READ)
         if isinstance(peer, Closing):
             self._shut(fd, peer)
         elif isinstance(peer, Session):
@@ -174,7 +190,7 @@ class Connections:
         if isinstance(self.occupants[fd], Closing):
             return
         closing = Closing()
-        if farewell:
+        if farewell := self.owed.pop(fd, bytearray()) + farewell:
             self.send(fd, farewell)
         if self.occupants[fd] is None:
             return  # cut off: too much was waiting already
@@ -200,7 +216,7 @@ class Connections:
             data = b""
         closing.drained += len(data)
         if not data and not closing.shut:
-            self._watch(fd, WRITE)  # it will say no more, and still reads
+            self.watch(fd, WRITE)  # it will say no more, and still reads
         elif not data or closing.drained > DRAIN_BYTES:
             self.close(fd)
 
@@ -217,6 +233,7 @@ class Connections:
         self.occupants[fd] = None
         self.pace[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
+        self.owed.pop(fd, None)
         self.deadlines.forget(fd)
         self.open -= 1
         self.closed += 1
@@ -248,7 +265,7 @@ class Connections:
     def _tick(self) -> int:
         return int(self._clock.now() / CHORE_S)
 
-    def _watch(self, fd: int, mask: int) -> None:
+    def watch(self, fd: int, mask: int) -> None:
         """Change what is watched for; a connection that nobody watches yet is attended to from now on."""
         if self.pace[fd] == _UNWATCHED:
             self.sets[ATTENTIVE].register(fd, mask)

@@ -8,13 +8,15 @@ Waking up costs more than reading: some 0.2 ms of processor time, the price of f
 batch a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can
 wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
 or who lately sent more than keepalives are served at once, keepalives that want an answer within 20 ms, the
-rest within the batching window. One trio task waits for each set; tasks do not grow with connections.
+rest within the batching window, which shortens while some of the patient turn out to want answers after
+all. One trio task waits for each set; tasks do not grow with connections.
 
 A set's events are handled to the end without a pause in between, and a descriptor that is closed meanwhile
 has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
 """
 
 import errno
+import math
 import os
 import socket
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
-from presence.transports.accepting import Acceptor, OutOfResourcesError
+from presence.transports.accepting import Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
     CALM_BEATS,
@@ -56,7 +58,9 @@ from presence.transports.limits import (
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
-PROMPT_WINDOW_S = 0.020  # the longest rest of those who wait for answers
+PROMPT_WINDOW_S = 0.020  # between two batches of those who wait for answers
+SURPRISED_WINDOW_S = 0.030  # between two batches of the patient, while some of them want answers
+SURPRISE_S = 10.0  # how long that lasts after the last who did: some beats
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,12 @@ class EpollTransport:
         self._core = core
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._admission = admission
-        self._windows_s = {ATTENTIVE: 0.0, PROMPT: min(PROMPT_WINDOW_S, window_s), PATIENT: window_s}
+        self._window_s = window_s
+        self._surprised_until = -math.inf
         self._clock = clock
-        self._acceptor = Acceptor(list(listeners), self._admit)
         self._connections = Connections(core, limits, clock)
+        self._acceptor = Acceptor(list(listeners), self._enter, self._admit)
+        self._surprised = False  # whether someone in the patient set wanted an answer
         self._late = self._failures = self._batches = 0
 
     # Tasks: five and one per listener, whatever the number of connections
@@ -121,18 +127,31 @@ class EpollTransport:
             self._connections.close_all()
 
     async def _serve_set(self, pace: int) -> None:
-        epoll, window_s = self._connections.sets[pace], self._windows_s[pace]
+        epoll = self._connections.sets[pace]
         turn = TURN_LOGINS if pace == ATTENTIVE else TURN_CONNECTIONS
         while True:
             events = epoll.poll(0, turn)
             if not events:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
+            begun = trio.current_time()
             self._serve(events, pace)
+            window_s = self._rest_s(pace, begun)
             if len(events) < turn and window_s:
-                await trio.sleep(window_s)
+                await trio.sleep_until(begun + window_s)
             else:
                 await trio.lowlevel.checkpoint()
+
+    def _rest_s(self, pace: int, now: float) -> float:
+        """Return the seconds between the begin of a batch and of the next."""
+        if pace == ATTENTIVE:
+            return 0.0
+        if pace == PROMPT:
+            return min(PROMPT_WINDOW_S, self._window_s)
+        if self._surprised:
+            self._surprised = False
+            self._surprised_until = now + SURPRISE_S
+        return min(SURPRISED_WINDOW_S, self._window_s) if now < self._surprised_until else self._window_s
 
     async def _do_chores(self) -> None:
         """Login time-outs, slow readers, ends of drains; nothing to do wakes nobody."""
@@ -196,6 +215,8 @@ class EpollTransport:
                         self._read(fd, peer)
             else:
                 self._serve_other(fd, mask, peer)
+        if connections.owed:
+            connections.pay()
         self._batches += 1
         self._core.beats(plain)
         if asking:
@@ -207,6 +228,7 @@ class EpollTransport:
         """Let connections be watched with the patience that their keepalives allow."""
         connections = self._connections
         if pace == PATIENT:
+            self._surprised = True
             for session in asking:
                 self._move(session, PROMPT)
             return
@@ -276,8 +298,9 @@ class EpollTransport:
         if outcome.end_code is not None:
             self.hang_up(fd, outcome.reply)
         elif outcome.reply:
-            self._connections.send(fd, outcome.reply)
-            if now is peer and isinstance(now, Session) and self._connections.pace[fd] != ATTENTIVE:
+            self._connections.owe(fd, outcome.reply)
+            if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
+                self._surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
 
     def _logged_in(self, fd: int, session: Session) -> bool:
@@ -301,7 +324,7 @@ class EpollTransport:
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""
         self._core.closed(peer)
-        if fd in self._connections.unsent:
+        if fd in self._connections.unsent or fd in self._connections.owed:
             self.hang_up(fd, b"")  # it may still read what we owe it
         else:
             self._connections.close(fd)
@@ -317,6 +340,7 @@ class EpollTransport:
         peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
             self._read(handle, peer)
+            self._connections.pay()
         return True
 
     def unread_s(self, handle: int) -> float:
@@ -328,6 +352,7 @@ class EpollTransport:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
             self._read(fd, peer)  # after a pause of ours its login may have been waiting
+            self._connections.pay()
             if self._connections.occupants[fd] is peer:
                 self._late += 1
                 self._core.note_refusal(Code.LOGIN_TIMEOUT)
@@ -337,23 +362,40 @@ class EpollTransport:
         elif peer is not None:
             self._connections.close(fd)
 
-    def _admit(self, fd: int) -> None:
-        """Take in a new connection; its login is here already, as a rule.
+    # New connections
+
+    def _enter(self, fd: int) -> bool:
+        """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
+        connections = self._connections
+        retry_after = self._admission.connection(connections.open, self._clock.now())
+        connections.enter(fd, self._core.opened(self, fd))
+        if retry_after is None:
+            return True
+        self._core.note_refusal(Code.BUSY)
+        self.hang_up(fd, busy(retry_after))
+        try:
+            connections.watch(fd, READ)
+        except OSError:  # the user's limit of watches, or no memory
+            connections.close(fd)
+        return False
+
+    def _admit(self, fds: list[int]) -> None:
+        """Let connections in: read each, for its login is here as a rule, and watch those whose is not.
 
         Raises:
-            OutOfResourcesError: nobody can watch it; it is closed.
+            OSError: one or more could not be watched, and are closed.
         """
-        connections = self._connections
-        guest = self._core.opened(self, fd)
-        retry_after = self._admission.connection(connections.open, self._clock.now())
-        connections.admit(fd, guest)
-        if retry_after is None:
+        connections, failed = self._connections, None
+        for fd in fds:
+            guest = connections.occupants[fd]
+            if not isinstance(guest, Guest):
+                continue  # its time was up while it waited
             self._read(fd, guest)
-        else:
-            self._core.note_refusal(Code.BUSY)
-            self.hang_up(fd, busy(retry_after))
-        try:
-            connections.await_login(fd)
-        except OSError as error:  # the user's limit of watches, or no memory
-            connections.close(fd)
-            raise OutOfResourcesError(error.errno, error.strerror) from error
+            try:
+                connections.await_login(fd)
+            except OSError as error:  # the user's limit of watches, or no memory
+                connections.close(fd)
+                failed = error
+        connections.pay()
+        if failed is not None:
+            raise failed
