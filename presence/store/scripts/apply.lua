@@ -86,50 +86,31 @@ local function yields_to(present, op, login_ms, age_ms)
   return op == 'register' or (age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)
 end
 
-local node_is_plain = is_plain(node)
-
--- Returns the JSON of a user's first session, in the form of LONE where that can be.
-local function first_record(id, at_ms, device, session, login_ms, idle_timeout_ms)
-  if not (node_is_plain and is_plain(device) and is_plain(session)) then
-    return cjson.encode({id = id, since_ms = tonumber(at_ms), sessions = {[device] = {session = session, node = node,
-      generation = generation, login_ms = login_ms, arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}}})
-  end
-  return '{"id":"' .. id .. '","since_ms":' .. at_ms .. ',"sessions":{"' .. device .. '":{"session":"' .. session
-    .. '","node":"' .. node .. '","generation":' .. digits(generation) .. ',"login_ms":' .. digits(login_ms)
-    .. ',"arrived_ms":' .. digits(now_ms) .. ',"idle_timeout_ms":' .. digits(idle_timeout_ms) .. '}}}'
-end
-
--- Puts a session into the record of a user who is online; false: it yields to the one that is there.
-local function join(record, op, uid, device, session, login_ms, age_ms, idle_timeout_ms)
-  local present = record.sessions[device]
+local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms)
+  local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
   if present and present.session == session then
     entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
     superseded[#superseded + 1] = {uid, device, session}
-    return false
+    return
   end
   if present and present.node ~= node then
-    own(node_prefix .. present.node, uid .. ' ' .. device, false)
+    own(node_prefix .. present.node, field, false)
     if present.session ~= session and not is_fenced(present.node) then
       tell_owner(uid, device, present, age_ms)
     end
   end
-  record.sessions[device] = entry
-  write_record(uid, record)
-  return true
-end
-
-local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms)
-  local record, login_ms = read_record(uid), now_ms - age_ms
   if not record then
     local id = go_online(uid, device, session, code, reason, at_ms)
-    written[uid] = first_record(id, at_ms, device, session, login_ms, idle_timeout_ms)
-  elseif not join(record, op, uid, device, session, login_ms, age_ms, idle_timeout_ms) then
-    return
+    record = {id = id, since_ms = tonumber(at_ms), sessions = {}}
   end
-  own(node_key, uid .. ' ' .. device, digits(generation) .. ' ' .. session)
+  record.sessions[device] = entry
+  write_record(uid, record)
+  own(node_key, field, digits(generation) .. ' ' .. session)
 end
 
 local function finish(uid, device, session, code, reason, at_ms, last_seen_ms, restores)
