@@ -50,6 +50,7 @@ GOODBYES_A_TURN = 256
 RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping server are asked to return
 RETURNS_PER_S = 2000  # and the rate that longer ones are made for
 REGISTRATIONS_FRESH_S = 0.05  # how long sorting them serves: the shards of one round are asked at once
+FAREWELLS_PER_S = 4000  # half of what the transport says without hurry
 OUTBOX_MIN_ITEMS = 100_000
 STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
 START_PATIENCE_S = 6.0  # a Redis that loads its data is waited for; the answer is due within 10 s
@@ -164,7 +165,7 @@ class Server:
             self._transport.stop_accepting()
             with trio.move_on_at(deadline):
                 await self._say_goodbye()
-                with trio.move_on_after(DRAIN_S + 0.2):
+                with trio.move_on_after(DRAIN_S + 0.2 + len(self.core.sessions) / FAREWELLS_PER_S):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)
         left = 0

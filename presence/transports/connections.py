@@ -37,11 +37,18 @@ READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system w
 
 
 class Closing:
-    """A connection that was hung up."""
+    """A connection that was hung up.
 
-    __slots__ = ("drained", "shut")
+    Attributes:
+        farewell: what is to be said before the sending side is shut; None once it was.
+        drained: bytes that were read since, and dropped.
+        shut: whether the sending side is.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("drained", "farewell", "shut")
+
+    def __init__(self, farewell: bytes | bytearray) -> None:
+        self.farewell: bytes | bytearray | None = farewell
         self.drained = 0
         self.shut = False
 
@@ -187,14 +194,26 @@ class Connections:
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
+        if self.begin_parting(fd, farewell):
+            self.part(fd)
+
+    def begin_parting(self, fd: int, farewell: bytes | bytearray) -> bool:
+        """Listen no more to a connection; True: `part` is to follow, soon."""
         if isinstance(self.occupants[fd], Closing):
+            return False
+        self.occupants[fd] = Closing(self.owed.pop(fd, b"") + farewell)
+        return True
+
+    def part(self, fd: int) -> None:
+        """Send the farewell of a connection whose parting began, and half-close it."""
+        closing = self.occupants[fd]
+        if not isinstance(closing, Closing) or closing.farewell is None:
             return
-        closing = Closing()
-        if farewell := self.owed.pop(fd, bytearray()) + farewell:
+        farewell, closing.farewell = closing.farewell, None
+        if farewell:
             self.send(fd, farewell)
-        if self.occupants[fd] is None:
+        if self.occupants[fd] is not closing:
             return  # cut off: too much was waiting already
-        self.occupants[fd] = closing
         if fd in self.unsent:
             self.set_deadline(fd, self._limits.unsent_timeout)
         else:
@@ -208,6 +227,9 @@ class Connections:
 
     def drain(self, fd: int, closing: Closing) -> None:
         """Read and drop what still comes; close when it ends or is too much."""
+        self.part(fd)
+        if self.occupants[fd] is not closing:
+            return
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:

@@ -19,6 +19,7 @@ import errno
 import math
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,10 @@ QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allo
 PROMPT_WINDOW_S = 0.020  # between two batches of those who wait for answers
 SURPRISED_WINDOW_S = 0.030  # between two batches of the patient, while some of them want answers
 SURPRISE_S = 10.0  # how long that lasts after the last who did: some beats
+
+# When thousands end together, what is told of them goes before what is told to them: 8,000 goodbyes a second.
+PARTINGS_A_TURN = 32
+PARTING_PAUSE_S = 0.004
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,12 @@ class EpollTransport:
         self._clock = clock
         self._connections = Connections(core, limits, clock)
         self._acceptor = Acceptor(list(listeners), self._enter, self._admit)
+        self._parting: deque[int] = deque()
+        self._parting_begun = trio.Event()
         self._surprised = False  # whether someone in the patient set wanted an answer
         self._late = self._failures = self._batches = 0
 
-    # Tasks: five and one per listener, whatever the number of connections
+    # Tasks: six and one per listener, whatever the number of connections
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
@@ -121,6 +128,7 @@ class EpollTransport:
                 for pace in PACES:
                     nursery.start_soon(self._serve_set, pace)
                 nursery.start_soon(self._do_chores)
+                nursery.start_soon(self._part)
                 nursery.start_soon(self._acceptor.run)
         finally:
             self._acceptor.close()
@@ -165,6 +173,16 @@ class EpollTransport:
                 for fd in fds:
                     self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()
+
+    async def _part(self) -> None:
+        """Say farewell to those whom the core lets go, paced: they can wait, and come in crowds."""
+        while True:
+            if not self._parting:
+                self._parting_begun = trio.Event()
+                await self._parting_begun.wait()
+            for _ in range(min(PARTINGS_A_TURN, len(self._parting))):
+                self._connections.part(self._parting.popleft())
+            await trio.sleep(PARTING_PAUSE_S)
 
     def stop_accepting(self) -> None:
         """Take in what waits already, and close the listeners; connections stay."""
@@ -288,7 +306,7 @@ class EpollTransport:
         except Exception as error:  # reported, and the end of one connection only
             self._note_failure(error)
             self._core.closed(peer, Code.SERVER_ERROR)
-            self.hang_up(fd, SERVER_ERROR)
+            self._connections.hang_up(fd, SERVER_ERROR)
             return
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
@@ -296,7 +314,7 @@ class EpollTransport:
         if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
             return
         if outcome.end_code is not None:
-            self.hang_up(fd, outcome.reply)
+            self._connections.hang_up(fd, outcome.reply)
         elif outcome.reply:
             self._connections.owe(fd, outcome.reply)
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
@@ -325,15 +343,17 @@ class EpollTransport:
         """The client closed its side or reset the connection."""
         self._core.closed(peer)
         if fd in self._connections.unsent or fd in self._connections.owed:
-            self.hang_up(fd, b"")  # it may still read what we owe it
+            self._connections.hang_up(fd, b"")  # it may still read what we owe it
         else:
             self._connections.close(fd)
 
     # Link: what the core asks for
 
     def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
-        """See `Link`: send a last packet, then let go of the connection."""
-        self._connections.hang_up(handle, farewell)
+        """See `Link`: listen no more at once; the last packet follows."""
+        if self._connections.begin_parting(handle, farewell):
+            self._parting.append(handle)
+            self._parting_begun.set()
 
     def look(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
@@ -356,7 +376,7 @@ class EpollTransport:
             if self._connections.occupants[fd] is peer:
                 self._late += 1
                 self._core.note_refusal(Code.LOGIN_TIMEOUT)
-                self.hang_up(fd, LOGIN_TIMED_OUT)
+                self._connections.hang_up(fd, LOGIN_TIMED_OUT)
         elif isinstance(peer, Session):
             self._connections.cut_off(fd)
         elif peer is not None:
@@ -372,7 +392,7 @@ class EpollTransport:
         if retry_after is None:
             return True
         self._core.note_refusal(Code.BUSY)
-        self.hang_up(fd, busy(retry_after))
+        self._connections.hang_up(fd, busy(retry_after))
         try:
             connections.watch(fd, READ)
         except OSError:  # the user's limit of watches, or no memory
