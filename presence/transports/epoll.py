@@ -15,50 +15,38 @@ A set's events are handled to the end without a pause in between, and a descript
 has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
 """
 
-import errno
 import math
-import os
 import socket
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from presence.admission import Admission
 from presence.clock import Clock
 from presence.core import Core
-from presence.logs import RateLimited
-from presence.registry import Guest, Peer, Session
+from presence.registry import Guest, Session
 from presence.transports import tcp
 from presence.transports.accepting import Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
-    CALM_BEATS,
     CHORE_S,
     PACES,
-    PATIENT,
     PROMPT,
     READ,
-    WRITE,
-    Closing,
     Connections,
-    Occupant,
 )
 from presence.transports.limits import (
-    GUEST_READ_BYTES,
     LOGIN_TIMED_OUT,
-    READ_BYTES,
-    SERVER_ERROR,
     TURN_CONNECTIONS,
     TURN_LOGINS,
     Limits,
     busy,
 )
-from protocol import KEEPALIVE, Code, keepalive_answer
+from presence.transports.reading import Reading
+from protocol import Code
 
-QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
 PROMPT_WINDOW_S = 0.020  # between two batches of those who wait for answers
 SURPRISED_WINDOW_S = 0.030  # between two batches of the patient, while some of them want answers
 SURPRISE_S = 10.0  # how long that lasts after the last who did: some beats
@@ -107,17 +95,16 @@ class EpollTransport:
         clock: Clock,
     ) -> None:
         self._core = core
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._admission = admission
         self._window_s = window_s
         self._surprised_until = -math.inf
         self._clock = clock
         self._connections = Connections(core, limits, clock)
+        self._reading = Reading(core, self._connections)
         self._acceptor = Acceptor(list(listeners), self._enter, self._admit)
         self._parting: deque[int] = deque()
         self._parting_begun = trio.Event()
-        self._surprised = False  # whether someone in the patient set wanted an answer
-        self._late = self._failures = self._batches = 0
+        self._late = 0
 
     # Tasks: six and one per listener, whatever the number of connections
 
@@ -143,7 +130,7 @@ class EpollTransport:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
             begun = trio.current_time()
-            self._serve(events, pace)
+            self._reading.serve(events, pace)
             window_s = self._rest_s(pace, begun)
             if len(events) < turn and window_s:
                 await trio.sleep_until(begun + window_s)
@@ -156,8 +143,8 @@ class EpollTransport:
             return 0.0
         if pace == PROMPT:
             return min(PROMPT_WINDOW_S, self._window_s)
-        if self._surprised:
-            self._surprised = False
+        if self._reading.surprised:
+            self._reading.surprised = False
             self._surprised_until = now + SURPRISE_S
         return min(SURPRISED_WINDOW_S, self._window_s) if now < self._surprised_until else self._window_s
 
@@ -197,155 +184,12 @@ class EpollTransport:
             connections.closed,
             connections.cut_offs,
             self._late,
-            self._failures,
+            self._reading.failures,
             self._acceptor.errors,
             len(connections.unsent),
-            self._batches,
+            self._reading.batches,
             connections.watched_by(),
         )
-
-    # Reading
-
-    def _serve(self, events: list[tuple[int, int]], pace: int) -> None:
-        """Read every ready connection once. The first lines of the loop are the hot path of the server."""
-        connections, read = self._connections, os.read
-        peers, send = connections.occupants, connections.send
-        plain: list[Session] = []
-        asking: list[Session] = []
-        for fd, mask in events:
-            peer = peers[fd]
-            if mask == READ and isinstance(peer, Session) and peer.partial is None:
-                try:
-                    data = read(fd, QUICK_READ_BYTES)
-                except OSError as error:
-                    self._read_failed(fd, peer, error)
-                    continue
-                if data == KEEPALIVE:
-                    plain.append(peer)
-                elif answer := keepalive_answer(data):
-                    send(fd, answer)
-                    if peers[fd] is peer:  # not cut off as a slow reader
-                        asking.append(peer)
-                else:
-                    self._take(fd, peer, data)
-                    # More may wait, and in this set its turn would only come a window later.
-                    if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
-                        self._read(fd, peer)
-            else:
-                self._serve_other(fd, mask, peer)
-        if connections.owed:
-            connections.pay()
-        self._batches += 1
-        self._core.beats(plain)
-        if asking:
-            self._core.beats(asking)
-        if asking or pace != PATIENT:
-            self._adapt(pace, plain, asking)
-
-    def _adapt(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
-        """Let connections be watched with the patience that their keepalives allow."""
-        connections = self._connections
-        if pace == PATIENT:
-            self._surprised = True
-            for session in asking:
-                self._move(session, PROMPT)
-            return
-        calm = connections.calm
-        if pace == PROMPT:
-            for session in asking:
-                if session.link is not None:
-                    calm[session.handle] = 0
-        for session in plain if pace == PROMPT else plain + asking:
-            if session.link is None:
-                continue
-            fd = session.handle
-            calm[fd] += 1
-            if calm[fd] >= CALM_BEATS:
-                self._move(session, pace + 1)
-
-    def _move(self, session: Session, pace: int) -> None:
-        if session.link is None:
-            return
-        fd = session.handle
-        try:
-            self._connections.move(fd, pace)
-        except OSError as error:  # the user's limit of watches, or no memory
-            self._give_up(fd, session, error)
-
-    def _serve_other(self, fd: int, mask: int, peer: Occupant) -> None:
-        """Whatever is not plain input of a logged-in connection."""
-        if mask & WRITE:
-            self._connections.flush(fd)
-            peer = self._connections.occupants[fd]
-        if peer is None or not mask & ~WRITE:
-            return
-        if isinstance(peer, Closing):
-            self._connections.drain(fd, peer)
-        else:
-            self._read(fd, peer)
-
-    def _read(self, fd: int, peer: Peer) -> None:
-        try:
-            data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
-        except OSError as error:
-            self._read_failed(fd, peer, error)
-            return
-        self._take(fd, peer, data)
-
-    def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
-        if error.errno not in (errno.EAGAIN, errno.EINTR):
-            self._lost(fd, peer)
-
-    def _take(self, fd: int, peer: Peer, data: bytes) -> None:
-        """Hand bytes to the core. Whatever goes wrong in it concerns this connection only."""
-        if not data:
-            self._lost(fd, peer)
-            return
-        try:
-            outcome = self._core.received(peer, data)
-        except Exception as error:  # reported, and the end of one connection only
-            self._note_failure(error)
-            self._core.closed(peer, Code.SERVER_ERROR)
-            self._connections.hang_up(fd, SERVER_ERROR)
-            return
-        if outcome.failure is not None:
-            self._note_failure(outcome.failure)
-        now = outcome.peer
-        if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
-            return
-        if outcome.end_code is not None:
-            self._connections.hang_up(fd, outcome.reply)
-        elif outcome.reply:
-            self._connections.owe(fd, outcome.reply)
-            if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
-                self._surprised |= pace == PATIENT
-                self._move(now, ATTENTIVE)
-
-    def _logged_in(self, fd: int, session: Session) -> bool:
-        """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
-        try:
-            self._connections.log_in(fd, session)
-        except OSError as error:  # the user's limit of watches, or no memory
-            self._give_up(fd, session, error)
-            return False
-        return True
-
-    def _give_up(self, fd: int, session: Session, error: Exception) -> None:
-        self._note_failure(error)
-        self._core.closed(session, Code.SERVER_ERROR)
-        self._connections.close(fd)
-
-    def _note_failure(self, error: Exception) -> None:
-        self._failures += 1
-        self._log.error("connection_failed", failures=self._failures, exc_info=error)
-
-    def _lost(self, fd: int, peer: Peer) -> None:
-        """The client closed its side or reset the connection."""
-        self._core.closed(peer)
-        if fd in self._connections.unsent or fd in self._connections.owed:
-            self._connections.hang_up(fd, b"")  # it may still read what we owe it
-        else:
-            self._connections.close(fd)
 
     # Link: what the core asks for
 
@@ -359,7 +203,7 @@ class EpollTransport:
         """See `Link`: read the connection now."""
         peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
-            self._read(handle, peer)
+            self._reading.read(handle, peer)
             self._connections.pay()
         return True
 
@@ -371,7 +215,7 @@ class EpollTransport:
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
-            self._read(fd, peer)  # after a pause of ours its login may have been waiting
+            self._reading.read(fd, peer)  # after a pause of ours its login may have been waiting
             self._connections.pay()
             if self._connections.occupants[fd] is peer:
                 self._late += 1
@@ -410,7 +254,7 @@ class EpollTransport:
             guest = connections.occupants[fd]
             if not isinstance(guest, Guest):
                 continue  # its time was up while it waited
-            self._read(fd, guest)
+            self._reading.read(fd, guest)
             try:
                 connections.await_login(fd)
             except OSError as error:  # the user's limit of watches, or no memory

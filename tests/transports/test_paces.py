@@ -6,8 +6,8 @@ import trio
 
 import protocol
 from presence.transports.connections import ATTENTIVE, CALM_BEATS, PATIENT, PROMPT
-from presence.transports.epoll import PROMPT_WINDOW_S, EpollTransport
-from protocol import Kind
+from presence.transports.epoll import PROMPT_WINDOW_S, SURPRISED_WINDOW_S, EpollTransport
+from protocol import Code, Kind
 from tests.transports.harness import Client, Harness, serving
 
 WINDOW_S = 0.2
@@ -125,3 +125,30 @@ async def test_without_deadlines_nobody_is_woken() -> None:
         guest = await server.connect()
         await guest.stream.send_all(b"\0")
         await server.until(transport._connections.deadline_set.is_set)
+
+
+async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
+    async with serving("epoll", window_s=0.8) as server:
+        clients = [await logged_in(server, f"user-{number}") for number in range(12)]
+        await clients[0].stream.send_all(protocol.KEEPALIVE)
+        await trio.sleep(0.05)  # the first batch is read: from now on the set rests
+        waits = []
+        for client in clients:
+            begun = time.perf_counter()
+            await client.beat()  # its first answered one, from the patient set
+            waits.append(time.perf_counter() - begun)
+        print(f"test_the_patient_wait_less_while_some_of_them_want_answers: {max(waits[1:]) * 1000:.0f} ms")
+        assert waits[0] > 0.3
+        assert sorted(waits[1:])[5] < 2 * SURPRISED_WINDOW_S
+
+
+async def test_a_crowd_that_ends_is_told_of_before_it_is_told() -> None:
+    async with serving("epoll", idle_timeout=0.5) as server:
+        clients = [await logged_in(server, f"user-{number}") for number in range(300)]
+        await server.until(lambda: len(server.ends()) == 300)
+        assert server.transport.statistics().closed < 300
+        for client in clients:
+            (goodbye,) = await client.rest()
+            assert goodbye.payload["code"] == Code.IDLE_TIMEOUT
+            client.close()
+        await server.until(lambda: server.transport.statistics().connections == 0)

@@ -1,0 +1,191 @@
+"""Reading: what a ready connection sent, handed to the core, and what follows from it.
+
+`Reading.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its place in
+the batch's list. Everything else that a connection may send goes by way of `Core.received`.
+"""
+
+import errno
+import os
+
+import structlog
+
+from presence.core import Core
+from presence.logs import RateLimited
+from presence.registry import Peer, Session
+from presence.transports.connections import (
+    ATTENTIVE,
+    CALM_BEATS,
+    PATIENT,
+    PROMPT,
+    READ,
+    WRITE,
+    Closing,
+    Connections,
+    Occupant,
+)
+from presence.transports.limits import GUEST_READ_BYTES, READ_BYTES, SERVER_ERROR
+from protocol import KEEPALIVE, Code, keepalive_answer
+
+QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
+
+
+class Reading:
+    """Reads the connections of one transport.
+
+    Args:
+        core: what the bytes mean.
+        connections: whose they are.
+
+    Attributes:
+        batches, failures: counters since the start.
+        surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
+    """
+
+    def __init__(self, core: Core, connections: Connections) -> None:
+        self._core = core
+        self._connections = connections
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
+        self.batches = self.failures = 0
+        self.surprised = False
+
+    def serve(self, events: list[tuple[int, int]], pace: int) -> None:
+        """Read every ready connection once. The first lines of the loop are the hot path of the server."""
+        connections, read = self._connections, os.read
+        peers, send = connections.occupants, connections.send
+        plain: list[Session] = []
+        asking: list[Session] = []
+        for fd, mask in events:
+            peer = peers[fd]
+            if mask == READ and isinstance(peer, Session) and peer.partial is None:
+                try:
+                    data = read(fd, QUICK_READ_BYTES)
+                except OSError as error:
+                    self._read_failed(fd, peer, error)
+                    continue
+                if data == KEEPALIVE:
+                    plain.append(peer)
+                elif answer := keepalive_answer(data):
+                    send(fd, answer)
+                    if peers[fd] is peer:  # not cut off as a slow reader
+                        asking.append(peer)
+                else:
+                    self._take(fd, peer, data)
+                    # More may wait, and in this set its turn would only come a window later.
+                    if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
+                        self.read(fd, peer)
+            else:
+                self._serve_other(fd, mask, peer)
+        if connections.owed:
+            connections.pay()
+        self.batches += 1
+        self._core.beats(plain)
+        if asking:
+            self._core.beats(asking)
+        if asking or pace != PATIENT:
+            self._adapt(pace, plain, asking)
+
+    def _adapt(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
+        """Let connections be watched with the patience that their keepalives allow."""
+        connections = self._connections
+        if pace == PATIENT:
+            self.surprised = True
+            for session in asking:
+                self._move(session, PROMPT)
+            return
+        calm = connections.calm
+        if pace == PROMPT:
+            for session in asking:
+                if session.link is not None:
+                    calm[session.handle] = 0
+        for session in plain if pace == PROMPT else plain + asking:
+            if session.link is None:
+                continue
+            fd = session.handle
+            calm[fd] += 1
+            if calm[fd] >= CALM_BEATS:
+                self._move(session, pace + 1)
+
+    def _move(self, session: Session, pace: int) -> None:
+        if session.link is None:
+            return
+        fd = session.handle
+        try:
+            self._connections.move(fd, pace)
+        except OSError as error:  # the user's limit of watches, or no memory
+            self._give_up(fd, session, error)
+
+    def _serve_other(self, fd: int, mask: int, peer: Occupant) -> None:
+        """Whatever is not plain input of a logged-in connection."""
+        if mask & WRITE:
+            self._connections.flush(fd)
+            peer = self._connections.occupants[fd]
+        if peer is None or not mask & ~WRITE:
+            return
+        if isinstance(peer, Closing):
+            self._connections.drain(fd, peer)
+        else:
+            self.read(fd, peer)
+
+    def read(self, fd: int, peer: Peer) -> None:
+        """Read a connection once, ready or not; answers are owed until `Connections.pay`."""
+        try:
+            data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
+        except OSError as error:
+            self._read_failed(fd, peer, error)
+            return
+        self._take(fd, peer, data)
+
+    def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
+        if error.errno not in (errno.EAGAIN, errno.EINTR):
+            self._lost(fd, peer)
+
+    def _take(self, fd: int, peer: Peer, data: bytes) -> None:
+        """Hand bytes to the core. Whatever goes wrong in it concerns this connection only."""
+        if not data:
+            self._lost(fd, peer)
+            return
+        try:
+            outcome = self._core.received(peer, data)
+        except Exception as error:  # reported, and the end of one connection only
+            self._note_failure(error)
+            self._core.closed(peer, Code.SERVER_ERROR)
+            self._connections.hang_up(fd, SERVER_ERROR)
+            return
+        if outcome.failure is not None:
+            self._note_failure(outcome.failure)
+        now = outcome.peer
+        if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
+            return
+        if outcome.end_code is not None:
+            self._connections.hang_up(fd, outcome.reply)
+        elif outcome.reply:
+            self._connections.owe(fd, outcome.reply)
+            if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
+                self.surprised |= pace == PATIENT
+                self._move(now, ATTENTIVE)
+
+    def _logged_in(self, fd: int, session: Session) -> bool:
+        """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
+        try:
+            self._connections.log_in(fd, session)
+        except OSError as error:  # the user's limit of watches, or no memory
+            self._give_up(fd, session, error)
+            return False
+        return True
+
+    def _give_up(self, fd: int, session: Session, error: Exception) -> None:
+        self._note_failure(error)
+        self._core.closed(session, Code.SERVER_ERROR)
+        self._connections.close(fd)
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failures += 1
+        self._log.error("connection_failed", failures=self.failures, exc_info=error)
+
+    def _lost(self, fd: int, peer: Peer) -> None:
+        """The client closed its side or reset the connection."""
+        self._core.closed(peer)
+        if fd in self._connections.unsent or fd in self._connections.owed:
+            self._connections.hang_up(fd, b"")  # it may still read what we owe it
+        else:
+            self._connections.close(fd)
