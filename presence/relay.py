@@ -179,7 +179,11 @@ class Relay:
         if any(writer.fenced for writer in self._writers):
             self._take_new_id()
         now = self._clock()
-        planned = [(writer, step) for writer in self._writers if (step := writer.next(now)) is not None]
+        planned: list[tuple[ShardWriter, Step]] = []
+        for writer in self._writers:
+            if (step := writer.next(now)) is not None:
+                planned.append((writer, step))
+                await trio.lowlevel.checkpoint()  # many shards' batches take tens of milliseconds to make
         steps: list[Step] = [step for _, step in planned]
         if any(isinstance(step, Batch) and step.opening for step in steps):
             await self._call(self._store.check_meta)  # a Redis that lost its data lost this too
