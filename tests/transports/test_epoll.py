@@ -196,6 +196,20 @@ async def test_stopping_closes_the_listeners_and_keeps_connections() -> None:
         await client.beat()
 
 
+async def test_stopping_takes_in_who_waits_already() -> None:
+    async with serving("epoll") as server:
+        sockets = []
+        for number in range(50):  # without a turn for the server: all of them wait in the kernel's queue
+            sock = socket.create_connection(server.address)
+            sock.sendall(protocol.encode(protocol.login(f"user-{number}", id=number)))
+            sockets.append(sock)
+        server.transport.stop_accepting()
+        for sock in sockets:
+            sock.settimeout(2)
+            assert protocol.decode(sock.recv(4096)[4:]).kind == Kind.OK
+            sock.close()
+
+
 async def test_the_end_of_the_transport_closes_every_descriptor() -> None:
     before = open_descriptors()
     async with serving("epoll") as server:
