@@ -71,7 +71,6 @@ def listen() -> None:
     hooks.test_start.add_listener(_begin)
     hooks.spawning_complete.add_listener(_spawned)
     hooks.test_stopping.add_listener(_stop_judging)
-    hooks.test_stop.add_listener(_end)
     hooks.quitting.add_listener(_set_exit_code)
     gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
     gc.set_threshold(*GC_THRESHOLDS)
@@ -125,15 +124,13 @@ def _spawned(**_: Any) -> None:
     gc.freeze()
 
 
-def _stop_judging(**_: Any) -> None:
+def _stop_judging(environment: Environment, **_: Any) -> None:
     """From now on devices vanish because they are told to."""
     if LoadUser.load is not None:
         logger.info("%d offline events are not due yet", LoadUser.load.close())
-
-
-def _end(**_: Any) -> None:
-    if LoadUser.load is not None:
-        LoadUser.load.stop()
+    if isinstance(environment.runner, WorkerRunner):
+        # The master does not wait until all devices of a large run are stopped.
+        environment.runner._send_stats()  # nothing else sends them now
 
 
 def _set_exit_code(environment: Environment, **_: Any) -> None:

@@ -53,6 +53,7 @@ class Run:
         self.peers: list[str] = []
         self.tally = Tally(environment.stats, "device")
         self.waiting = Waits().waiting
+        self._is_open = True
         self._teller: gevent.Greenlet | None = None
 
     def start(self) -> None:
@@ -65,19 +66,17 @@ class Run:
         self._teller = gevent.spawn(self._tell)
 
     def close(self) -> int:
-        """Nothing more is judged or measured: stopping thousands of devices keeps this process busy.
+        """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
 
         Returns:
             how many offline events were still due.
         """
-        self.tally.close()
-        return self.judge.close()
-
-    def stop(self) -> None:
-        """Read and tell what there still is."""
         if self._teller is not None:
             self._teller.kill()
         self.observer.stop()
+        self.tally.close()
+        self._is_open = False
+        return self.judge.close()
 
     def _tell(self) -> None:
         while True:
@@ -85,7 +84,9 @@ class Run:
             self.tally.flush()
 
     def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
-        """Tell locust about one exchange with the server."""
+        """Tell locust about one exchange with the server, unless the run is closed."""
+        if not self._is_open:
+            return
         self.requests.fire(
             request_type="device",
             name=name,
