@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -60,15 +61,18 @@ def ready_line(host: str, port: int) -> str:
     return f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}"
 
 
-def settle_memory() -> None:
-    """Set the garbage collector up for a process that keeps very many objects for long.
+def tune_interpreter() -> None:
+    """Set the interpreter up for a process that keeps very many objects for long and has one busy thread.
 
-    What was loaded so far lives for ever, so no collection need look at it again; and a full collection,
-    which walks every session, is made rare.
+    What was loaded so far lives for ever, so no garbage collection need look at it again. A young collection
+    is bounded to a millisecond (100,000 logins: 1.2 ms instead of 7.6 with a threshold of 50,000), and a full
+    one, which walks every session (15 ms for 100,000), is made rare. And the thread that speaks with Redis
+    waits for the interpreter for half a millisecond, not for five: between two batches it needs little.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(10_000, 100, 50)
+    sys.setswitchinterval(0.0005)
 
 
 def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str = "") -> int:
@@ -89,7 +93,7 @@ def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
         return REFUSED
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
-    settle_memory()
+    tune_interpreter()
     return trio.run(_run, settings, redis_url, limit.max_connections, conductor, family)
 
 

@@ -98,7 +98,7 @@ class Supervisor:
             return process.FAILED
         port = self._reserved[0].getsockname()[1]
         self._settings = replace(self._settings, port=port)
-        process.settle_memory()
+        process.tune_interpreter()
         with _Wakeups(self._selector) as wakeups:
             try:
                 self._watch(wakeups)

@@ -19,7 +19,7 @@ import trio
 from loadtest.bench.inprocess import TICK_S, Node, redis_for
 from loadtest.bench.report import rows
 from loadtest.bench.stretches import Stretches, watched
-from presence.process import settle_memory
+from presence.process import tune_interpreter
 from presence.registry import Session
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--redis", default="", metavar="URL", help="a Redis to use (default: a private one)")
     arguments = parser.parse_args()
     keys = Keys("presence-bench", arguments.shards)
-    settle_memory()
+    tune_interpreter()
     with redis_for(arguments.redis, keys) as url:
         result = trio.run(play, url, keys, arguments.sessions)
     print(table(result))
