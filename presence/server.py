@@ -162,9 +162,11 @@ class Server:
         deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
         self._ticking.cancel()  # from here on silence is nobody's fault but ours
         if self._transport is not None:
+            return_after = self._returns()
+            self.core.refuse_logins(return_after)  # those who wait to be accepted among them
             self._transport.stop_accepting()
             with trio.move_on_at(deadline):
-                await self._say_goodbye()
+                await self._say_goodbye(return_after)
                 with trio.move_on_after(DRAIN_S + 0.2 + len(self.core.sessions) / FAREWELLS_PER_S):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)
@@ -225,18 +227,16 @@ class Server:
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
             nursery.start_soon(streams.run, sockets)
 
-    async def _say_goodbye(self) -> None:
-        sessions = list(self.core.sessions)
-        spread_s = max(RETURN_SPREAD_S, len(sessions) / RETURNS_PER_S)
+    def _returns(self) -> Callable[[], float]:
+        """Return what names the seconds after which a client may return, spread over all clients."""
+        spread_s = max(RETURN_SPREAD_S, len(self.core.sessions) / RETURNS_PER_S)
+        return lambda: round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, no secret
 
-        def return_after() -> float:
-            return round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, protects nothing
-
+    async def _say_goodbye(self, return_after: Callable[[], float]) -> None:
         def goodbye() -> bytes:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
-        self.core.refuse_logins(return_after)
-        remaining = iter(sessions)
+        remaining = iter(list(self.core.sessions))
         while turn := list(islice(remaining, GOODBYES_A_TURN)):
             self.core.farewell(turn, goodbye)
             await trio.lowlevel.checkpoint()

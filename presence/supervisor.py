@@ -61,6 +61,13 @@ class _Worker:
     failures: int = 0
     is_ready: bool = False
 
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next start; 0.0 after a long life."""
+        if not self.failures:
+            return 0.0
+        return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+
 
 class Supervisor:
     """N workers on one port.
@@ -138,8 +145,18 @@ class Supervisor:
                 self._start(each)
 
     def _start(self, each: _Worker) -> None:
-        ours, theirs = socket.socketpair()
-        pid = os.fork()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._put_off(each, error)
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or no room for one more process: the others go on
+            ours.close()
+            theirs.close()
+            self._put_off(each, error)
+            return
         if pid == 0:
             self._be_worker(each.number, theirs, ours)
         theirs.close()
@@ -147,6 +164,15 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, each)
         each.pid, each.line, each.started_at, each.is_ready = pid, ours, time.monotonic(), False
         log.info("worker started", worker=each.number, pid=pid)
+
+    def _put_off(self, each: _Worker, error: OSError) -> None:
+        """A worker cannot be started now; before all were ready once, that is the end."""
+        log.error("cannot start a worker", worker=each.number, error=error.strerror)
+        each.failures += 1
+        each.start_at = time.monotonic() + each.pause_s
+        if not self._told_ready:
+            self._status = process.FAILED
+            self._stop()
 
     def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
         """The forked process: it must never return into what the supervisor was doing."""
@@ -202,7 +228,7 @@ class Supervisor:
             each.line.close()
             each.line = None
         if self._stopping:
-            if status:
+            if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
                 self._status = self._status or process.FAILED
                 log.error("worker did not end cleanly", worker=each.number, status=status)
             return
@@ -212,14 +238,13 @@ class Supervisor:
             self._stop()
             return
         each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
-        pause_s = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** (each.failures - 1)) if each.failures else 0.0
-        each.start_at = time.monotonic() + pause_s
+        each.start_at = time.monotonic() + each.pause_s
         log.error(
             "worker ended, and is replaced",
             worker=each.number,
             status=status,
             lived_s=round(lived_s, 1),
-            pause_s=pause_s,
+            pause_s=each.pause_s,
         )
 
     # The end

@@ -1,8 +1,11 @@
 """What the processes of a server cost: the whole tree, and its Redis apart (Linux, /proc)."""
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from loadtest.bench import measures
 
 REDIS_NAMES = ("valkey-server", "redis-server")
 
@@ -35,8 +38,12 @@ def redis_process(pid: int) -> int | None:
 
 
 def cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """Return the processor time of each process, all threads, by the scheduler; 0.0 of one that is gone."""
-    return {pid: sum(map(_task_s, Path(f"/proc/{pid}/task").glob("*/schedstat"))) for pid in pids}
+    """Return the processor time of each process, all threads; 0.0 of one that is gone."""
+    spent = dict.fromkeys(pids, 0.0)
+    for pid in spent:
+        with contextlib.suppress(OSError):
+            spent[pid] = measures.cpu_seconds(pid)
+    return spent
 
 
 def memory(pids: Iterable[int]) -> Memory:
@@ -52,10 +59,6 @@ def memory(pids: Iterable[int]) -> Memory:
 
 def _name(pid: int) -> str:
     return _text(Path(f"/proc/{pid}/comm")).strip()
-
-
-def _task_s(schedstat: Path) -> float:
-    return int((_text(schedstat) or "0").split()[0]) / 1e9
 
 
 def _text(path: Path) -> str:

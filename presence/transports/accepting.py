@@ -2,7 +2,7 @@
 
 The kernel's queue of new connections is short (`net.core.somaxconn`), and what it drops comes back a second
 later. So connections are taken out of it quickly, and wait here for their turn to be let in, which costs
-more: as a rule their login has come along. Admission bounds how many wait; a crowd beyond is sent away.
+more: as a rule their login has come along. No more than `WAITING_MAX` wait; a crowd beyond is sent away.
 """
 
 import errno
@@ -15,8 +15,10 @@ import structlog
 import trio
 
 from presence.logs import RateLimited
+from presence.transports import tcp
 
 ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
+WAITING_MAX = 20_000  # a burst that is welcome, and little more than a second of work; beyond, busy
 ADMISSIONS_A_TURN = 64  # each with its login, as a rule: some milliseconds
 ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -49,6 +51,11 @@ class Acceptor:
         for listener in listeners:
             listener.setblocking(False)
 
+    @property
+    def waiting(self) -> int:
+        """How many were accepted and are not let in yet."""
+        return len(self._waiting)
+
     async def run(self) -> None:
         """Accept until told to stop."""
         async with trio.open_nursery() as nursery:
@@ -56,57 +63,60 @@ class Acceptor:
                 nursery.start_soon(self._accept_from, listener)
 
     async def _accept_from(self, listener: socket.socket) -> None:
-        while True:
+        while listener.fileno() >= 0:
             try:
-                if self._waiting:
+                if self.waiting:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(listener)
-            except (trio.ClosedResourceError, ValueError):  # closed while it waited, or before
+            except trio.ClosedResourceError:  # closed while it waited
                 return
-            try:
-                self._accept(listener, ACCEPTS_A_TURN)
-                self._let_in(ADMISSIONS_A_TURN)
-            except OSError as error:
-                self.errors += 1
-                self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
-                await trio.sleep(ACCEPT_PAUSE_S)
+            accept_again_at = trio.current_time()
+            if not self._accept(listener, ACCEPTS_A_TURN):
+                accept_again_at += ACCEPT_PAUSE_S
+            while self._let_in(ADMISSIONS_A_TURN) and trio.current_time() < accept_again_at:
+                await trio.lowlevel.checkpoint()  # who was accepted comes in, though nobody else can be
+            await trio.sleep_until(accept_again_at)
 
-    def _accept(self, listener: socket.socket, limit: int) -> None:
-        """Take at most `limit` connections out of the kernel's queue.
-
-        Raises:
-            OSError: resources ran out.
-        """
+    def _accept(self, listener: socket.socket, limit: int) -> bool:
+        """Take at most `limit` connections out of the kernel's queue; False: resources ran out."""
         # What `accept` calls; the socket object that it makes for each costs as much as the call.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
         for _ in range(limit if listener.fileno() >= 0 else 0):
             try:
                 fd, _address = accept()
             except BlockingIOError:
-                return
+                return True
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    raise
+                    self._note(error)
+                    return False
                 continue  # the client went away while it was queueing
             os.set_blocking(fd, False)
             self.accepted += 1
             if self._enter(fd):
                 self._waiting.append(fd)
+        return True
 
-    def _let_in(self, limit: int) -> None:
+    def _let_in(self, limit: int) -> bool:
+        """Admit some of those who wait; return whether more do."""
         waiting = self._waiting
         if waiting:
-            self._admit([waiting.popleft() for _ in range(min(limit, len(waiting)))])
+            try:
+                self._admit([waiting.popleft() for _ in range(min(limit, len(waiting)))])
+            except OSError as error:
+                self._note(error)
+        return bool(waiting)
+
+    def _note(self, error: OSError) -> None:
+        self.errors += 1
+        self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
 
     def stop(self) -> None:
         """Take in what waits already, which closing would reset, and close the listeners."""
-        try:
-            for listener in self._listeners:
-                self._accept(listener, socket.SOMAXCONN)
-            self._let_in(len(self._waiting))
-        except OSError as error:
-            self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
+        for listener in self._listeners:
+            self._accept(listener, tcp.BACKLOG + 1)
+        self._let_in(self.waiting)
         self.close()
 
     def close(self) -> None:

@@ -187,7 +187,9 @@ class Connections:
         del self.unsent[fd]
         peer = self.occupants[fd]
         self.watch(fd, READ)
-        if isinstance(peer, Closing):
+        if isinstance(peer, Closing) and peer.farewell is not None:
+            self.part(fd)
+        elif isinstance(peer, Closing):
             self._shut(fd, peer)
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 
 import trio
 
-from presence.admission import Admission
+from presence.admission import FULL_RETRY_S, RETRY_MIN_S, Admission, spread
 from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Session
 from presence.transports import tcp
-from presence.transports.accepting import Acceptor
+from presence.transports.accepting import WAITING_MAX, Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
     CHORE_S,
@@ -232,6 +232,8 @@ class EpollTransport:
         """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
         connections = self._connections
         retry_after = self._admission.connection(connections.open, self._clock.now())
+        if retry_after is None and self._acceptor.waiting >= WAITING_MAX:
+            retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
         connections.enter(fd, self._core.opened(self, fd))
         if retry_after is None:
             return True
@@ -252,9 +254,8 @@ class EpollTransport:
         connections, failed = self._connections, None
         for fd in fds:
             guest = connections.occupants[fd]
-            if not isinstance(guest, Guest):
-                continue  # its time was up while it waited
-            self._reading.read(fd, guest)
+            if isinstance(guest, Guest):  # else its time was up while it waited
+                self._reading.read(fd, guest)
             try:
                 connections.await_login(fd)
             except OSError as error:  # the user's limit of watches, or no memory

@@ -34,6 +34,8 @@ def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket
 def reserve(host: str, port: int) -> list[socket.socket]:
     """Return bound sockets that keep an address for listeners that share it, and listen to nothing.
 
+    Whoever listens there already is noticed; two who reserve in the same instant are not.
+
     Raises:
         OSError: the name is unknown, or somebody else has the address, sharing it or not.
     """

@@ -3,9 +3,10 @@
 import pytest
 import trio
 
+import protocol
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
-from protocol import Packet
+from protocol import Code, Packet
 from tests.transports.harness import Harness, TransportKind, both, serving
 
 
@@ -66,3 +67,17 @@ async def test_a_reader_that_is_slow_for_a_while_gets_everything(kind: Transport
             assert [(await client.receive() or Packet(0)).id for _ in range(1000)] == list(range(1000))
         await server.until(lambda: queued(server) == 0)
         await client.beat()
+
+
+async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
+    async with serving("epoll", Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        await client.send(*(Packet(9, number) for number in range(1000)))
+        await server.until(lambda: queued(server))
+        assert isinstance(server.transport, EpollTransport)
+        fd = server.session("ada").handle
+        server.transport._connections.begin_parting(fd, protocol.encode(protocol.goodbye(Code.SERVER_DRAIN)))
+        *answers, goodbye = await client.rest()  # the farewell's turn has not come when all else is read
+        assert len(answers) == 1000
+        assert goodbye.payload["code"] == Code.SERVER_DRAIN
