@@ -14,7 +14,7 @@ from loadtest.bench.results import Cpu, Load, Memory, Results, Trips
 from loadtest.bench.servers import Contender, Running, running
 
 REST_S = 1.0  # after logins, until what they left behind is done
-SETTLE_BEATS = 6  # of each connection, until a server that adapts to what clients send has adapted
+SETTLE_BEATS = 13  # of each connection, until a server that adapts to what clients send has adapted
 SETTLE_RATE = 15_000.0
 CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
 ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take

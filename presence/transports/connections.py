@@ -30,7 +30,7 @@ PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody no
 PATIENT = 2  # keepalives that want none: gathered for longer
 PACES = (ATTENTIVE, PROMPT, PATIENT)
 _UNWATCHED = 3
-CALM_BEATS = 6  # a client that asks with every third beat stays where it is
+CALM_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
 
 CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
