@@ -7,7 +7,7 @@ connection is a descriptor and a record, and has a buffer only while a frame is 
 Waking up costs more than reading: some 0.2 ms of processor time, the price of fifty keepalives. So after a
 batch a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can
 wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
-or who lately sent more than keepalives are served at once, keepalives that want an answer within 28 ms, the
+or who lately sent more than keepalives are served at once, keepalives that want an answer within 25 ms, the
 rest within the batching window, which shortens while some of the patient turn out to want answers after
 all. One trio task waits for each set; tasks do not grow with connections.
 
@@ -47,7 +47,7 @@ from presence.transports.limits import (
 from presence.transports.reading import Reading
 from protocol import Code
 
-ANSWER_WINDOW_S = 0.028  # between two batches for whoever waits for answers: half of it at the median
+ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
 SURPRISE_S = 10.0  # how long the patient have no longer one either after one of them wanted an answer
 
 # When thousands end together, what is told of them goes before what is told to them: 8,000 goodbyes a second.
