@@ -152,17 +152,6 @@ class DirectWriter:
         with contextlib.suppress(OSError):  # the reader is gone: there is no place left to say so
             os.write(self._fd, text.encode("utf-8", "backslashreplace") + b"\n")
 
-    def close(self) -> None:
-        """Nothing waits."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class RateLimited:
     """At most one line per interval and event; the next line says how many were suppressed.

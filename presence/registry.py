@@ -22,7 +22,7 @@ class Link(Protocol):
     """What the core may ask of a transport about one of its connections, none of it waiting."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """Send `farewell`, end the sending side, drain for a bounded time, close."""
+        """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
 
     def look(self, handle: Any) -> bool:
         """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""

@@ -19,7 +19,7 @@ def run(settings: Settings) -> int:
                 # First, while this process has one thread; stopped last, when everything is written.
                 redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
             serve = _serve_alone if settings.workers == 1 else _supervise
-            return serve(settings, redis_url, cleanup)
+            return serve(settings, redis_url)
         except EmbeddedError as error:
             complain(error)
             return FAILED
@@ -27,16 +27,16 @@ def run(settings: Settings) -> int:
             return OK
 
 
-def _serve_alone(settings: Settings, redis_url: str, cleanup: contextlib.ExitStack) -> int:
-    writer = cleanup.enter_context(configure(settings.log_format, settings.log_level))
-    _tell_where(settings, redis_url)
-    from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
+def _serve_alone(settings: Settings, redis_url: str) -> int:
+    with configure(settings.log_format, settings.log_level) as writer:
+        _tell_where(settings, redis_url)
+        from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
-    return _logged(lambda: run(settings, redis_url, Signals(writer)))
+        return _logged(lambda: run(settings, redis_url, Signals(writer)))
 
 
-def _supervise(settings: Settings, redis_url: str, cleanup: contextlib.ExitStack) -> int:
-    writer = cleanup.enter_context(configure_directly(settings.log_format, settings.log_level))
+def _supervise(settings: Settings, redis_url: str) -> int:
+    writer = configure_directly(settings.log_format, settings.log_level)
     _tell_where(settings, redis_url)
     from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
 

@@ -1,6 +1,6 @@
 """The descriptors of the epoll transport: whose each is, what waits to be sent, when its time is up.
 
-Beside `epoll.py`, which reads: here is everything that a connection goes through besides being read.
+Beside `reading.py`: here is everything that a connection goes through besides being read.
 A connection has an entry in `unsent` only while its peer is slow. Hung up, it is *closing*: its farewell
 leaves, its sending side is shut, its input is read and dropped for a bounded time, and it is closed.
 
