@@ -3,12 +3,38 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import structlog
 
 from presence.embedded import EmbeddedRedis, embedded_redis
+from tests.turns import turn
+
+WORKERS = 4  # more than the cores of a small machine: most tests wait most of the time
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Spread the whole suite over processes; what is asked for by name runs here, and prints."""
+    return WORKERS if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put those who must be alone last: the others need not wait for each of them."""
+    items.sort(key=is_alone)
+
+
+def is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test wait for its turn, if others run beside it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with turn(alone=is_alone(item)):
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -116,6 +116,7 @@ def test_what_this_server_does_not_serve_is_an_error_of_its_own(
             verbs[verb]()
 
 
+@pytest.mark.alone
 def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: str) -> None:
     with connect_blocking(*server.address, uid=uid) as client:
         assert isinstance(client.receive(5), Connected)

@@ -15,6 +15,7 @@ from tests.store.servers import Server as Redis
 OUTAGE_S = 10.0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("keep", [True, False], ids=["data-kept", "data-lost"])
 def test_redis_is_killed_for_ten_seconds(keep: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:

@@ -5,6 +5,7 @@ import socket
 import time
 from collections import Counter
 
+import pytest
 import trio
 
 from presence.embedded import EmbeddedRedis
@@ -38,6 +39,7 @@ async def watched(crowd: Crowd, url: str, begun: float) -> tuple[list[float], li
     return back, list(of_type(events, "offline"))
 
 
+@pytest.mark.alone
 async def test_a_stopped_server_is_noticed_and_its_clients_come_back(redis_server: EmbeddedRedis) -> None:
     server = await trio.to_thread.run_sync(ServerProcess, "--redis", redis_server.url, *FLAGS)
     try:
@@ -66,6 +68,7 @@ async def test_a_stopped_server_is_noticed_and_its_clients_come_back(redis_serve
     assert offline == []
 
 
+@pytest.mark.alone
 async def test_a_restarted_server_has_all_clients_back_spread_over_time(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS, "--port", str(free_port()))
     server = await trio.to_thread.run_sync(ServerProcess, *flags)

@@ -11,6 +11,7 @@ from tests.live.server_process import running_server
 from tests.live.swarm import Swarm, percentiles
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("idle_timeout", "tick", "silence_within"),
     [(3.0, 0.5, 4.0), (30.0, 1.0, 2.0)],

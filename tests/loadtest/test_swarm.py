@@ -92,6 +92,7 @@ def test_connections_come_from_the_addresses_in_turn(listener: socket.socket) ->
     assert hosts == ["127.0.0.2", "127.0.0.3", "127.0.0.2"]
 
 
+@pytest.mark.alone
 def test_a_turn_is_one_beat_of_each(server: ServerProcess) -> None:
     swarm = Swarm(server.address, Clients("turn", 300), asking=1)
     swarm.bring(range(300), time.monotonic())
@@ -119,6 +120,7 @@ def test_a_beat_is_sent_when_due_though_the_server_reads_nothing(listener: socke
     swarm.close()
 
 
+@pytest.mark.alone
 def test_a_beat_that_is_late_is_sent_late_and_that_is_noted(listener: socket.socket) -> None:
     swarm = one(listener)
     with accept(listener, swarm):
@@ -157,6 +159,7 @@ def test_with_a_new_interval_nobody_waits_longer_than_the_longer(
     assert 0.2 < gaps.longest < 0.4 + late + 0.02
 
 
+@pytest.mark.alone
 def test_who_is_busy_is_asked_again_when_it_said(listener: socket.socket) -> None:
     swarm = one(listener)
     busy = protocol.error(1, Code.BUSY, "busy", 0.3)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 WAITS = """
@@ -57,6 +59,7 @@ def run(code: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.alone
 def test_devices_wait_for_data_and_for_moments_side_by_side() -> None:
     told = run(WAITS)
     late = told["gather"] + 0.1  # a busy machine

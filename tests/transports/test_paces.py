@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import trio
 
 import protocol
@@ -41,6 +42,7 @@ async def test_whoever_logs_in_is_watched_with_patience() -> None:
         assert pace_of(server, "ada") == PATIENT
 
 
+@pytest.mark.alone
 async def test_an_answered_keepalive_waits_for_a_short_time_only() -> None:
     async with serving("epoll", window_s=60.0) as server:
         client = await logged_in(server)
@@ -55,6 +57,7 @@ async def test_an_answered_keepalive_waits_for_a_short_time_only() -> None:
         assert sorted(waits)[10] < 2 * ANSWER_WINDOW_S
 
 
+@pytest.mark.alone
 async def test_who_sends_more_than_keepalives_is_served_at_once() -> None:
     async with serving("epoll", window_s=60.0) as server:
         client = await logged_in(server)
@@ -127,6 +130,7 @@ async def test_without_deadlines_nobody_is_woken() -> None:
         await server.until(transport._connections.deadline_set.is_set)
 
 
+@pytest.mark.alone
 async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
     async with serving("epoll", window_s=0.8) as server:
         clients = [await logged_in(server, f"user-{number}") for number in range(12)]
