@@ -1,0 +1,192 @@
+"""An in-memory Redis for one thread: its time is an argument, its scripts run in a real Lua 5.1.
+
+It holds what the project's scripts and store can see of a Redis, and no more: no replicas, no cluster, no
+memory limit, no consumer groups. `python -m tests.simulation.differential` holds it against a real server.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from tests.simulation.fake import hashes, keyspace, sorted_sets, streams
+from tests.simulation.fake.keyspace import NOT_IN_SCRIPTS
+from tests.simulation.fake.lua import engine
+from tests.simulation.fake.values import WRONG_TYPE, Command, Reply, ReplyError, Value
+
+Hear = Callable[[bytes, bytes], None]  # channel, message
+
+COMMANDS: Final[Mapping[bytes, Command]] = {
+    **keyspace.COMMANDS,
+    **hashes.COMMANDS,
+    **sorted_sets.COMMANDS,
+    **streams.COMMANDS,
+}
+
+V = TypeVar("V", bound=Value)
+
+
+class Snapshot(NamedTuple):
+    """All keys at one moment; nothing changes it."""
+
+    data: dict[bytes, Value]
+    deadlines: dict[bytes, int]
+
+
+class FakeRedis:
+    """A Redis server without a network.
+
+    Args:
+        now: Unix seconds, looked at once for each command or script.
+        seed: what replication ids are made of.
+        commands: what it can do; a test may plant a fault here.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], *, seed: str = "", commands: Mapping[bytes, Command] = COMMANDS
+    ) -> None:
+        self.data: dict[bytes, Value] = {}
+        self.deadlines: dict[bytes, int] = {}  # key to the Unix ms at which it goes
+        self.scripts: dict[bytes, bytes] = {}
+        self._next_deadline: float = float("inf")
+        self._now = now
+        self._now_us = 0
+        self._commands = commands
+        self._heard: dict[bytes, list[Hear]] = {}
+        self._seed = seed
+        self._histories = 0
+        self.replication_id = ""
+        self.new_history()
+
+    # What a client may ask
+
+    def execute(self, *words: bytes) -> Reply:
+        """Perform one command, or one whole script.
+
+        Raises:
+            ReplyError: the error reply that Redis would send.
+        """
+        self._now_us = round(self._now() * 1_000_000)
+        if self._next_deadline * 1000 <= self._now_us:
+            self._expire()
+        name = words[0]
+        command = self._commands.get(name) or self._commands.get(name.upper())
+        if command is None:
+            begin = "".join(f"'{word.decode(errors='replace')}' " for word in words[1:])
+            raise ReplyError(f"ERR unknown command '{name.decode()}', with args beginning with: {begin}")
+        if not command[1] <= len(words) - 1 <= command[2]:
+            raise ReplyError(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+        return command[0](self, *words[1:])
+
+    def subscribe(self, channel: bytes, hear: Hear) -> Callable[[], None]:
+        """Have `hear` called for each message, in the middle of the script; return what ends that."""
+        self._heard.setdefault(channel, []).append(hear)
+
+        def unsubscribe() -> None:
+            self._heard[channel].remove(hear)
+
+        return unsubscribe
+
+    # What may happen to a server
+
+    def snapshot(self) -> Snapshot:
+        """Return all keys as they are now."""
+        return Snapshot({key: value.copy() for key, value in self.data.items()}, self.deadlines.copy())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take all keys from a snapshot, of this server or another; history and scripts stay."""
+        self.data = {key: value.copy() for key, value in snapshot.data.items()}
+        self.deadlines = snapshot.deadlines.copy()
+        self._next_deadline = min(self.deadlines.values(), default=float("inf"))
+
+    def flush_all(self) -> None:
+        """Forget all keys, as FLUSHALL does."""
+        self.data.clear()
+        self.deadlines.clear()
+
+    def new_history(self) -> None:
+        """Take another replication id, as a restart or a failover does."""
+        self._histories += 1
+        text = f"{self._seed} {self._histories}"
+        self.replication_id = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def restart(self, kept: Snapshot | None = None) -> None:
+        """Come back with what was kept, without scripts and subscribers, in another history."""
+        self.restore(kept or Snapshot({}, {}))
+        self.scripts.clear()
+        self._heard.clear()
+        self.new_history()
+
+    # What commands are made of
+
+    def now_us(self) -> int:
+        """Return the Unix time in µs; it stands still during a script."""
+        return self._now_us
+
+    def now_ms(self) -> int:
+        """Return the Unix time in ms."""
+        return self._now_us // 1000
+
+    def read(self, key: bytes, kind: type[V]) -> V | None:
+        """Return the value of a key, None where there is none; refuse another type."""
+        found = self.data.get(key)
+        if found is None or found.__class__ is kind:
+            return found
+        raise ReplyError(WRONG_TYPE)
+
+    def write(self, key: bytes, kind: type[V]) -> V:
+        """Return the value of a key, a new one where there is none."""
+        found = self.read(key, kind)
+        if found is None:
+            found = self.data[key] = kind()
+        return found
+
+    def remove(self, key: bytes) -> bool:
+        """Forget a key; return whether it was there."""
+        self.deadlines.pop(key, None)
+        return self.data.pop(key, None) is not None
+
+    def set_deadline(self, key: bytes, until_ms: int) -> None:
+        """Let a key go at a Unix time in ms."""
+        self.deadlines[key] = until_ms
+        self._next_deadline = min(self._next_deadline, until_ms)
+
+    def _expire(self) -> None:
+        for key in [key for key, until_ms in self.deadlines.items() if until_ms <= self.now_ms()]:
+            self.remove(key)
+        self._next_deadline = min(self.deadlines.values(), default=float("inf"))
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Tell who listens; return how many they are."""
+        hearers = self._heard.get(channel, ())
+        for hear in tuple(hearers):
+            hear(channel, message)
+        return len(hearers)
+
+    def listeners(self, channel: bytes) -> int:
+        """Return how many listen to a channel."""
+        return len(self._heard.get(channel, ()))
+
+    # Scripts
+
+    def load(self, text: bytes) -> bytes:
+        """Keep a script; return its digest."""
+        digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+        if digest not in self.scripts:
+            engine().compile(digest, text)
+            self.scripts[digest] = text
+        return digest
+
+    def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
+        """Run a script that was loaded; what it wrote before it failed stays."""
+        return engine().run(digest, keys, arguments, self._call)
+
+    def _call(self, name: bytes, arguments: tuple[bytes, ...]) -> Reply:
+        """Perform a command for a script."""
+        command = self._commands.get(name) or self._commands.get(name.upper())
+        if command is None:
+            raise ReplyError("ERR Unknown command called from script")
+        if name.upper() in NOT_IN_SCRIPTS:
+            raise ReplyError("ERR This Valkey command is not allowed from script")
+        if not command[1] <= len(arguments) <= command[2]:
+            raise ReplyError("ERR Wrong number of args calling command from script")
+        return command[0](self, *arguments)
