@@ -245,6 +245,15 @@ class Core:
             self._part(session, protocol.encode(protocol.goodbye(code)))
         return True
 
+    def kick(self, key: SessionKey, session_id: str) -> bool:
+        """End a session because an operator says so; it must not come back by itself."""
+        session = self._registry.get(key)
+        if session is None or self._registry.session_id(session) != session_id:
+            return False
+        self._end(session, Code.KICKED, self._clock.now())
+        self._part(session, protocol.encode(protocol.goodbye(Code.KICKED)))
+        return True
+
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
         """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
         self._rules.return_after = return_after

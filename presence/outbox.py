@@ -5,18 +5,21 @@ together. Once it is hit, nothing is queued any more, not even when there is roo
 must not overtake a skipped one. What is skipped is counted per shard, until a resync compares the live
 sessions with Redis and writes the count into the stream (`begin_resync`).
 
-A change counts against the bound from `append` until `release`, so what was taken but not yet
-acknowledged counts too. Memory: about 400 bytes a change, so the smallest default bound of 100,000 is 40 MB.
+A change counts against the bounds, of items and of bytes, from `append` until `release`, so what was taken
+but not yet acknowledged counts too.
 """
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import trio
-
 from presence.changes import Change
+
+# What a change takes beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
+# in the queue (sys.getsizeof and 8: 306).
+CHANGE_BYTES = 310
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +58,24 @@ class OutboxStatistics:
 
     Attributes:
         held: changes that wait or are under way; what a stop would leave behind.
+        held_bytes: memory that they take.
         queued: those of them that nobody has taken yet.
         high_water: the most that were held at once.
         appended_total: changes accepted since the start.
         dropped_total: changes skipped since the start because the bound was hit.
         skipping_shards: shards that skip now, until their resync.
-        max_items: the bound.
+        max_items, max_bytes: the bounds.
     """
 
     held: int
+    held_bytes: int
     queued: int
     high_water: int
     appended_total: int
     dropped_total: int
     skipping_shards: int
     max_items: int
+    max_bytes: int
 
 
 class Outbox:
@@ -79,22 +85,31 @@ class Outbox:
         shard_of: the shard of a uid, from 0 to `shards` - 1.
         shards: how many shards there are.
         max_items: the bound over all shards.
+        max_bytes: the bound of the memory that changes take, over all shards; roughly.
     """
 
-    def __init__(self, shard_of: Callable[[str], int], shards: int, *, max_items: int) -> None:
+    def __init__(
+        self,
+        shard_of: Callable[[str], int],
+        shards: int,
+        *,
+        max_items: int,
+        max_bytes: int = sys.maxsize,
+    ) -> None:
         self.shards = shards
         self._shard_of = shard_of
         self._max_items = max_items
+        self._max_bytes = max_bytes
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[Gap | None] = [None] * shards
         self._skipping = [False] * shards
-        self._held = 0
+        self._held = self._held_bytes = 0
         self._queued = 0
         self._high_water = 0
         self._appended = 0
         self._dropped = 0
-        self._wanted = 0  # `wait` is woken at so many queued changes; 0: nobody waits
-        self._wake = trio.Event()
+        self._wanted = 0  # so many queued changes ring; 0: none do
+        self._ring: Callable[[], None] = lambda: None
 
     @property
     def held(self) -> int:
@@ -102,9 +117,9 @@ class Outbox:
         return self._held
 
     def append(self, change: Change) -> None:
-        """Queue one change, or skip and count it when the bound was hit. Never waits."""
+        """Queue one change, or skip and count it when a bound was hit. Never waits."""
         shard = self._shard_of(change.uid)
-        if self._held >= self._max_items:
+        if self._held >= self._max_items or self._held_bytes >= self._max_bytes:
             self._skipping = [True] * self.shards
         if self._skipping[shard]:
             self._skip(shard, change)
@@ -113,9 +128,11 @@ class Outbox:
         self._appended += 1
         self._queued += 1
         self._held += 1
+        self._held_bytes += size_of(change)
         self._high_water = max(self._high_water, self._held)
         if 0 < self._wanted <= self._queued:
-            self._wake.set()
+            self._wanted = 0
+            self._ring()
 
     def extend(self, changes: Iterable[Change]) -> None:
         """Append several changes in order. Never waits."""
@@ -134,9 +151,11 @@ class Outbox:
         self._queued -= len(taken)
         return taken
 
-    def release(self, count: int) -> None:
-        """Forget `count` changes that were taken: Redis has them."""
-        self._held -= count
+    def release(self, changes: Iterable[Change]) -> None:
+        """Forget changes that were taken: Redis has them."""
+        for change in changes:
+            self._held -= 1
+            self._held_bytes -= size_of(change)
 
     def queued(self, shard: int) -> int:
         """Return how many changes of a shard nobody has taken yet."""
@@ -157,25 +176,29 @@ class Outbox:
         self._skipping[shard] = False
         return gap
 
-    async def wait(self, at_least: int) -> None:
-        """Wait until `at_least` (1 or more) changes are queued, over all shards. One waiter at a time."""
-        if self._queued >= at_least:
-            await trio.lowlevel.checkpoint()
-            return
-        self._wanted, self._wake = at_least, trio.Event()
-        try:
-            await self._wake.wait()
-        finally:
+    def call_at(self, queued: int, ring: Callable[[], None]) -> None:
+        """Call `ring` once so many changes are queued, over all shards; 0: never. One wish at a time."""
+        if 0 < queued <= self._queued:
             self._wanted = 0
+            ring()
+        else:
+            self._wanted, self._ring = queued, ring
 
     def statistics(self) -> OutboxStatistics:
         """Return the counters as they are now."""
         return OutboxStatistics(
             held=self._held,
+            held_bytes=self._held_bytes,
             queued=self._queued,
             high_water=self._high_water,
             appended_total=self._appended,
             dropped_total=self._dropped,
             skipping_shards=sum(self._skipping),
             max_items=self._max_items,
+            max_bytes=self._max_bytes,
         )
+
+
+def size_of(change: Change) -> int:
+    """Return the memory that a change takes, in bytes, roughly."""
+    return CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session)

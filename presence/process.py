@@ -124,11 +124,11 @@ async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.Ca
 
         async def end_at_once() -> None:
             await anext(orders)
-            log.warning("ended by a second signal", left_in_outbox=server.outbox.held)
+            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.held)
             everything.cancel()
 
         nursery.start_soon(end_at_once)
-        log.info("stopping", sessions=len(server.core.sessions))
+        log.info("stopping", sessions=len(server.node.core.sessions))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
         everything.cancel()

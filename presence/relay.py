@@ -1,8 +1,7 @@
 """The one task that moves changes from the outbox to Redis.
 
 Redis is called in a worker thread, one call at a time, so nothing here delays a client. Each round sends
-what every shard's writer has next. A call that was cancelled leaves its thread behind; the store's
-connection is closed then, and the next call waits for that thread to end.
+what every shard's writer has next.
 
 Whatever fails is sent again, after a pause: no change is ever given up. An answer that waiting may not
 cure is an error in the log and is retried all the same.
@@ -13,17 +12,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
-import trio
 
 from presence.outbox import Outbox
+from presence.runtime import Runtime, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, Live, ShardWriter
 from presence.store.batches import (
     Batch,
-    Displaced,
-    Step,
+    News,
+    Retirement,
     Store,
     StoreError,
     StoreUnavailable,
@@ -31,12 +30,13 @@ from presence.store.batches import (
 )
 
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
-PROBE_INTERVAL_S: Final = 2.5  # a quarter of the lease: the same beat will renew it
+PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
+SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
+_DRAIN_LOOK_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class Verdicts:
 
     Attributes:
         superseded: sessions that never got their place: another node's goes before.
-        displaced: sessions whose place a login elsewhere took. Each is told at least once.
+        news: what other nodes and operators say about sessions of this node. Each is told at least once.
         new_node_id: asked for a new id when this node was declared dead.
     """
 
     superseded: Callable[[Sequence[Superseded]], None]
-    displaced: Callable[[Sequence[Displaced]], None]
+    news: Callable[[Sequence[News]], None]
     new_node_id: Callable[[], str]
 
 
@@ -94,6 +94,11 @@ class Relay:
         verdicts: whom to tell.
         alive: whether another node that left its trace in a shard may be at work; a resync waits for such.
         clock: monotonic seconds, the clock of `Change.at`.
+        runtime: where its task runs.
+
+    Attributes:
+        node: the node's id now.
+        writers: by shard.
     """
 
     def __init__(
@@ -106,18 +111,18 @@ class Relay:
         verdicts: Verdicts,
         alive: Callable[[str], bool] = lambda _node: True,
         clock: Callable[[], float] = time.monotonic,
+        runtime: Runtime | None = None,
     ) -> None:
         self.node = node
         self._outbox = outbox
         self._store = store
         self._verdicts = verdicts
         self._clock = clock
-        self._writers = [
-            ShardWriter(shard, node, outbox, live, alive=alive) for shard in range(outbox.shards)
-        ]
-        self._thread = trio.CapacityLimiter(1)
-        self._rounds = trio.lowlevel.ParkingLot()  # `drain` waits here for the end of a round
-        self._next_probe = -math.inf
+        self._runtime = runtime or TrioRuntime()
+        self.writers = [ShardWriter(shard, node, outbox, live, alive=alive) for shard in range(outbox.shards)]
+        self._thread = self._runtime.caller(store.close)
+        self._bell = self._runtime.bell()
+        self._probed_at = -math.inf
         self._away_since: float | None = None
         self._failures = 0  # in a row
         self._batches = self._items = self._retries = self._errors = 0
@@ -131,14 +136,14 @@ class Relay:
             StoreMismatch: its data has another version or number of shards.
             StoreError: it answered with another error.
         """
-        await self._call(self._store.check_meta)
+        await self._thread.call(self._store.check_meta)
         await self._probe()
 
     async def run(self) -> None:
         """Move changes for ever; cancel it to stop."""
         while True:
             try:
-                if self._away_since is not None or self._clock() >= self._next_probe:
+                if self._away_since is not None or (now := self._clock()) >= self._next_probe(now):
                     await self._probe()
                 await self._round()
             except (StoreUnavailable, StoreError) as error:
@@ -147,49 +152,56 @@ class Relay:
                 self._came_back()
                 await self._gather()
 
-    async def drain(self, deadline: float) -> int:
-        """Wait until every change is in Redis, at most until `deadline`; return how many are not.
+    async def drain(self, timeout_s: float) -> int:
+        """Wait until every change is in Redis, at most `timeout_s`; return how many are not.
 
-        `run` must be running. `deadline` is a time of trio's clock.
+        `run` must be running.
         """
-        with trio.move_on_at(deadline):
-            while self._outbox.held:
-                await self._rounds.park()
+        deadline = self._clock() + timeout_s
+        while self._outbox.held and self._clock() < deadline:
+            await self._runtime.sleep(_DRAIN_LOOK_S)  # once, at the end
         return self._outbox.held
 
-    async def _call(self, call: Callable[[], _Result]) -> _Result:
-        try:
-            return await trio.to_thread.run_sync(call, limiter=self._thread, abandon_on_cancel=True)
-        except trio.Cancelled:
-            self._store.close()
-            raise
+    def disown(self, node: str) -> None:
+        """Give up the node id `node`, if it is ours: others take it for dead."""
+        if node == self.node:
+            self._take_new_id()
+            self._bell.ring()
 
     async def _probe(self) -> None:
-        node, read = self.node, [writer.inbox_read for writer in self._writers]
-        probes = await self._call(lambda: self._store.probe(node, read))
-        self._next_probe = self._clock() + PROBE_INTERVAL_S
-        displaced: list[Displaced] = []
-        for writer, probe in zip(self._writers, probes, strict=True):
-            displaced += writer.probed(probe)
-        if displaced:
-            self._verdicts.displaced(displaced)
+        node, read = self.node, [writer.inbox_read for writer in self.writers]
+        probes = await self._thread.call(lambda: self._store.probe(node, read))
+        now = self._clock()
+        if node == self.node:  # else it was given up meanwhile
+            news: list[News] = []
+            for writer, probe in zip(self.writers, probes, strict=True):
+                news += writer.probed(probe, now)
+            if news:
+                self._verdicts.news(news)
+        self._probed_at = now
+
+    def _next_probe(self, now: float) -> float:
+        settling = any(writer.is_settling(now) for writer in self.writers)
+        return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
 
     async def _round(self) -> None:
         """Send what every shard has next, if anything, and take the answers."""
-        if any(writer.fenced for writer in self._writers):
+        if any(writer.fenced for writer in self.writers):
             self._take_new_id()
-        now = self._clock()
-        planned: list[tuple[ShardWriter, Step]] = []
-        for writer in self._writers:
+        now, node = self._clock(), self.node
+        planned: list[tuple[ShardWriter, Batch | Retirement]] = []
+        for writer in self.writers:
             if (step := writer.next(now)) is not None:
                 planned.append((writer, step))
-                await trio.lowlevel.checkpoint()  # many shards' batches take tens of milliseconds to make
-        steps: list[Step] = [step for _, step in planned]
+                await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
+        steps = [step for _, step in planned]
         if any(isinstance(step, Batch) and step.opening for step in steps):
-            await self._call(self._store.check_meta)  # a Redis that lost its data lost this too
+            await self._thread.call(self._store.check_meta)  # a Redis that lost its data lost this too
         if not steps:
             return
-        answers = await self._call(lambda: self._store.apply(steps))
+        answers = await self._thread.call(lambda: self._store.apply(steps))
+        if node != self.node:
+            return  # given up meanwhile; the opening under the new id tells what was applied
         superseded: list[Superseded] = []
         failures: list[StoreUnavailable | StoreError] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
@@ -202,27 +214,28 @@ class Relay:
                 self._items += len(step.items)
         if superseded:
             self._verdicts.superseded(superseded)
-        self._rounds.unpark_all()
         if failures:
             # What waiting may not cure is the one to be heard of.
             raise next((f for f in failures if isinstance(f, StoreError)), failures[0])
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self._verdicts.new_node_id()
-        _log.warning("declared dead by another node: registering all sessions anew", was=old, node=self.node)
-        for writer in self._writers:
+        _log.warning("taken for dead by other nodes: registering all sessions anew", was=old, node=self.node)
+        for writer in self.writers:
             writer.rename(self.node)
 
     async def _gather(self) -> None:
         """Wait until there is something to send, and a little longer for what comes with it."""
         now = self._clock()
-        if any(writer.is_eager(now) for writer in self._writers):
+        if any(writer.is_eager(now) for writer in self.writers):
             return
-        due = [at for writer in self._writers if (at := writer.wakes_at(now)) is not None]
-        with trio.move_on_after(max(0.0, min([self._next_probe, *due]) - now)):
-            await self._outbox.wait(1)
-            with trio.move_on_after(GATHER_S):
-                await self._outbox.wait(BATCH_ITEMS)
+        due = [at for writer in self.writers if (at := writer.wakes_at(now)) is not None]
+        self._outbox.call_at(1, self._bell.ring)
+        rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
+        if rung:
+            self._outbox.call_at(BATCH_ITEMS, self._bell.ring)
+            await self._bell.wait(GATHER_S)
+        self._outbox.call_at(0, self._bell.ring)
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._retries += 1
@@ -237,7 +250,7 @@ class Relay:
         limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
         self._failures += 1
         # Jitter, so that nodes do not come back in step; it protects nothing.
-        await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311
+        await self._runtime.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311
 
     def _came_back(self) -> None:
         self._failures = 0
@@ -253,7 +266,7 @@ class Relay:
             batches=self._batches,
             items=self._items,
             retries=self._retries,
-            resyncs=sum(writer.resyncs for writer in self._writers),
+            resyncs=sum(writer.resyncs for writer in self.writers),
             errors=self._errors,
             last_error=self._last_error,
             connected=self._away_since is None,

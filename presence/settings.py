@@ -94,6 +94,13 @@ class Settings:
     disconnect_grace: float = _setting(
         5.0, "time to return after a lost connection before the user is offline", unit="s", bounds=(0, _DAY_S)
     )
+    lease: float = _setting(
+        10.0,
+        "silence towards Redis after which other nodes take nothing more from this one; after as long and "
+        "idle_timeout its users are offline",
+        unit="s",
+        bounds=(0.5, 3600),
+    )
     login_timeout: float = _setting(
         5.0, "time from the accept to a complete login", unit="s", bounds=(0.1, 300)
     )
@@ -118,6 +125,12 @@ class Settings:
         0,
         "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
         bounds=(0, 100_000_000),
+    )
+    outbox_bytes: int = _setting(
+        0,
+        "memory that these may take, roughly; 0 is 512 a change",
+        unit="bytes",
+        bounds=(0, 2**40),
     )
     unsent_bytes: int = _setting(
         65_536, "unsent bytes after which a slow client is closed", unit="bytes", bounds=(1024, 2**30)

@@ -33,21 +33,24 @@ from presence.store.batches import (
     NO_ENTRY_ID,
     Batch,
     Counter,
-    Displaced,
+    Fencing,
     Item,
+    News,
     Opened,
     Opening,
     Probe,
     Reply,
     Retirement,
     Status,
-    Step,
     Superseded,
+    Sweep,
+    Traces,
 )
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # After a resync began other nodes register first, or the end of a user's one session would be taken for the
 # user's. With nobody else in the shard there is nobody to wait for, and the outbox is to be empty within 5 s.
+# If Redis lost data all of them register anew, and the wait is over when all have.
 SETTLE_S: Final = 10.0
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
 OVERFLOW_PAUSE_S: Final = 1.0
@@ -73,6 +76,12 @@ class ShardWriter:
         outbox: where the changes come from.
         live: see `Live`.
         alive: whether another node that left its trace in the shard may be at work.
+
+    Attributes:
+        others: the other nodes' traces, as last seen.
+        fenced: whether nothing is taken from this node id any more; until `rename` nothing is sent.
+        resyncs: how many there were.
+        inbox_read: the number up to which the inbox was read.
     """
 
     def __init__(
@@ -85,7 +94,8 @@ class ShardWriter:
         alive: Callable[[str], bool] = lambda _node: True,
     ) -> None:
         self.shard = shard
-        self.fenced = False  # until `rename`: nothing is sent
+        self.others: Traces = {}
+        self.fenced = False
         self.resyncs = 0
         self.inbox_read = 0
         self._node = node
@@ -104,9 +114,12 @@ class ShardWriter:
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
-        self._others: frozenset[str] = frozenset()
+        self._steady: Traces = {}  # the others' traces as last seen while all was well
+        self._before: Traces = {}  # the same, when the resync began
         self._began = -math.inf
         self._settled_at = -math.inf
+        self._lost = False  # whether Redis lost data before this generation
+        self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
 
@@ -115,6 +128,8 @@ class ShardWriter:
         if self.fenced:
             return False
         if not self._is_open or self._frozen or self._has_items() or self._must_resync(now):
+            return True
+        if not self._told_complete:
             return True
         return now >= self._settled_at and (bool(self._held) or self._may_retire())
 
@@ -125,16 +140,15 @@ class ShardWriter:
             due.append(self._began + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
 
-    def next(self, now: float) -> Step | None:
+    def next(self, now: float) -> Batch | Retirement | None:
         """Return what to send now, None if nothing. The same again until `accept` had its answer."""
         if self.fenced:
             return None
         if self._frozen is None:
             if not self._is_open or self._must_resync(now):
                 self._begin(now)
-            elif items := self._gather(now):
-                counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
-                self._frozen = Batch(self.shard, counter, items, now, self._replication_id)
+            else:
+                self._freeze(self._gather(now), now)
         if self._frozen is not None:
             return replace(self._frozen, now=now)
         if now >= self._settled_at and self._may_retire():
@@ -143,7 +157,13 @@ class ShardWriter:
             )
         return None
 
-    def accept(self, step: Step, reply: Reply) -> tuple[Superseded, ...]:
+    def _freeze(self, items: tuple[Item, ...], now: float) -> None:
+        complete = not self._told_complete and not self._has_items()
+        if items or complete:
+            counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
+            self._frozen = Batch(self.shard, counter, items, now, self._replication_id, complete=complete)
+
+    def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Take the answer to what `next` gave; return the sessions that have to go."""
         self._raise_floor(reply.last_id)
         if reply.status is not Status.OK:
@@ -153,6 +173,7 @@ class ShardWriter:
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
         self._frozen = None
+        self._told_complete |= step.complete
         self._release(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
@@ -161,10 +182,10 @@ class ShardWriter:
         self._acknowledged = step.counter
         return superseded
 
-    def probed(self, probe: Probe) -> tuple[Displaced, ...]:
-        """Compare what a probe saw with what was acknowledged; return the displacements not yet known."""
+    def probed(self, probe: Probe, now: float) -> tuple[News, ...]:
+        """Compare what a probe saw with what was acknowledged; return the news not yet read."""
         self._raise_floor(probe.last_id)
-        self._others = probe.others
+        self.others = probe.others
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         if probe.fenced:
@@ -174,7 +195,48 @@ class ShardWriter:
             probe.replication_id != self._replication_id or not self._is_known(probe.counter)
         ):
             self._interrupt()
+        elif self._is_open:
+            if now < self._settled_at and self._have_all_registered():
+                self._settled_at = now
+            if now >= self._settled_at:
+                self._steady = probe.others
         return probe.inbox
+
+    def is_settled(self, now: float) -> bool:
+        """Whether others may be judged by what the shard says: no resync is under way or just over."""
+        return self._is_open and now >= self._settled_at
+
+    def is_settling(self, now: float) -> bool:
+        """Whether a resync is waiting for other nodes to register."""
+        return self._is_open and now < self._settled_at
+
+    def fencing(self, other: str) -> Fencing:
+        """Return the step that fences another node."""
+        return Fencing(self.shard, self._acknowledged, self._replication_id, other)
+
+    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+        """Return a step that ends what a fenced node owns; see `Sweep`."""
+        return Sweep(
+            self.shard, self._acknowledged, self._replication_id, other, cursor, waited_ms, latest_ms
+        )
+
+    def _peers(self) -> set[str]:
+        """Return the other nodes that may be at work here."""
+        traces = {**self._steady, **self.others}
+        return {node for node, trace in traces.items() if not trace.fenced and self._alive(node)}
+
+    def _have_all_registered(self) -> bool:
+        """Whether every other node at work has registered its sessions since Redis lost data.
+
+        A generation that was there before the loss tells nothing: Redis may have gone back to it.
+        """
+        if not self._lost:
+            return False
+        for node in self._peers():
+            now, before = self.others.get(node), self._before.get(node)
+            if now is None or not now.complete or (before and now.generation <= before.generation):
+                return False
+        return True
 
     def rename(self, node: str) -> None:
         """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
@@ -233,12 +295,18 @@ class ShardWriter:
 
     def _opened(self, step: Batch, opened: Opened) -> tuple[Superseded, ...]:
         """Plan the resync from one moment's queue and sessions; the latter are looked at batch by batch."""
-        known, previous = self._acknowledged, opened.previous
-        self._others = (self._others | opened.others) - {self._node, known.node}
-        first = known.generation == 0
-        if not first:
+        known = self._acknowledged
+        stood = max(
+            (stand.counter for stand in opened.trail if stand.counter.node == known.node),
+            key=_counter_order,
+            default=Counter(known.node, 0, 0),
+        )
+        self._lost = _counter_order(stood) < _counter_order(known)
+        self.others = {node: trace for node, trace in opened.others.items() if node != known.node}
+        self._before = self._steady
+        if known.generation:
             self.resyncs += 1
-            if any(map(self._alive, self._others)):
+            if self._peers():
                 self._settled_at = self._began + SETTLE_S
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
@@ -246,12 +314,12 @@ class ShardWriter:
         self._standing, replayed = plan(
             waiting,
             self._live(self.shard),
-            lost=(previous.generation, previous.n) < (known.generation, known.n),
+            lost=self._lost,
             skipped_from=self._outbox.skipped_from(self.shard),
         )
         self._sequence, self._held, self._held_uids = deque(replayed), [], set()
         self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._gap, self._is_open = None, True
+        self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
 
@@ -260,9 +328,10 @@ class ShardWriter:
         pending, self._pending = self._pending, None
         if pending is None:
             return (), ()
-        if pending.counter == opened.previous:
-            self._release(pending.items)
-            return (), opened.superseded
+        for stand in opened.trail:
+            if stand.counter == pending.counter:
+                self._release(pending.items)
+                return (), stand.superseded
         return pending.items, ()
 
     def _gather(self, now: float) -> tuple[Item, ...]:
@@ -303,7 +372,7 @@ class ShardWriter:
         A registration yields to any session of another node. Such as nobody will ever end would take the
         place of live ones and send their clients away for good: then ages decide, as for a login that waited.
         """
-        return bool(self._others) and not any(map(self._alive, self._others))
+        return any(not trace.fenced for trace in self.others.values()) and not self._peers()
 
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
@@ -311,7 +380,7 @@ class ShardWriter:
         return self._cursor is not None and not waiting
 
     def _release(self, items: Iterable[Item]) -> None:
-        self._outbox.release(sum(not item.snapshot for item in items))
+        self._outbox.release(item.change for item in items if not item.snapshot)
 
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:
@@ -322,6 +391,10 @@ def _by_age(item: Item) -> Item:
     """Return an item whose place is decided by its age: of a registration, the login that it stands for."""
     change = item.change
     return item._replace(change=change._replace(op=Op.LOGIN)) if change.op is Op.REGISTER else item
+
+
+def _counter_order(counter: Counter) -> tuple[int, int]:
+    return counter.generation, counter.n
 
 
 def _id_order(entry_id: str) -> tuple[int, ...]:

@@ -6,9 +6,8 @@ The arithmetic of slots and the stall policy, which need no task, are in `presen
 from dataclasses import dataclass
 from typing import Protocol
 
-import trio
-
 from presence.clock import Clock
+from presence.runtime import Runtime, TrioRuntime
 from presence.ticks import StallGuard, Ticks
 
 
@@ -50,19 +49,31 @@ class Ticker:
         guard: the stall policy.
         clock: monotonic time.
         credit: whether stalls are credited at all; tests switch it off to see that it matters.
+        runtime: where its task runs.
+
+    Attributes:
+        credit: as above.
     """
 
     # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
     def __init__(
-        self, expiring: Expiring, ticks: Ticks, guard: StallGuard, clock: Clock, *, credit: bool = True
+        self,
+        expiring: Expiring,
+        ticks: Ticks,
+        guard: StallGuard,
+        clock: Clock,
+        *,
+        credit: bool = True,
+        runtime: Runtime | None = None,
     ) -> None:
         self._expiring = expiring
         self._ticks = ticks
         self._guard = guard
         self._clock = clock
-        self._credit = credit
+        self.credit = credit
+        self._runtime = runtime or TrioRuntime()
         self._count = 0
         self._ended = 0
         self._overrun_s = 0.0
@@ -83,12 +94,12 @@ class Ticker:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
         tick = self._ticks.begun(self._clock.now())
         while True:
-            await trio.sleep(max(0.0, self._ticks.starts(tick + 1) - self._clock.now()))
+            await self._runtime.sleep(self._ticks.starts(tick + 1) - self._clock.now())
             now = self._clock.now()
             self._note_overrun(now - self._ticks.starts(tick + 1))
             self._guard.alive(now)
             credit = self._guard.take_credit(now)
-            if self._credit and credit:
+            if self.credit and credit:
                 self._ticks.credit(credit)
             # A credit can carry the clock back to before the tick that was due: then nothing is.
             tick = max(tick, self._ticks.begun(now))
@@ -103,7 +114,7 @@ class Ticker:
         """End what is due at `tick` in slices, with a turn for everybody else between them."""
         while self._expiring.take_due(tick):
             for _ in range(self.READER_TURNS if self._expiring.awaits_readers else 0):
-                await trio.lowlevel.checkpoint()
+                await self._runtime.sleep(0)
             self._ended += self._expiring.end_silent(self._clock.now())
-            await trio.lowlevel.checkpoint()
+            await self._runtime.sleep(0)
         self._expiring.ticked(self._clock.now())

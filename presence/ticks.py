@@ -61,16 +61,17 @@ class StallGuard:
         now: monotonic time.
 
     Attributes:
+        last: when the loop last read connections or ticked.
         credited_s: sum of all credits.
         stalled_s: sum of all gaps that were longer than a tick.
     """
 
-    __slots__ = ("_idle_timeout", "_last", "_last_credit", "_pending_s", "_tick_s", "credited_s", "stalled_s")
+    __slots__ = ("_idle_timeout", "_last_credit", "_pending_s", "_tick_s", "credited_s", "last", "stalled_s")
 
     def __init__(self, tick_s: float, idle_timeout: float, now: float) -> None:
         self._tick_s = tick_s
         self._idle_timeout = idle_timeout
-        self._last = now
+        self.last = now
         self._last_credit = -math.inf
         self._pending_s = 0.0
         self.credited_s = 0.0
@@ -78,11 +79,11 @@ class StallGuard:
 
     def alive(self, now: float) -> None:
         """The loop has just read connections, or ticked."""
-        gap = now - self._last
+        gap = now - self.last
         if gap > self._tick_s:
             self._pending_s += gap
             self.stalled_s += gap
-        self._last = now
+        self.last = now
 
     def take_credit(self, now: float) -> float:
         """Return the seconds by which all deadlines are to be put off now; 0.0 as a rule."""

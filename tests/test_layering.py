@@ -24,7 +24,13 @@ EDGES = {
 }
 STORE = {"redis", "presence.store"}
 TRANSPORTS = {"presence.transports"}
-SHELL = {"presence.relay", "presence.shard_writer", "presence.outbox"}
+SHELL = {
+    "presence.relay",
+    "presence.cluster",
+    "presence.observation",
+    "presence.shard_writer",
+    "presence.outbox",
+}
 
 
 class Room(NamedTuple):
@@ -48,9 +54,24 @@ ROOMS = [
     ),
     Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
     Room(
-        {"presence.outbox", "presence.relay", "presence.shard_writer"},
-        {"redis", "presence.core", "presence.session", "presence.registry", *SOCKETS, *TRANSPORTS, *EDGES},
+        {"presence.relay", "presence.cluster"},
+        {
+            "redis",
+            "trio",
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            *SOCKETS,
+            *TRANSPORTS,
+            *EDGES,
+        },
     ),
+    Room(
+        {"presence.outbox", "presence.shard_writer", "presence.resync", "presence.observation"},
+        {"redis", "time", "presence.runtime", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
+    ),
+    # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.
+    Room({"presence.node"}, {"redis", "trio", *SOCKETS, *TRANSPORTS, *EDGES}),
     Room(
         {"presence.store"},
         {"presence.core", "presence.session", "presence.registry", "presence.relay", *TRANSPORTS, *EDGES},

@@ -1,11 +1,11 @@
 """The outbox: order, bound, skipping, waking."""
 
+import sys
+
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
 
 from presence.changes import Change, Op
-from presence.outbox import Gap, Outbox
+from presence.outbox import Gap, Outbox, size_of
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
@@ -36,9 +36,9 @@ def test_take_gives_no_more_than_asked(outbox: Outbox) -> None:
 
 def test_what_was_taken_counts_until_it_is_released(outbox: Outbox) -> None:
     outbox.extend([change("0a"), change("0b")])
-    outbox.take(0, 2)
+    taken = outbox.take(0, 2)
     assert outbox.held == 2
-    outbox.release(2)
+    outbox.release(taken)
     assert outbox.held == 0
 
 
@@ -50,14 +50,14 @@ def test_a_full_outbox_skips_and_counts(outbox: Outbox) -> None:
 
 def test_skipping_goes_on_when_there_is_room_again(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(4))
-    outbox.release(len(outbox.take(0, 3)))
+    outbox.release(outbox.take(0, 3))
     outbox.append(change("0late"))
     assert outbox.queued(0) == 0
 
 
 def test_a_full_outbox_skips_in_every_shard(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(4))
-    outbox.release(len(outbox.take(0, 3)))
+    outbox.release(outbox.take(0, 3))
     outbox.append(change("1a"))
     assert outbox.is_skipping(1)
     assert outbox.queued(1) == 0
@@ -65,7 +65,7 @@ def test_a_full_outbox_skips_in_every_shard(outbox: Outbox) -> None:
 
 def test_a_resync_ends_the_skipping_of_its_shard_alone(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(4))
-    outbox.release(len(outbox.take(0, 3)))
+    outbox.release(outbox.take(0, 3))
     outbox.begin_resync(0)
     outbox.extend([change("0b"), change("1b")])
     assert (outbox.queued(0), outbox.queued(1)) == (1, 0)
@@ -89,32 +89,56 @@ def test_gaps_merge_into_the_one_that_covers_both() -> None:
 
 def test_statistics_count_what_happened(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(5))
-    outbox.release(len(outbox.take(0, 2)))
+    outbox.release(outbox.take(0, 2))
     statistics = outbox.statistics()
     assert (statistics.held, statistics.queued, statistics.high_water) == (1, 1, 3)
     assert (statistics.appended_total, statistics.dropped_total) == (3, 2)
     assert (statistics.skipping_shards, statistics.max_items) == (2, 3)
 
 
-async def test_wait_returns_at_once_when_there_is_enough(outbox: Outbox, autojump_clock: MockClock) -> None:
+def test_bytes_are_a_bound_too() -> None:
+    outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
+    outbox.extend(change("0a") for _ in range(3))
+    assert (outbox.held, outbox.statistics().dropped_total) == (2, 1)
+    outbox.release(outbox.take(0, 2))
+    assert outbox.statistics().held_bytes == 0
+
+
+def test_the_size_of_a_change_is_about_what_it_takes() -> None:
+    each = change("0a" * 20)
+    texts = (each.uid, each.session)  # the empty text of the default device is one for all
+    numbers = (each.at, each.at_ms, each.last_seen_ms, each.idle_timeout_ms)
+    assert size_of(each) == pytest.approx(sum(map(sys.getsizeof, (each, *texts, *numbers))), rel=0.1)
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+def test_it_calls_at_once_when_there_is_enough(outbox: Outbox) -> None:
+    ring = Ring()
     outbox.append(change("0a"))
-    with trio.fail_after(1):
-        await outbox.wait(1)
-    assert trio.current_time() == 0
+    outbox.call_at(1, ring)
+    assert ring.times == 1
 
 
-async def test_wait_ends_with_the_change_that_makes_it_enough(outbox: Outbox, nursery: trio.Nursery) -> None:
-    woken = trio.Event()
-
-    async def waiter() -> None:
-        await outbox.wait(2)
-        woken.set()
-
-    nursery.start_soon(waiter)
-    await wait_all_tasks_blocked()
+def test_it_calls_once_with_the_change_that_makes_it_enough(outbox: Outbox) -> None:
+    ring = Ring()
+    outbox.call_at(2, ring)
     outbox.append(change("0a"))
-    await wait_all_tasks_blocked()
-    assert not woken.is_set()
+    assert ring.times == 0
     outbox.append(change("1a"))
-    await wait_all_tasks_blocked()
-    assert woken.is_set()
+    outbox.append(change("1a"))
+    assert ring.times == 1
+
+
+def test_a_wish_can_be_taken_back(outbox: Outbox) -> None:
+    ring = Ring()
+    outbox.call_at(1, ring)
+    outbox.call_at(0, ring)
+    outbox.append(change("0a"))
+    assert ring.times == 0

@@ -18,10 +18,12 @@ from presence.relay import BACKOFF_LIMIT_S, PROBE_INTERVAL_S, Relay, Verdicts
 from presence.store.batches import (
     Batch,
     Counter,
-    Displaced,
+    News,
+    NewsKind,
     Opened,
     Probe,
     Reply,
+    Stand,
     Status,
     Step,
     StoreError,
@@ -51,7 +53,7 @@ class FakeStore:
         self.checks = 0
         self.closed = 0
         self.superseded: tuple[Superseded, ...] = ()
-        self.inbox: tuple[Displaced, ...] = ()
+        self.inbox: tuple[News, ...] = ()
 
     def check_meta(self) -> None:
         self._fail()
@@ -73,7 +75,7 @@ class FakeStore:
         present = self.counters.get(step.shard)
         opened = None
         if step.opening:
-            opened = Opened(present or Counter(step.opening.before, 0, 0), (), frozenset())
+            opened = Opened((Stand(present or Counter(step.opening.before, 0, 0)),), {})
         elif present is None or present.n + 1 != step.counter.n:
             return Reply(Status.UNKNOWN, "history")
         self.counters[step.shard] = step.counter
@@ -87,7 +89,7 @@ class FakeStore:
         none = Counter(node, 0, 0)
         inbox, self.inbox = self.inbox, ()
         return [
-            Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", frozenset(), 1, inbox)
+            Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
             for s in range(len(inbox_read))
         ]
 
@@ -100,11 +102,11 @@ class Told:
 
     def __init__(self) -> None:
         self.superseded: list[Superseded] = []
-        self.displaced: list[Displaced] = []
+        self.news: list[News] = []
         self.ids = ["second", "third"]
         self.verdicts = Verdicts(
             superseded=self.superseded.extend,
-            displaced=self.displaced.extend,
+            news=self.news.extend,
             new_node_id=lambda: self.ids.pop(0),
         )
 
@@ -186,7 +188,7 @@ async def test_changes_that_come_together_share_a_batch(
         await trio.sleep(0.005)
     await until(lambda: fake.applied)
     assert len(fake.applied) == 3
-    assert len(fake.batches) == 2  # the opening and this one
+    assert len(fake.batches) == 3  # the opening, the one that says that all are registered, and this one
 
 
 async def test_probes_keep_their_beat(
@@ -318,10 +320,10 @@ async def test_superseded_sessions_are_told(
 async def test_displaced_sessions_are_told(
     clock: MockClock, relay: Relay, fake: FakeStore, told: Told, nursery: trio.Nursery
 ) -> None:
-    fake.inbox = (Displaced("u", "", "s", "other", return_allowed=True),)
+    fake.inbox = (News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True),)
     nursery.start_soon(relay.run)
-    await until(lambda: told.displaced)
-    assert told.displaced == [Displaced("u", "", "s", "other", return_allowed=True)]
+    await until(lambda: told.news)
+    assert told.news == [News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True)]
 
 
 async def test_drain_says_how_many_changes_stayed(

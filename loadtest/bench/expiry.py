@@ -112,7 +112,7 @@ async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 
     """Run the phases against a Redis that knows nothing of these keys."""
     node = Node(redis_url, keys, sessions + keys.shards, idle_timeout)
     with open_client(redis_url) as client, watched() as stretches:
-        await node.relay.start()
+        await node.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.relay.run)
             await trio.sleep(0.1)
@@ -126,9 +126,9 @@ async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)
             watch = _Stopwatch(client, keys, stretches)
-            await _until(lambda: len(node.registry) < alive, idle_timeout + 3 * TICK_S)
+            await _until(lambda: len(node.core.sessions) < alive, idle_timeout + 3 * TICK_S)
             watch.begun = time.perf_counter()
-            await _until(lambda: not node.registry, 60)
+            await _until(lambda: not node.core.sessions, 60)
             await node.settled()
             phases.append(watch.stop("end in one tick", alive))
             nursery.cancel_scope.cancel()

@@ -25,6 +25,7 @@ from presence.store.keys import Keys
 
 SHARDS: Final = (1, 16)
 REST_S: Final = 4 * PROBE_INTERVAL_S
+IDLE_TIMEOUT_S: Final = 3600.0  # nobody ends by himself
 IDLE_S: Final = 2.0
 _LOGOUT: Final = protocol.encode(protocol.logout())
 
@@ -129,7 +130,7 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
     with open_client(url) as client:
         meter = _Meter(client, keys)
         await meter.idle(min(IDLE_S, rest_s))
-        node = Node(url, keys, 4 * users)
+        node = Node(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
         async with _running(node):
             rest = await _rest(meter, rest_s)
             single: list[Session] = []
@@ -156,9 +157,10 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
 
 @asynccontextmanager
 async def _running(node: Node) -> AsyncIterator[None]:
-    await node.relay.start()
+    await node.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.relay.run)
+        for task in (node.relay.run, node.cluster.run, node.ticker.run):
+            nursery.start_soon(task)
         await trio.sleep(0.2)
         yield
         nursery.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 The rules that an answer follows stand in the scripts beside this file (`scripts/*.lua`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -32,7 +32,8 @@ class Status(Enum):
     OK = "ok"
     UNKNOWN = "unknown"  # Redis has no such counter or generation
     GAP = "gap"  # a batch number is missing
-    FENCED = "fenced"  # the node was declared dead
+    FENCED = "fenced"  # nothing is taken from this node id any more
+    UNFENCED = "unfenced"  # of a sweep: the fence is not there
     HISTORY = "history"  # another replication history than the generation was opened in
 
 
@@ -85,6 +86,7 @@ class Batch:
         now: monotonic seconds at this sending, from which ages are reckoned.
         replication_id: the history in which the generation was opened; "" in an opening.
         opening: makes this the batch that opens the generation.
+        complete: whether with it all live sessions of the node are registered under this generation.
     """
 
     shard: int
@@ -93,6 +95,7 @@ class Batch:
     now: float
     replication_id: str = ""
     opening: Opening | None = None
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +117,107 @@ class Retirement:
     latest_ms: int
 
 
-Step = Batch | Retirement
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """Fences another node in a shard.
+
+    Attributes:
+        shard: the shard.
+        counter, replication_id: as in `Retirement`.
+        other: the id from which nothing is to be taken any more.
+    """
+
+    shard: int
+    counter: Counter
+    replication_id: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One call of several that end what a fenced node owns in a shard.
+
+    Attributes:
+        shard: the shard.
+        counter, replication_id: as in `Retirement`.
+        other: the fenced node.
+        cursor: "0" first, then what the answer gave.
+        waited_ms: for how long the caller has seen the fence; sessions with a longer time-out are left.
+        latest_ms: Unix milliseconds of its last renewal; 0: not known.
+    """
+
+    shard: int
+    counter: Counter
+    replication_id: str
+    other: str
+    cursor: str
+    waited_ms: int
+    latest_ms: int
+
+
+Step = Batch | Retirement | Fencing | Sweep
 
 
 class Superseded(NamedTuple):
-    """A session that another node's session of the same (uid, device) goes before: say goodbye 300."""
+    """A session that another node's session of the same (uid, device) goes before.
+
+    `return_allowed`: it is not sure which login was the later one, so the goodbye must not be for good.
+    """
 
     uid: str
     device: str
     session: str
+    return_allowed: bool = False
 
 
-class Displaced(NamedTuple):
-    """A session whose place a login on node `by` took; the goodbye may have to allow a return."""
+class NewsKind(Enum):
+    """What a node is told about one of its sessions."""
 
+    DISPLACED = "displaced"  # a login elsewhere took its place; Redis knows
+    KICKED = "kicked"  # an operator ends it
+
+
+class News(NamedTuple):
+    """What a node is told about one of its sessions, by its inbox or its control channel.
+
+    Attributes:
+        kind: what.
+        uid, device, session: which.
+        by: the node whose login took its place; "" otherwise.
+        return_allowed: whether the goodbye has to allow a return.
+    """
+
+    kind: NewsKind
     uid: str
     device: str
     session: str
-    by: str
-    return_allowed: bool
+    by: str = ""
+    return_allowed: bool = False
+
+
+class Trace(NamedTuple):
+    """What another node has left in a shard.
+
+    Attributes:
+        generation: the highest it opened; 0 if none.
+        complete: whether all its live sessions are registered under that generation.
+        fenced: whether nothing is taken from it any more.
+    """
+
+    generation: int
+    complete: bool
+    fenced: bool
+
+
+Traces = Mapping[str, Trace]
+"""Node id to trace."""
+
+
+class Stand(NamedTuple):
+    """How a counter stood, and the answer that its last batch got."""
+
+    counter: Counter
+    superseded: tuple[Superseded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +225,13 @@ class Opened:
     """What an opening batch learns.
 
     Attributes:
-        previous: the counter of `Opening.before` as it stood until then; zeros if Redis had none.
-        superseded: the answer that `previous` got.
-        others: the other nodes that may be at work in the shard.
+        trail: how the counters of the generations before stood until then, the latest first: of
+            `Opening.before` and, if openings were applied whose answers got lost, of those before it.
+        others: the other nodes' traces in the shard.
     """
 
-    previous: Counter
-    superseded: tuple[Superseded, ...]
-    others: frozenset[str]
+    trail: tuple[Stand, ...]
+    others: Traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +245,10 @@ class Reply:
         last_id: highest entry id written; "" if none was.
         superseded: see `Superseded`.
         opened: of an opening batch.
-        cursor: of a retirement, where to go on; "0": done.
+        cursor: of a retirement or a sweep, where to go on; "0": at the end.
+        ended: of these, sessions ended.
+        wait_ms: of a sweep, until the next session that was left is due; 0: none was left.
+        done: of a sweep, whether the node owns nothing in the shard any more.
     """
 
     status: Status
@@ -171,6 +258,9 @@ class Reply:
     superseded: tuple[Superseded, ...] = ()
     opened: Opened | None = None
     cursor: str = "0"
+    ended: int = 0
+    wait_ms: int = 0
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +272,49 @@ class Probe:
     fenced: bool
     counter: Counter
     last_id: str
-    others: frozenset[str]
+    others: Traces
     inbox_n: int
-    inbox: tuple[Displaced, ...] = field(default=())
+    inbox: tuple[News, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A node in the table of leases.
+
+    Attributes:
+        text: the row as Redis has it; whoever changes it names it.
+        counter: as the node has renewed last.
+        sweeper: the node that its death certificate names; "" without one.
+        sweeper_n: advanced by the sweeper while it is at work.
+        lease_end_ms: by Redis' clock; 0: not known.
+    """
+
+    text: str
+    counter: str
+    sweeper: str = ""
+    sweeper_n: int = 0
+    lease_end_ms: int = 0
+
+
+class LeaseTable(Protocol):
+    """The leases of all nodes in Redis: calls as those of `Store`, with the same errors."""
+
+    def renew(
+        self, node: str, counter: int, stats: str, sweeping: Sequence[str]
+    ) -> Mapping[str, LeaseRow] | None:
+        """Renew a lease and advance the certificates of `sweeping`; return all rows by node.
+
+        None: this id was declared dead, and nothing was changed.
+        """
+
+    def claim(self, node: str, seen: str, wanted: str) -> bool:
+        """Change the text of a row from `seen` to `wanted`; False: it is another by now.
+
+        `seen` is "" where there is no row. `wanted` is "" to bury a node that was swept.
+        """
+
+    def close(self) -> None:
+        """Close the connection, also while a call waits for its answer; any thread may do so."""
 
 
 class Store(Protocol):

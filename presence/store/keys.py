@@ -54,6 +54,15 @@ class Keys:
         return f"{self.prefix}:nodes"
 
     @property
+    def lease_keys(self) -> list[str]:
+        """What the scripts on leases work on, in one hash slot: `nodes`, then what stands beside it.
+
+        Hashes: node to its row, node to its stats (JSON); sorted set: swept node to when it is forgotten.
+        """
+        beside = f"{self.prefix}:{{{self.nodes}}}"
+        return [self.nodes, f"{beside}:leases", f"{beside}:stats", f"{beside}:tombs"]
+
+    @property
     def meta(self) -> str:
         """Hash: the data's version and the number of shards."""
         return f"{self.prefix}:meta"

@@ -1,10 +1,8 @@
-"""The Lua scripts of the store: their text, and how arguments and answers are packed."""
+"""How the arguments of the scripts are packed, and their answers read."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 import msgpack
@@ -13,29 +11,32 @@ from presence.changes import Op
 from presence.store.batches import (
     Batch,
     Counter,
-    Displaced,
+    Fencing,
     Item,
+    LeaseRow,
+    News,
+    NewsKind,
     Opened,
     Opening,
     Probe,
     Reply,
     Retirement,
+    Stand,
     Status,
+    Step,
     Superseded,
+    Sweep,
+    Trace,
+    Traces,
 )
 from presence.store.keys import Keys
+from presence.store.scripting import Call
 from protocol.constants import Code
 
-RETIRE_FIELDS: Final = 512  # looked at in one call: as much work as a batch
+FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
+FENCE_KEPT_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
 
 Answer = tuple[bytes, bytes]  # MessagePack, replication id
-
-
-@cache
-def source(name: str) -> str:
-    """Return the text of a script, `apply`, `retire` or `probe`, with what they share before it."""
-    folder = resources.files("presence.store") / "scripts"
-    return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +78,32 @@ class Shape:
             self.seen_retention_ms,
         ]
 
-    def apply_arguments(self, batch: Batch) -> list[Any]:
-        """Return ARGV of apply.lua."""
-        node, generation, n = batch.counter.node, batch.counter.generation, batch.counter.n
-        items, reasons = _packed_items(batch.items, batch.now)
-        opening = _packed_opening(batch.opening) if batch.opening else b""
-        common = self._common(batch.shard, node, generation, batch.replication_id)
-        return [*common, n, items, opening, reasons]
-
-    def retire_arguments(self, step: Retirement) -> list[Any]:
-        """Return ARGV of retire.lua."""
-        common = self._common(step.shard, step.counter.node, step.counter.generation, step.replication_id)
-        return [*common, step.cursor, RETIRE_FIELDS, step.latest_ms]
+    def call(self, step: Step) -> Call:
+        """Return the call that performs a step."""
+        names = {Batch: "apply", Retirement: "retire", Fencing: "fence", Sweep: "sweep"}
+        node, generation = step.counter.node, step.counter.generation
+        common = self._common(step.shard, node, generation, step.replication_id)
+        return Call(names[type(step)], self.key_names(step.shard, node), [*common, *_own_arguments(step)])
 
     def probe_arguments(self, shard: int, node: str, inbox_read: int) -> list[Any]:
         """Return ARGV of probe.lua."""
         return [*self._common(shard, node, 0, ""), inbox_read]
+
+
+def _own_arguments(step: Step) -> list[Any]:
+    """Return ARGV from 10 on; see the scripts."""
+    match step:
+        case Batch():
+            items, reasons = _packed_items(step.items, step.now)
+            opening = _packed_opening(step.opening) if step.opening else b""
+            return [step.counter.n, items, opening, reasons, "1" if step.complete else ""]
+        case Retirement():
+            return [step.cursor, FIELDS_A_CALL, step.latest_ms]
+        case Fencing():
+            return [step.other]
+        case Sweep():
+            kept_ms = FENCE_KEPT_S * 1000
+            return [step.other, step.cursor, FIELDS_A_CALL, step.waited_ms, step.latest_ms, kept_ms]
 
 
 def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
@@ -125,18 +136,24 @@ def _packed_opening(opening: Opening) -> bytes:
     return packed
 
 
-def _superseded(rows: list[list[str]]) -> tuple[Superseded, ...]:
+def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
     return tuple(Superseded(*row) for row in rows)
 
 
-def read_reply(step: Batch | Retirement, answer: Answer) -> Reply:
-    """Return what apply.lua or retire.lua answered to `step`."""
+def _traces(rows: list[list[Any]]) -> Traces:
+    return {node: Trace(*rest) for node, *rest in rows}
+
+
+def read_reply(step: Step, answer: Answer) -> Reply:
+    """Return what a script answered to `step`."""
     reply = msgpack.unpackb(answer[0])
     opened = None
-    if "previous" in reply and isinstance(step, Batch) and step.opening:
-        generation, n, rows = reply["previous"]
-        before = Counter(step.opening.before, generation, n)
-        opened = Opened(before, _superseded(rows), frozenset(reply["others"]))
+    if "trail" in reply and isinstance(step, Batch) and step.opening:
+        stands = tuple(
+            Stand(Counter(node, generation, n), _superseded(rows))
+            for node, generation, n, rows in reply["trail"]
+        )
+        opened = Opened(stands, _traces(reply["others"]))
     return Reply(
         status=Status(reply["status"]),
         replication_id=answer[1].decode(),
@@ -145,6 +162,9 @@ def read_reply(step: Batch | Retirement, answer: Answer) -> Reply:
         superseded=_superseded(reply.get("superseded", [])),
         opened=opened,
         cursor=reply.get("cursor", "0"),
+        ended=reply.get("ended", 0),
+        wait_ms=reply.get("wait_ms", 0),
+        done=reply.get("done", False),
     )
 
 
@@ -157,13 +177,26 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         fenced=reply["fenced"],
         counter=Counter(node, reply["generation"], reply["n"]),
         last_id=reply["last_id"],
-        others=frozenset(reply["others"]),
+        others=_traces(reply["others"]),
         inbox_n=reply["inbox_n"],
-        inbox=tuple(read_displaced(text) for text in reply["inbox"]),
+        inbox=tuple(news for text in reply["inbox"] if (news := read_news(text)) is not None),
     )
 
 
-def read_displaced(text: str | bytes) -> Displaced:
-    """Return a displacement from its JSON, as inbox and control channel carry it."""
-    entry = json.loads(text)
-    return Displaced(entry["uid"], entry["device"], entry["session"], entry["by"], entry["return_allowed"])
+def read_news(text: str | bytes) -> News | None:
+    """Return news from their JSON, as inbox and control channel carry them; None: of no kind known here."""
+    try:
+        entry = json.loads(text)
+        kind = NewsKind(entry["type"])
+        return News(
+            kind, entry["uid"], entry["device"], entry["session"], entry["by"], entry["return_allowed"]
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_lease_row(text: str, lease_end_ms: int) -> LeaseRow:
+    """Return a row of the table of leases from its text; see lease.lua."""
+    counter, _, certificate = text.partition(" ")
+    sweeper, _, n = certificate.partition(" ")
+    return LeaseRow(text, counter, sweeper, int(n) if n.isdigit() else 0, lease_end_ms)

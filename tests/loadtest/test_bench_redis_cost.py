@@ -4,7 +4,9 @@ import pytest
 
 from loadtest.bench.inprocess import redis_for
 from loadtest.bench.redis_cost import Cost, Plan, Rest, measure, table
+from presence.cluster import BEATS_A_LEASE
 from presence.relay import PROBE_INTERVAL_S
+from presence.settings import Settings
 from presence.store.keys import Keys
 
 
@@ -12,7 +14,10 @@ async def test_a_node_at_rest_probes_and_transitions_cost() -> None:
     keys = Keys("bench", 4)
     with redis_for("", keys) as url:
         cost = await measure(url, keys, 500, 3, rest_s=PROBE_INTERVAL_S)
-    assert cost.rest.scripts == pytest.approx(4 / PROBE_INTERVAL_S), "one probe of each shard"
+    beats_s = BEATS_A_LEASE / Settings().lease
+    assert cost.rest.scripts == pytest.approx(4 / PROBE_INTERVAL_S + beats_s, rel=0.1), (
+        "a probe each, and beats"
+    )
     assert cost.rest.commands > cost.rest.scripts, "the scripts call commands too"
     assert cost.online_us > 0
     assert 100 < cost.user_bytes < 2000

@@ -101,7 +101,7 @@ class ManualNode:
         for writer, probe in zip(
             self.writers, self.store.probe(self.node, [w.inbox_read for w in self.writers]), strict=True
         ):
-            writer.probed(probe)
+            writer.probed(probe, self.now)
 
     def settle(self) -> None:
         """Probe and exchange until nothing is left to send, passing the time that writers wait for."""

@@ -99,7 +99,7 @@ def test_a_busy_server_passes(a: Hand, server: Server) -> None:
 
 def run_until_killed(server: Server) -> None:
     store = RedisStore(server.url, shape())
-    client = store._open()
+    client = store._scripting.open()
     with pytest.raises(Exception, match="killed"):
         client.eval("while true do end", 0)
     store.close()

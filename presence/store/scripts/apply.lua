@@ -10,9 +10,11 @@
 --      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
 --      that the caller had in its generation before this one
 --   13 reasons, MessagePack: {code: reason} of the codes that occur
+--   14 "1": with this batch all live sessions of the node are registered under this generation; else ""
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
---   {status = "ok", last_id, superseded = [[uid, device, session]...]}, and of an opening batch `others` (ids of
---   nodes at work here) and `previous` = [generation, n, superseded of that n] of `before`, as it stood until now.
+--   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `others`
+--   (as in probe) and `trail` = [[node, generation, n, superseded of that n]...]: how the counters of the
+--   generations before stood until now, the latest first.
 --
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
 -- generation), gap (a number is missing). A number that was applied gets its reply again and changes nothing.
@@ -20,7 +22,7 @@
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
 local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
 local ITEM_VALUES = 8
-local INBOX_LIMIT = 50         -- a node that misses more finds out by comparing
+local TRAIL_LIMIT = 4          -- answers of openings in a row that may get lost
 
 local n = tonumber(ARGV[10])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
@@ -52,31 +54,29 @@ local function raise_floor(floor)
   end
 end
 
+-- `before`: gen, n, reply and trail of the generation that went before. If that was under another id, nothing
+-- is taken from it any more: what of it is still under way must not be applied after this answer.
 local function open_generation(before)
   redis.call('SADD', members_key, node)
+  if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
   end
-  return {tonumber(before[1] or 0), tonumber(before[2] or 0), before[3] and cmsgpack.unpack(before[3]).superseded or {}}
+  local trail = {{opening.before, tonumber(before[1] or 0), tonumber(before[2] or 0),
+    before[3] and cmsgpack.unpack(before[3]).superseded or {}}}
+  for _, earlier in ipairs(before[4] and cmsgpack.unpack(before[4]) or {}) do
+    if #trail < TRAIL_LIMIT then trail[#trail + 1] = earlier end
+  end
+  redis.call('HSET', node_key, 'trail', cmsgpack.pack(trail))
+  return trail
 end
 
--- Tells the owner of a session that another node's login took its place: numbered in its inbox, which its
--- probe reads, and on its control channel, which only hastens.
-local function tell_owner(uid, device, present, age_ms)
-  local key = node_prefix .. present.node
-  local unsure = now_ms - present.login_ms < UNSURE_LOGIN_MS
+-- Whether it is unsure which of two logins of a (uid, device) is the later one.
+local function unsure(present, age_ms)
+  return now_ms - present.login_ms < UNSURE_LOGIN_MS
     or present.arrived_ms - present.login_ms > UNSURE_LOGIN_MS or age_ms > UNSURE_LOGIN_MS
-  local number = redis.call('HINCRBY', key, 'inbox_n', 1)
-  local ok, inbox = pcall(cjson.decode, redis.call('HGET', key, 'inbox') or '[]')
-  if not ok or type(inbox) ~= 'table' then inbox = {} end
-  local entry = {n = number, type = 'displaced', uid = uid, device = device, session = present.session,
-    by = node, return_allowed = unsure}
-  inbox[#inbox + 1] = entry
-  if #inbox > INBOX_LIMIT then table.remove(inbox, 1) end
-  redis.call('HSET', key, 'inbox', cjson.encode(inbox))
-  redis.call('PUBLISH', ARGV[7] .. present.node, cjson.encode(entry))
 end
 
 -- Whether `present`, another session of the same (uid, device), goes before the one that arrives. A node's own
@@ -95,13 +95,15 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
   if present and present.session == session then
     entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
-    superseded[#superseded + 1] = {uid, device, session}
+    local surely = op == 'login' and present.login_ms - login_ms > UNSURE_LOGIN_MS
+    superseded[#superseded + 1] = {uid, device, session, not surely}
     return
   end
   if present and present.node ~= node then
     own(node_prefix .. present.node, field, false)
     if present.session ~= session and not is_fenced(present.node) then
-      tell_owner(uid, device, present, age_ms)
+      tell(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
+        by = node, return_allowed = unsure(present, age_ms)})
     end
   end
   if not record then
@@ -138,12 +140,12 @@ local function finish(uid, device, session, code, reason, at_ms, last_seen_ms, r
   end
 end
 
-local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply')
+local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
 
 -- A write that needs memory goes first: a full server refuses it, and so the whole batch. Later writes of a
 -- script are never refused.
 redis.call('HSET', node_key, 'gen', generation)
-local previous = opens and open_generation(before)
+local trail = opens and open_generation(before)
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
 local uids = {}
 for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
@@ -158,9 +160,10 @@ for i = 1, #items, ITEM_VALUES do
 end
 write_back()
 trim_seen(16 + 2 * #uids)
+if ARGV[14] == '1' then redis.call('HSET', node_key, 'complete', generation) end
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
-if opens then reply.others, reply.previous = others(), previous end
+if opens then reply.others, reply.trail = others(), trail end
 local packed = cmsgpack.pack(reply)
 redis.call('HSET', node_key, 'n', n, 'reply', packed)
 return {packed, history}

@@ -1,12 +1,14 @@
--- What apply, retire and probe share; the store puts this text before each of them.
+-- What the scripts of one shard share; the store puts this text before each of them.
 --
 -- KEYS (one hash slot: all carry the shard's tag)
 --   1 events   stream: every transition, in order
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
 --              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock
 --   3 seen     sorted set: uid -> ms last seen, of users offline
---   4 node     hash of the calling node: gen, n, reply, fence, inbox, inbox_n, and what it owns:
---              "<uid> <device>" -> "<generation> <session>"
+--   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and what it owns:
+--              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
+--              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
+--              since when nothing is taken from this id any more
 --   5 members  set: ids of the nodes that have such a hash
 -- ARGV
 --   1 node id
@@ -41,11 +43,32 @@ local function is_fenced(id)
   return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
 end
 
--- The other nodes that may still be at work here.
+-- Takes nothing from a node id any more; returns ms since when.
+local function fence(id)
+  redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
+  redis.call('SADD', members_key, id)
+  return tonumber(redis.call('HGET', node_prefix .. id, 'fence'))
+end
+
+-- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
+local function refuse_outdated()
+  local counter = redis.call('HMGET', node_key, 'gen', 'fence')
+  local present = tonumber(counter[1] or 0)
+  if ARGV[3] ~= history then return refuse('history', present) end
+  if counter[2] then return refuse('fenced', present) end
+  if present ~= generation then return refuse('unknown', present) end
+end
+
+-- The other nodes that have left their traces here: [id, generation, complete, fenced]...
 local function others()
   local found = {}
   for _, id in ipairs(redis.call('SMEMBERS', members_key)) do
-    if id ~= node and not is_fenced(id) then found[#found + 1] = id end
+    if id ~= node then
+      local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
+      local present = tonumber(counter[1] or 0)
+      local complete = present > 0 and tonumber(counter[2] or 0) == present
+      found[#found + 1] = {id, present, complete, counter[3] and true or false}
+    end
   end
   return found
 end
@@ -210,6 +233,37 @@ local function depart(record, uid, device, code, reason, at_ms, last_seen_ms)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms)
   end
+end
+
+-- Ends what a node owns under a field, "<uid> <device>", if the record still names that session, node and
+-- generation; returns whether it did. `latest_ms`: when it was last seen at the latest; 0: not known.
+local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  if not (present and present.session == session and present.node == of_node
+      and present.generation == owned_generation) then
+    own(node_prefix .. of_node, field, false)
+    return false
+  end
+  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
+  local last_seen_ms = math.max(record.since_ms, latest_ms)
+  depart(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+    digits(last_seen_ms))
+  return true
+end
+
+-- Tells a node about one of its sessions: numbered in its inbox, which its probe reads, and on its control
+-- channel, which only hastens.
+local INBOX_LIMIT = 50  -- a node that misses more finds out by comparing
+local function tell(of_node, entry)
+  local key = node_prefix .. of_node
+  entry.n = redis.call('HINCRBY', key, 'inbox_n', 1)
+  local ok, inbox = pcall(cjson.decode, redis.call('HGET', key, 'inbox') or '[]')
+  if not ok or type(inbox) ~= 'table' then inbox = {} end
+  inbox[#inbox + 1] = entry
+  if #inbox > INBOX_LIMIT then table.remove(inbox, 1) end
+  redis.call('HSET', key, 'inbox', cjson.encode(inbox))
+  redis.call('PUBLISH', ARGV[7] .. of_node, cjson.encode(entry))
 end
 
 -- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.

@@ -2,8 +2,8 @@
 --
 -- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 1 and 4 are looked at). ARGV
 --   10 the inbox number up to which the node has read
--- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, others = ids of
---   the other nodes at work here, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
+-- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, others = [id,
+--   generation, complete, fenced] of the other nodes here, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
 --   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inbox_n')
@@ -11,8 +11,8 @@ local inbox_n, after = tonumber(counter[5] or 0), tonumber(ARGV[10])
 if inbox_n < after then after = 0 end
 
 -- A damaged entry counts as absent, as a damaged record does.
-local function is_displacement(entry)
-  return type(entry) == 'table' and type(entry.n) == 'number' and type(entry.uid) == 'string'
+local function is_news(entry)
+  return type(entry) == 'table' and type(entry.n) == 'number' and type(entry.type) == 'string' and type(entry.uid) == 'string'
     and type(entry.device) == 'string' and type(entry.session) == 'string' and type(entry.by) == 'string'
     and type(entry.return_allowed) == 'boolean'
 end
@@ -21,7 +21,7 @@ local unread = {}
 if inbox_n > after and counter[4] then
   local ok, inbox = pcall(cjson.decode, counter[4])
   for _, entry in ipairs(ok and type(inbox) == 'table' and inbox or {}) do
-    if is_displacement(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
+    if is_news(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
   end
 end
 

@@ -1,0 +1,286 @@
+"""Nodes among themselves: this one's lease, and what is done about those that have died.
+
+One task. At each beat, and only from a healthy loop, it renews the lease and sees all others'. A node whose
+counter has stood still for
+
+* the lease: is fenced in each shard, which refuses whatever it still writes. If it lives it notices, takes a
+  new id and registers its sessions under that;
+* lease + T: gets a death certificate, which refuses its renewals and names the one that sweeps;
+* and T after its fence was seen in a shard: is swept there. What its id still owns ends as `node_down`, in
+  bounded calls with pauses between them. Who came back has a session under another id, and is passed over.
+
+A sweeper advances the certificate while it works. If that stops, another takes over by the same observation.
+"""
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
+from presence.relay import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Relay
+from presence.runtime import Runtime, TrioRuntime
+from presence.store.batches import (
+    LeaseRow,
+    LeaseTable,
+    Reply,
+    Status,
+    Step,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
+
+BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
+HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made
+SWEEP_PAUSE_S: Final = 0.010  # between two calls, and at least as long as a call took: others come first
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatistics:
+    """Counters since the start, and how things stand.
+
+    Attributes:
+        renewals: of this node's lease.
+        renewed_at: monotonic seconds of the last one; None before the first.
+        nodes: other nodes seen, the dead ones included.
+        fenced: nodes that this one has fenced.
+        certificates: death certificates that it has written, take-overs included.
+        swept: nodes that it has swept to the end.
+        swept_sessions: sessions that it has ended so.
+        errors: calls that failed.
+        last_error: the last one's text; "" if there was none.
+    """
+
+    renewals: int
+    renewed_at: float | None
+    nodes: int
+    fenced: int
+    certificates: int
+    swept: int
+    swept_sessions: int
+    errors: int
+    last_error: str
+
+
+class Cluster:
+    """This node's part in watching over all.
+
+    Args:
+        relay: knows this node's id and how it stands to each shard.
+        table: the leases.
+        store: for fences and sweeps; another connection than the relay's.
+        lease_s: see the module.
+        idle_timeout_s: T.
+        healthy: whether connections are read and the tick runs; the lease of a node that hangs must end.
+        describe: what this node tells of itself, for `presence nodes`; JSON values.
+        clock: monotonic seconds.
+        runtime: where its task runs.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        table: LeaseTable,
+        store: Store,
+        *,
+        lease_s: float,
+        idle_timeout_s: float,
+        healthy: Callable[[], bool],
+        describe: Callable[[], dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._relay = relay
+        self._table = table
+        self._store = store
+        self._beat_s = lease_s / BEATS_A_LEASE
+        self._lease_ms = round(lease_s * 1000)
+        self._healthy = healthy
+        self._describe = describe
+        self._clock = clock
+        self._runtime = runtime or TrioRuntime()
+        self._thread = self._runtime.caller(self._interrupt)
+        self._bell = self._runtime.bell()
+        self._contact = Contact(2 * self._beat_s)
+        self.observer = Observer(lease_s, idle_timeout_s, self._contact)
+        self._next_beat = -math.inf
+        self._failures = 0  # in a row
+        self._renewed_at: float | None = None
+        self._renewals = self._fenced = self._certificates = self._swept = self._swept_sessions = 0
+        self._errors = 0
+        self._last_error = ""
+
+    async def start(self) -> None:
+        """Enter the table of leases.
+
+        Raises:
+            StoreUnavailable, StoreError: Redis cannot be reached, or refused.
+        """
+        await self._beat()
+
+    async def run(self) -> None:
+        """Renew and watch for ever; cancel it to stop."""
+        while True:
+            if not self._healthy():
+                await self._runtime.sleep(HEALTH_LOOK_S)
+                continue
+            try:
+                await self._beat()
+                await self._act()
+            except (StoreUnavailable, StoreError) as error:
+                await self._pause(error)
+            else:
+                self._failures = 0
+                due_s = min(self._next_beat - self._clock(), self.observer.next_due_s())
+                await self._bell.wait(due_s)
+
+    def hurry(self) -> None:
+        """Beat at once: this node has another id."""
+        self._bell.ring()
+
+    def is_alive(self, node: str) -> bool:
+        """Whether another node may be at work."""
+        return self.observer.is_alive(node)
+
+    async def _beat(self) -> None:
+        me = self._relay.node
+        self._renewals += 1
+        counter, stats, sweeping = self._renewals, json.dumps(self._describe()), self._sweeping(me)
+        self._next_beat = self._clock() + self._beat_s
+        rows = await self._thread.call(lambda: self._table.renew(me, counter, stats, sweeping))
+        if rows is None:
+            self._relay.disown(me)
+            self._bell.ring()  # the new id is to be seen at once
+            return
+        self._renewed_at = self._clock()
+        self._contact.made(self._renewed_at)
+        traced = {node for writer in self._relay.writers for node in writer.others}
+        self.observer.saw(rows, traced, self._relay.node)
+
+    def _sweeping(self, me: str) -> list[str]:
+        return [each.node for each in self.observer.watched.values() if each.row and each.row.sweeper == me]
+
+    async def _act(self) -> None:
+        """Do what is due about silent nodes, until the next beat is."""
+        if not self.observer.may_act():
+            return
+        for each in self.observer.lapsed():
+            await self._fence(each)
+            if self.observer.is_dead(each) and await self._is_mine(each):
+                await self._sweep(each)
+
+    async def _fence(self, each: Watched) -> None:
+        """Fence a node wherever that was not seen to be done."""
+        now = self._clock()
+        writers = [w for w in self._relay.writers if w.shard not in each.shards and w.is_settled(now)]
+        if not writers:
+            return
+        if not each.shards:
+            self._fenced += 1
+            _log.warning("a node is silent: nothing more is taken from it", silent=each.node)
+
+        def note(step: Step, reply: Reply) -> None:
+            if reply.status is Status.OK:
+                self.observer.fenced(each, step.shard)
+
+        await self._perform([writer.fencing(each.node) for writer in writers], note)
+
+    async def _is_mine(self, each: Watched) -> bool:
+        """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
+        me, row = self._relay.node, each.row
+        if row and row.sweeper == me:
+            return True
+        if row and row.sweeper and not self.observer.is_orphan(each):
+            return False
+        counter, n = (row.counter, row.sweeper_n + 1) if row else (NEVER_RENEWED, 1)
+        wanted, end_ms = f"{counter} {me} {n}", row.lease_end_ms if row else 0
+        if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted)):
+            return False
+        self._certificates += 1
+        _log.warning(
+            "a node is dead: its users go offline", dead=each.node, sweeper_before=row and row.sweeper
+        )
+        self.observer.claimed(each, LeaseRow(wanted, counter, me, n, end_ms))
+        return True
+
+    async def _sweep(self, each: Watched) -> None:
+        """End what a dead node owns, as far as it is due, until the next beat is."""
+
+        def note(step: Step, reply: Reply) -> None:
+            self._swept_sessions += reply.ended
+            self.observer.swept(each, step.shard, reply)
+
+        while (begun := self._clock()) < self._next_beat:
+            steps = self._next_sweeps(each)
+            if not steps:
+                break
+            await self._perform(steps, note)
+            await self._runtime.sleep(max(SWEEP_PAUSE_S, self._clock() - begun))
+        if not self.observer.is_swept(each, len(self._relay.writers)):
+            return
+        if await self._thread.call(lambda: self._table.claim(each.node, each.text, "")):
+            self._swept += 1
+            _log.info("a dead node's users are offline", dead=each.node)
+
+    def _next_sweeps(self, each: Watched) -> list[Step]:
+        end_ms = each.row.lease_end_ms if each.row else 0
+        latest_ms = max(0, end_ms - self._lease_ms)
+        now = self._clock()
+        steps: list[Step] = []
+        for writer in self._relay.writers:
+            sweep = self.observer.due(each, writer.shard)
+            if sweep is not None and writer.is_settled(now):
+                waited_ms = int(self.observer.waited_s(sweep) * 1000)
+                steps.append(writer.sweep(each.node, sweep.cursor, waited_ms, latest_ms))
+        return steps
+
+    async def _perform(self, steps: Sequence[Step], note: Callable[[Step, Reply], None]) -> None:
+        """Perform steps and note each answer.
+
+        Raises:
+            StoreUnavailable, StoreError: one or more were not performed, perhaps.
+        """
+        answers = await self._thread.call(lambda: self._store.apply(steps))
+        failure = None
+        for step, answer in zip(steps, answers, strict=True):
+            if isinstance(answer, Exception):
+                failure = answer
+            else:
+                note(step, answer)
+        if failure is not None:
+            raise failure
+
+    async def _pause(self, error: StoreUnavailable | StoreError) -> None:
+        self._errors += 1
+        self._last_error = str(error)
+        if isinstance(error, StoreError):
+            _log.error("Redis refused", error=str(error))
+        limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
+        self._failures += 1
+        await self._runtime.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - as the relay's
+
+    def _interrupt(self) -> None:
+        self._store.close()
+        self._table.close()
+
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters as they are now."""
+        return ClusterStatistics(
+            renewals=self._renewals,
+            renewed_at=self._renewed_at,
+            nodes=len(self.observer.watched),
+            fenced=self._fenced,
+            certificates=self._certificates,
+            swept=self._swept,
+            swept_sessions=self._swept_sessions,
+            errors=self._errors,
+            last_error=self._last_error,
+        )

@@ -1,0 +1,233 @@
+"""A node without its sockets: core, ticker, outbox, relay and cluster, and what flows between them.
+
+A worker process is a node. Whoever makes one gives it stores, a clock and a place for its tasks, so that a
+simulation runs the very same nodes as `presence serve`.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+from weakref import ref
+
+from presence.admission import Admission, AdmissionLimits
+from presence.changes import Change
+from presence.clock import Clock
+from presence.cluster import Cluster
+from presence.core import Core
+from presence.outbox import Outbox
+from presence.registry import Registry, SessionKey
+from presence.relay import Relay, Verdicts
+from presence.resync import Parted
+from presence.runtime import Runtime
+from presence.session import SessionProtocol
+from presence.settings import Settings
+from presence.store.batches import LeaseTable, News, NewsKind, Store, Superseded
+from presence.store.keys import Keys
+from presence.ticker import Ticker
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from protocol import Code
+
+REGISTRATIONS_FRESH_S = 0.05  # how long sorting them serves: the shards of one round are asked at once
+OUTBOX_MIN_ITEMS = 100_000
+OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
+
+
+class Readiness(Enum):
+    """Whether clients had better be sent here."""
+
+    STARTING = "starting"
+    READY = "ready"
+    REDIS_AWAY = "redis_away"  # for longer than a lease: others take this node for dead
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """A node's ways to Redis, each with a connection of its own: a slow sweep must not delay an event."""
+
+    relay: Store
+    cluster: Store
+    leases: LeaseTable
+
+
+class Node:
+    """Everything of a server that is no socket.
+
+    Args:
+        settings: checked settings.
+        max_connections: connections at once.
+        stores: see `Stores`.
+        clock: monotonic time.
+        runtime: where its tasks run.
+        family: what the node ids of all workers on one port begin with; "" for a server on its own.
+        token: makes the rest of a node id, unique for ever.
+        describe: what is told of the process beside what the node knows itself, for `presence nodes`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        max_connections: int,
+        stores: Stores,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        family: str = "",
+        token: Callable[[], str] = lambda: secrets.token_hex(6),
+        describe: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._family = family
+        self._token = token
+        self._describe = describe
+        self.keys = Keys(settings.prefix, settings.shards)
+        self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
+        now = clock.now()
+        ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
+        self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
+        max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
+        self.outbox = Outbox(
+            self.keys.shard,
+            settings.shards,
+            max_items=max_items,
+            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
+        )
+        limits = AdmissionLimits(
+            max_connections,
+            settings.accept_rate,
+            settings.accept_burst,
+            settings.login_rate,
+            settings.login_burst,
+        )
+        self.admission = Admission(limits, now)
+        boot_id = token()
+        registry = Registry(boot_id, clock)
+        rules = SessionProtocol(
+            registry, clock, settings.clamp_idle_timeout, settings.login_timeout, self.admission
+        )
+        self.core = Core(
+            registry,
+            rules,
+            self.outbox,
+            ticks=ticks,
+            guard=self._guard,
+            clock=clock,
+            idle_timeout=settings.idle_timeout,
+            disconnect_grace=settings.disconnect_grace,
+            max_idle_timeout=settings.max_idle_timeout,
+            look=settings.stall_guard,
+        )
+        self.ticker = Ticker(
+            self.core, ticks, self._guard, clock, credit=settings.stall_guard, runtime=runtime
+        )
+        self.relay = Relay(
+            self.outbox,
+            stores.relay,
+            node=self._node_id(boot_id),
+            live=self._live,
+            verdicts=Verdicts(self._superseded, self._news, self._new_id),
+            alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            clock=clock.now,
+            runtime=runtime,
+        )
+        self.cluster = Cluster(
+            self.relay,
+            stores.leases,
+            stores.cluster,
+            lease_s=settings.lease,
+            idle_timeout_s=settings.idle_timeout,
+            healthy=self._is_healthy,
+            describe=self.describe,
+            clock=clock.now,
+            runtime=runtime,
+        )
+        # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
+        self._snapshot: Callable[[], Parted | None] = lambda: None
+        self._snapshot_at, self._snapshot_version = -math.inf, -1
+
+    async def start(self) -> None:
+        """Make the first contact with Redis.
+
+        Raises:
+            StoreUnavailable, StoreMismatch, StoreError: it failed.
+        """
+        await self.relay.start()
+        await self.cluster.start()
+
+    def readiness(self) -> Readiness:
+        """Return whether clients had better be sent here."""
+        if self.readiness_told is Readiness.READY:
+            away_since = self.relay.statistics().away_since
+            if away_since is not None and self._clock.now() - away_since > self._settings.lease:
+                return Readiness.REDIS_AWAY
+        return self.readiness_told
+
+    def describe(self) -> dict[str, Any]:
+        """Return what this node tells of itself beside its lease."""
+        return {
+            **self._describe(),
+            "readiness": self.readiness().value,
+            "sessions": len(self.core.sessions),
+            "outbox": self.outbox.held,
+        }
+
+    def report(self) -> dict[str, object]:
+        """Return all figures, for the log."""
+        ticker = self.ticker.statistics()
+        return {
+            "readiness": self.readiness().value,
+            "core": asdict(self.core.statistics()),
+            "ticker": asdict(ticker),
+            "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
+            "outbox": asdict(self.outbox.statistics()),
+            "relay": asdict(self.relay.statistics()),
+            "cluster": asdict(self.cluster.statistics()),
+        }
+
+    def _node_id(self, own: str) -> str:
+        return f"node-{self._family}-{own}" if self._family else f"node-{own}"
+
+    def _new_id(self) -> str:
+        self.cluster.hurry()
+        return self._node_id(self._token())
+
+    def _is_healthy(self) -> bool:
+        """Whether connections were read or a tick was made a moment ago: the lease vouches for that."""
+        return self._clock.now() - self._guard.last <= 2 * self._settings.tick
+
+    # What Redis and other nodes decided
+
+    def _live(self, shard: int) -> Iterable[Change]:
+        """Registrations of a shard's sessions; all shards are asked in one go, so they share one pass."""
+        now, version = self._clock.now(), self.core.sessions.version
+        shared = self._snapshot()
+        stale = version != self._snapshot_version or now - self._snapshot_at > REGISTRATIONS_FRESH_S
+        if shared is None or stale or not shared.has(shard):
+            shared = Parted(self.core.registrations(), self.keys.shard, self.keys.shards)
+            self._snapshot = ref(shared)
+            self._snapshot_at, self._snapshot_version = now, version
+        return shared.of(shard)
+
+    def _superseded(self, sessions: Iterable[Superseded]) -> None:
+        for each in sessions:
+            self.core.displace(_key(each.uid, each.device), each.session, _goodbye(each.return_allowed))
+
+    def _news(self, news: Iterable[News]) -> None:
+        for each in news:
+            key = _key(each.uid, each.device)
+            if each.kind is NewsKind.KICKED:
+                self.core.kick(key, each.session)
+            else:
+                self.core.displace(key, each.session, _goodbye(each.return_allowed))
+
+
+def _goodbye(return_allowed: bool) -> Code:
+    return Code.CLOSED if return_allowed else Code.REPLACED
+
+
+def _key(uid: str, device: str) -> SessionKey:
+    return (uid, device) if device else uid

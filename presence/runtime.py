@@ -1,0 +1,96 @@
+"""What a node's tasks wait for: time, a bell, an answer from a thread.
+
+All that waits in relay, cluster and ticker waits here. So the same tasks run on trio, and in a simulation
+that puts virtual time in its place, where a node can be stopped and killed between any two steps.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Bell(Protocol):
+    """Rung by anybody, heard by one task."""
+
+    def ring(self) -> None:
+        """Wake whoever waits, or who waits next."""
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until it rings, or has rung since it was last heard; False: not within `timeout_s`."""
+
+
+class Caller(Protocol):
+    """Makes calls that block, one at a time."""
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        """Return what `blocking` returns. If the wait is cancelled the call is interrupted."""
+
+
+class Runtime(Protocol):
+    """Where a node's tasks run."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; 0 or less gives others a turn."""
+
+    def bell(self) -> Bell:
+        """Return a new bell."""
+
+    def caller(self, interrupt: Callable[[], None]) -> Caller:
+        """Return a caller; `interrupt` makes a call fail that still waits for its answer."""
+
+
+class TrioRuntime:
+    """Tasks of trio, calls in threads."""
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Runtime`."""
+        await trio.sleep(max(0.0, seconds))
+
+    def bell(self) -> "TrioBell":
+        """See `Runtime`."""
+        return TrioBell()
+
+    def caller(self, interrupt: Callable[[], None]) -> "TrioCaller":
+        """See `Runtime`."""
+        return TrioCaller(interrupt)
+
+
+class TrioBell:
+    """See `Bell`; rung from the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def ring(self) -> None:
+        """See `Bell`."""
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """See `Bell`."""
+        with trio.move_on_after(max(0.0, timeout_s)):
+            await self._event.wait()
+        heard = self._event.is_set()
+        if heard:
+            self._event = trio.Event()
+        return heard
+
+
+class TrioCaller:
+    """See `Caller`: one worker thread at a time. A call that was cancelled leaves its thread behind; the next
+    one waits for that thread to end.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._thread = trio.CapacityLimiter(1)
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        """See `Caller`."""
+        try:
+            return await trio.to_thread.run_sync(blocking, limiter=self._thread, abandon_on_cancel=True)
+        except trio.Cancelled:
+            self._interrupt()
+            raise

@@ -1,0 +1,47 @@
+"""The table of leases on one Redis."""
+
+from collections.abc import Mapping, Sequence
+
+import msgpack
+
+from presence.store.batches import LeaseRow
+from presence.store.client import open_client
+from presence.store.keys import Keys
+from presence.store.packing import FENCE_KEPT_S, read_lease_row
+from presence.store.scripting import Call, Connect, Scripting
+
+
+class RedisLeaseTable:
+    """A `LeaseTable` on one Redis or Valkey, 6.2 or newer; see `Scripting` for its connection.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        keys: how keys are called.
+        lease_s: for how long a renewal holds, by Redis' clock; only shown, see `lease.lua`.
+        connect: makes the client.
+    """
+
+    def __init__(self, url: str, keys: Keys, lease_s: float, connect: Connect = open_client) -> None:
+        self._keys = keys
+        self._lease_ms = round(lease_s * 1000)
+        self._scripting = Scripting(url, connect)
+
+    def renew(
+        self, node: str, counter: int, stats: str, sweeping: Sequence[str]
+    ) -> Mapping[str, LeaseRow] | None:
+        """Renew a lease and return all rows; see `LeaseTable.renew`."""
+        arguments = [node, counter, self._lease_ms, stats, msgpack.packb(list(sweeping))]
+        answer = msgpack.unpackb(self._scripting.one(Call("lease", self._keys.lease_keys, arguments)))
+        if answer["status"] != "ok":
+            return None
+        return {name: read_lease_row(text, int(end_ms)) for name, text, end_ms in answer["rows"]}
+
+    def claim(self, node: str, seen: str, wanted: str) -> bool:
+        """Change a row if it is as seen; see `LeaseTable.claim`."""
+        arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
+        answer = msgpack.unpackb(self._scripting.one(Call("claim", self._keys.lease_keys, arguments)))
+        return bool(answer["status"] == "ok")
+
+    def close(self) -> None:
+        """Close the connection; a call that waits in another thread fails."""
+        self._scripting.close()

@@ -1,0 +1,18 @@
+-- Tells the nodes of a user's sessions to end them.
+--
+-- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 4 and 7 are looked at: the caller is no node). ARGV
+--   10 uid
+-- Returns [answer, replication id of now]; answer is MessagePack: {sessions = [[device, session, node, fenced]...]},
+-- empty if the user is offline. A fenced node is told nothing: its sessions are about to be swept.
+
+local found = {}
+local record = read_record(ARGV[10])
+for device, present in pairs(record and record.sessions or {}) do
+  local fenced = is_fenced(present.node)
+  found[#found + 1] = {device, present.session, present.node, fenced}
+  if not fenced then
+    tell(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = '',
+      return_allowed = false})
+  end
+end
+return {cmsgpack.pack({sessions = found}), history}

@@ -1,0 +1,41 @@
+-- Renews a node's lease and returns the table of all leases.
+--
+-- KEYS (one hash slot, another than any shard's)
+--   1 nodes    sorted set: node id -> ms of this server's clock at which its lease ends; to be shown, never a
+--              reason to act: that is the counter, watched by each observer's own clock
+--   2 leases   hash: node id -> "<counter>", or "<counter> <sweeper> <n>" once it has its death certificate
+--   3 stats    hash: node id -> JSON, what the node tells of itself
+--   4 tombs    sorted set: id of a node that was swept -> ms at which it may be forgotten
+-- ARGV
+--   1 node id   2 counter, another with each renewal   3 lease, ms   4 stats
+--   5 MessagePack: the ids whose certificate names the caller as the sweeper: their n is advanced
+-- Returns MessagePack: {status = "dead"} if the id has a certificate or was swept, else {status = "ok", now_ms,
+-- rows = [[node, text of the row, lease's end in ms]...]}.
+
+local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local node = ARGV[1]
+local clock = redis.call('TIME')
+local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local row = redis.call('HGET', leases_key, node)
+if redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true)) then
+  return cmsgpack.pack({status = 'dead'})
+end
+redis.call('HSET', leases_key, node, ARGV[2])
+redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
+redis.call('HSET', stats_key, node, ARGV[4])
+
+for _, dead in ipairs(cmsgpack.unpack(ARGV[5])) do
+  local counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
+  if sweeper == node then
+    redis.call('HSET', leases_key, dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1))
+  end
+end
+
+local ends = {}
+local scored = redis.call('ZRANGE', nodes_key, 0, -1, 'WITHSCORES')
+for i = 1, #scored, 2 do ends[scored[i]] = tonumber(scored[i + 1]) end
+local rows = {}
+local all = redis.call('HGETALL', leases_key)
+for i = 1, #all, 2 do rows[#rows + 1] = {all[i], all[i + 1], ends[all[i]] or 0} end
+return cmsgpack.pack({status = 'ok', now_ms = now_ms, rows = rows})

@@ -1,0 +1,61 @@
+-- Ends what a fenced node owns in one shard. One bounded call of several.
+--
+-- KEYS and ARGV 1-9: see prelude.lua. ARGV
+--   10 the fenced node's id
+--   11 cursor of HSCAN, "0" first
+--   12 how many fields to look at, roughly
+--   13 ms for which the caller has seen the fence: a session whose own time-out is longer is left for later
+--   14 ms by which its sessions were last seen at the latest; 0: not known, then when each arrived
+--   15 ms for which fence and counter are kept when nothing is left
+-- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when the caller is refused
+-- (history, fenced, unknown, as in apply) or the other is not fenced (unfenced), else {status = "ok", last_id,
+-- cursor, ended = number of sessions, wait_ms = until the next of those left for later is due; 0: none was left,
+-- done = whether nothing is owned any more}. An end compares session, node and generation, so two sweepers harm
+-- nothing.
+
+local refusal = refuse_outdated()
+if refusal then return refusal end
+
+local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(ARGV[14])
+local dead_key = node_prefix .. dead
+if not is_fenced(dead) then return refuse('unfenced', 0) end
+
+node = dead  -- of the events
+local ended, wait_ms = 0, 0
+
+local function sweep(field, uid, device, owned_generation, session)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  local is_its = present and present.session == session and present.node == dead
+  local left_ms = is_its and (tonumber(present.idle_timeout_ms) or 0) - waited_ms or 0
+  if left_ms > 0 then
+    if wait_ms == 0 or left_ms < wait_ms then wait_ms = left_ms end
+    return
+  end
+  local latest_ms = last_renewal_ms
+  if is_its and latest_ms == 0 then latest_ms = present.arrived_ms end
+  if end_owned(dead, field, uid, device, owned_generation, session, latest_ms) then ended = ended + 1 end
+end
+
+local scan = redis.call('HSCAN', dead_key, ARGV[11], 'COUNT', ARGV[12])
+for i = 1, #scan[2], 2 do
+  local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
+  if uid then
+    local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
+    sweep(scan[2][i], uid, device, tonumber(owned_generation), session)
+  end
+end
+write_back()
+
+local kept = 0  -- fields that are no sessions
+for _, value in ipairs(redis.call('HMGET', dead_key, 'gen', 'n', 'reply', 'trail', 'complete', 'fence', 'inbox',
+    'inbox_n')) do
+  if value then kept = kept + 1 end
+end
+local done = redis.call('HLEN', dead_key) <= kept
+if done then
+  redis.call('SREM', members_key, dead)
+  redis.call('PEXPIRE', dead_key, ARGV[15])
+end
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, cursor = scan[1], ended = ended,
+  wait_ms = wait_ms, done = done}), history}
