@@ -12,11 +12,14 @@ from presence.store.batches import (
     NO_ENTRY_ID,
     Batch,
     Counter,
+    Fencing,
     Item,
     Opening,
     Reply,
     Retirement,
     Status,
+    Step,
+    Sweep,
 )
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
@@ -81,7 +84,7 @@ class Hand:
         items = tuple(Item(c, restores=restores) for c in changes)
         return Batch(0, Counter(self.node, self.generation, n), items, NOW_S, self.replication_id)
 
-    def send(self, batch: Batch | Retirement) -> Reply:
+    def send(self, batch: Step) -> Reply:
         (reply,) = self.store.apply([batch])
         assert isinstance(reply, Reply), reply
         return reply
@@ -95,6 +98,13 @@ class Hand:
     def retire(self, cursor: str = "0", latest_ms: int = 0) -> Reply:
         counter = Counter(self.node, self.generation, self.n)
         return self.send(Retirement(0, counter, self.replication_id, cursor, latest_ms))
+
+    def fence(self, other: str) -> Reply:
+        return self.send(Fencing(0, Counter(self.node, self.generation, self.n), self.replication_id, other))
+
+    def sweep(self, other: str, *, cursor: str = "0", waited_ms: int = 10**9, latest_ms: int = 0) -> Reply:
+        counter = Counter(self.node, self.generation, self.n)
+        return self.send(Sweep(0, counter, self.replication_id, other, cursor, waited_ms, latest_ms))
 
 
 Event = dict[str, str]

@@ -1,0 +1,100 @@
+"""The table of leases, by script."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
+from tests.store.servers import Server
+
+KEYS = Keys()
+LEASE_S = 10.0
+
+
+@pytest.fixture
+def table(server: Server) -> Iterator[RedisLeaseTable]:
+    table = RedisLeaseTable(server.url, KEYS, LEASE_S)
+    yield table
+    table.close()
+
+
+def test_a_renewal_shows_all_rows(table: RedisLeaseTable) -> None:
+    table.renew("a", 1, "{}", [])
+    rows = table.renew("b", 7, "{}", [])
+    assert rows is not None
+    assert {node: (row.counter, row.sweeper) for node, row in rows.items()} == {
+        "a": ("1", ""),
+        "b": ("7", ""),
+    }
+    assert rows["b"].lease_end_ms == pytest.approx((time.time() + LEASE_S) * 1000, abs=2000)
+
+
+def test_what_a_node_tells_stands_beside(table: RedisLeaseTable, server: Server) -> None:
+    table.renew("a", 1, json.dumps({"pid": 7}), [])
+    told: Any = server.client.hget(KEYS.lease_keys[2], "a")
+    assert json.loads(told) == {"pid": 7}
+
+
+def test_all_keys_are_in_one_hash_slot() -> None:
+    def tagged(key: str) -> str:
+        return key.partition("{")[2].partition("}")[0] or key
+
+    assert {tagged(key) for key in KEYS.lease_keys} == {KEYS.nodes}
+
+
+def test_a_death_certificate_refuses_renewals(table: RedisLeaseTable) -> None:
+    table.renew("a", 5, "{}", [])
+    assert table.claim("a", "5", "5 b 1")
+    assert table.renew("a", 6, "{}", []) is None
+    rows = table.renew("b", 1, "{}", [])
+    assert rows is not None
+    assert (rows["a"].counter, rows["a"].sweeper, rows["a"].sweeper_n) == ("5", "b", 1)
+
+
+def test_a_claim_of_a_row_that_moved_is_lost(table: RedisLeaseTable) -> None:
+    table.renew("a", 5, "{}", [])
+    table.renew("a", 6, "{}", [])
+    assert not table.claim("a", "5", "5 b 1")
+    assert table.renew("a", 7, "{}", []) is not None
+
+
+def test_only_one_of_two_claims_wins(table: RedisLeaseTable) -> None:
+    table.renew("a", 5, "{}", [])
+    assert [table.claim("a", "5", f"5 {me} 1") for me in "bc"] == [True, False]
+
+
+def test_a_node_without_a_row_can_be_claimed(table: RedisLeaseTable) -> None:
+    assert table.claim("ghost", "", "0 b 1")
+    assert not table.claim("ghost", "", "0 c 1")
+
+
+def test_the_sweeper_advances_its_certificates_and_no_others(table: RedisLeaseTable) -> None:
+    table.claim("x", "", "3 b 1")
+    table.claim("y", "", "3 c 1")
+    rows = table.renew("b", 1, "{}", ["x", "y", "gone"])
+    assert rows is not None
+    assert (rows["x"].sweeper_n, rows["y"].sweeper_n) == (2, 1)
+    assert "gone" not in rows
+
+
+def test_who_is_buried_stays_dead(table: RedisLeaseTable, server: Server) -> None:
+    table.renew("a", 5, "{}", [])
+    table.claim("a", "5", "5 b 1")
+    assert table.claim("a", "5 b 1", "")
+    assert table.renew("a", 6, "{}", []) is None
+    assert table.renew("b", 1, "{}", []).keys() == {"b"}  # type: ignore[union-attr]
+    leases, stats = KEYS.lease_keys[1:3]
+    assert not server.client.hexists(leases, "a")
+    assert not server.client.hexists(stats, "a")
+
+
+def test_a_tombstone_is_forgotten_in_the_end(table: RedisLeaseTable, server: Server) -> None:
+    tombs = KEYS.lease_keys[3]
+    server.client.zadd(tombs, {"old": 1.0})
+    table.claim("x", "", "0 b 1")
+    table.claim("x", "0 b 1", "")
+    assert server.client.zrange(tombs, 0, -1) == [b"x"]
