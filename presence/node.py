@@ -86,6 +86,7 @@ class Node:
         self._describe = describe
         self.keys = Keys(settings.prefix, settings.shards)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
+        self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
@@ -129,7 +130,7 @@ class Node:
             stores.relay,
             node=self._node_id(boot_id),
             live=self._live,
-            verdicts=Verdicts(self._superseded, self._news, self._new_id),
+            verdicts=Verdicts(self._superseded, self.news, self._new_id),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             clock=clock.now,
             runtime=runtime,
@@ -193,6 +194,7 @@ class Node:
 
     def _new_id(self) -> str:
         self.cluster.hurry()
+        self.renamed.ring()
         return self._node_id(self._token())
 
     def _is_healthy(self) -> bool:
@@ -216,7 +218,8 @@ class Node:
         for each in sessions:
             self.core.displace(_key(each.uid, each.device), each.session, _goodbye(each.return_allowed))
 
-    def _news(self, news: Iterable[News]) -> None:
+    def news(self, news: Iterable[News]) -> None:
+        """Do what others say about sessions of this node; those that it no longer has are passed over."""
         for each in news:
             key = _key(each.uid, each.device)
             if each.kind is NewsKind.KICKED:

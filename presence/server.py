@@ -21,11 +21,13 @@ import trio
 import protocol
 from presence import __version__
 from presence.clock import Clock
+from presence.control import Control
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
 from presence.store.batches import StoreUnavailable
 from presence.store.client import redacted
+from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
@@ -97,6 +99,7 @@ class Server:
             self._serving = nursery.cancel_scope
             nursery.start_soon(self.node.relay.run)
             nursery.start_soon(self.node.cluster.run)
+            nursery.start_soon(Control(self.node, ControlChannel(self._redis_url, self.node.keys)).run)
             nursery.start_soon(self._report)
             nursery.start_soon(self._tick)
             self._start_transport(nursery, listeners)

@@ -1,5 +1,6 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
@@ -23,7 +24,9 @@ CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must 
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
 
 
-def open_client(url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S) -> "redis.Redis":
+def open_client(
+    url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S, **connection: Any
+) -> "redis.Redis":
     """Return a redis-py client for `url`; nothing is sent yet.
 
     Retries are off: redis-py would replay a whole pipeline, and what may be sent again is ours to decide.
@@ -32,6 +35,7 @@ def open_client(url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S) -> "
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
         call_timeout_s: how long one call may wait for its answer; a blocking read needs more or None.
+        connection: further arguments of redis-py's class for that kind of URL.
 
     Raises:
         ValueError: the URL's scheme or form is not known.
@@ -44,6 +48,7 @@ def open_client(url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S) -> "
         health_check_interval=0,
         protocol=2,
         decode_responses=False,
+        **connection,
     )
 
 

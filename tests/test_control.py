@@ -1,0 +1,168 @@
+"""The control channel between two real servers on one Redis, and what holds without it."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.batches import StoreUnavailable
+from presence.store.client import Redis, open_client
+from presence.store.control_channel import ControlChannel
+from presence.store.keys import Keys
+from protocol import Code
+from tests.transports.harness import Client
+
+KEYS = Keys()
+AT_ONCE_S = 0.2
+INBOX_S = 2.5 + 0.5  # a probe's interval, and what a busy machine takes
+PATIENCE_S = 10.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - Redis rings no bell
+            await trio.sleep(0.01)
+
+
+class Pair:
+    """Two servers, and what a test does to them."""
+
+    def __init__(self, redis_url: str, client: Redis) -> None:
+        settings = Settings(port=0, redis=redis_url, idle_timeout=20)
+        self.client = client
+        self.servers = [Server(settings, redis_url, 10, Clock()) for _ in range(2)]
+        self._clients: list[Client] = []
+
+    def channel(self, number: int) -> str:
+        return KEYS.control_channel(self.servers[number].node.relay.node)
+
+    def hears(self, number: int) -> bool:
+        """Whether a server has subscribed to the channel of its id."""
+        answer: Any = self.client.pubsub_numsub(self.channel(number))
+        return bool(answer[0][1])
+
+    def record(self) -> dict[str, Any]:
+        text: Any = self.client.hget(KEYS.online(0), "ann")
+        return json.loads(text)["sessions"][""] if text else {}
+
+    async def log_in(self, number: int) -> Client:
+        """Log ann in at a server; return once Redis knows."""
+        server = self.servers[number]
+        client = Client(await trio.open_tcp_stream(*self.addresses[number]))
+        self._clients.append(client)
+        await client.login("ann")
+        await until(lambda: self.record().get("node") == server.node.relay.node)
+        return client
+
+    def age(self) -> None:
+        """Let ann have logged in long ago: the goodbye is for good then."""
+        text: Any = self.client.hget(KEYS.online(0), "ann")
+        record = json.loads(text)
+        for name in ("login_ms", "arrived_ms"):
+            record["sessions"][""][name] -= 60_000
+        self.client.hset(KEYS.online(0), "ann", json.dumps(record, separators=(",", ":")))
+
+    async def displace(self, first: Client) -> float:
+        """Log in elsewhere; return the seconds from then until the first device was told goodbye 300."""
+        self.age()
+        await self.log_in(1)
+        begun = time.monotonic()
+        (goodbye,) = await first.rest()
+        assert goodbye.payload["code"] == Code.REPLACED
+        return time.monotonic() - begun
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            self.addresses = [await nursery.start(server.serve) for server in self.servers]
+            yield
+            for client in self._clients:
+                await client.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
+    with open_client(redis_server.url) as client:
+        pair = Pair(redis_server.url, client)
+        async with pair.serving():
+            yield pair
+
+
+async def test_a_login_elsewhere_ends_the_old_connection_at_once(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        seconds = await pair.displace(await pair.log_in(0))
+    print(f"goodbye 300 to the old connection {1000 * seconds:.1f} ms after Redis had the login elsewhere")
+    assert seconds < AT_ONCE_S
+
+
+async def test_without_a_channel_the_inbox_tells(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ControlChannel, node: str) -> None:
+        raise StoreUnavailable("broken by the test")
+
+    monkeypatch.setattr(ControlChannel, "subscribe", fail)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(redis_server) as pair:
+            seconds = await pair.displace(await pair.log_in(0))
+    print(f"the same by the inbox alone: {seconds:.2f} s")
+    assert seconds < INBOX_S
+    told = [line for line in logs if line["event"].startswith("control channel is lost")]
+    assert len(told) == 2, "each server says so once, however often it tries"
+
+
+async def test_a_connection_that_was_cut_is_made_again(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        first = await pair.log_in(0)
+        pair.client.client_kill_filter(_type="pubsub")
+        assert not pair.hears(0)
+        await until(lambda: pair.hears(0))
+        assert await pair.displace(first) < AT_ONCE_S
+
+
+async def test_a_node_with_a_new_id_listens_to_its_new_channel_only(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        first, node = await pair.log_in(0), pair.servers[0].node
+        await until(lambda: pair.hears(0))
+        old = pair.channel(0)
+        node.relay.disown(node.relay.node)
+        await until(lambda: pair.channel(0) != old and pair.hears(0))
+        await until(lambda: pair.record()["node"] == node.relay.node)
+        answer: Any = pair.client.pubsub_numsub(old)
+        assert answer[0][1] == 0
+        assert await pair.displace(first) < AT_ONCE_S
+
+
+async def test_what_is_no_news_is_passed_over(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        first = await pair.log_in(0)
+        pair.client.publish(pair.channel(0), "no json")
+        assert await pair.displace(first) < AT_ONCE_S
+
+
+async def test_a_call_that_waits_fails_when_the_channel_is_closed(redis_server: EmbeddedRedis) -> None:
+    channel = ControlChannel(redis_server.url, KEYS)
+    channel.subscribe("n1")
+
+    async def wait() -> None:
+        with pytest.raises(StoreUnavailable):
+            await trio.to_thread.run_sync(channel.next)
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(0.05)
+            channel.close()
