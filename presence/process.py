@@ -47,13 +47,16 @@ class Signals:
     @asynccontextmanager
     async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
         """See `Conductor`."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            yield _without_values(signals)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2) as signals:
+            yield _stops(signals)
 
 
-async def _without_values(signals: AsyncIterator[int]) -> AsyncIterator[None]:
-    async for _ in signals:
-        yield
+async def _stops(signals: AsyncIterator[int]) -> AsyncIterator[None]:
+    async for number in signals:
+        if number == signal.SIGUSR2:
+            log.warning("nothing is renewed: that takes several workers")
+        else:
+            yield
 
 
 def ready_line(host: str, port: int) -> str:

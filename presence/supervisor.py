@@ -9,6 +9,9 @@ copies one thread only, so this process must have one: it runs no event loop and
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
 Its users are not told about: they log in again, at another worker.
+
+SIGUSR2 renews the workers, one after the other: each drains, and the next one's turn comes when its successor
+accepts.
 """
 
 import os
@@ -17,6 +20,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +31,7 @@ from presence import process, worker
 from presence.logs import DirectWriter
 from presence.settings import Settings
 from presence.transports import tcp
+from presence.wakeups import HANDLED, Wakeups
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_LIMIT_S = 30.0
@@ -51,6 +56,8 @@ class _Worker:
         started_at: monotonic seconds.
         start_at: when the next one is due, while there is none.
         failures: ends in a row, each after a short life.
+        is_ready: whether it has said that it accepts connections.
+        is_renewed: whether it was asked to make room for its successor.
     """
 
     number: int
@@ -60,6 +67,7 @@ class _Worker:
     start_at: float = 0.0
     failures: int = 0
     is_ready: bool = False
+    is_renewed: bool = False
 
     @property
     def pause_s(self) -> float:
@@ -90,6 +98,7 @@ class Supervisor:
         self._workers = [_Worker(number) for number in range(1, settings.workers + 1)]
         self._selector = selectors.DefaultSelector()
         self._reserved: list[socket.socket] = []
+        self._to_renew: deque[_Worker] = deque()
         self._told_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -106,7 +115,7 @@ class Supervisor:
         port = self._reserved[0].getsockname()[1]
         self._settings = replace(self._settings, port=port)
         process.tune_interpreter()
-        with _Wakeups(self._selector) as wakeups:
+        with Wakeups(self._selector) as wakeups:
             try:
                 self._watch(wakeups)
             finally:
@@ -115,7 +124,7 @@ class Supervisor:
                     sock.close()
         return self._status
 
-    def _watch(self, wakeups: "_Wakeups") -> None:
+    def _watch(self, wakeups: Wakeups) -> None:
         while True:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._workers):
@@ -123,9 +132,13 @@ class Supervisor:
             for key, _ in self._selector.select(self._wait_s()):
                 if key.data is not None:
                     self._hear(key.data)
-            for _ in range(wakeups.take_orders()):
+            stops, renewals = wakeups.take_orders()
+            for _ in range(stops):
                 self._stop()
+            if renewals:
+                self._renew_all()
             self._reap()
+            self._renew_next()
 
     def _wait_s(self) -> float | None:
         due = [self._kill_at] if self._stopping else []
@@ -162,7 +175,8 @@ class Supervisor:
         theirs.close()
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
-        each.pid, each.line, each.started_at, each.is_ready = pid, ours, time.monotonic(), False
+        each.pid, each.line, each.started_at = pid, ours, time.monotonic()
+        each.is_ready = each.is_renewed = False
         log.info("worker started", worker=each.number, pid=pid)
 
     def _put_off(self, each: _Worker, error: OSError) -> None:
@@ -180,8 +194,9 @@ class Supervisor:
         try:
             os.setsid()  # Ctrl-C on the terminal is the supervisor's to pass on
             signal.set_wakeup_fd(-1)
-            for number_ in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            for number_ in HANDLED:
                 signal.signal(number_, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             # A sibling must see the end of its line when the supervisor dies, not when we do.
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
@@ -221,8 +236,8 @@ class Supervisor:
 
     def _ended(self, each: _Worker, status: int) -> None:
         """A process has ended; `status` is negative if a signal killed it."""
-        lived_s = time.monotonic() - each.started_at
-        each.pid = 0
+        lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
+        each.pid, each.is_ready = 0, False
         if each.line is not None:
             self._selector.unregister(each.line)
             each.line.close()
@@ -232,10 +247,14 @@ class Supervisor:
                 self._status = self._status or process.FAILED
                 log.error("worker did not end cleanly", worker=each.number, status=status)
             return
-        if not self._told_ready and not each.is_ready:
+        if not self._told_ready and not was_ready:
             # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
             self._status = status if status > 0 else process.FAILED
             self._stop()
+            return
+        if status == 0:  # as it was asked to, by us or by a signal of its own
+            each.failures, each.start_at = 0, 0.0
+            log.info("worker drained, and is renewed", worker=each.number)
             return
         each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
         each.start_at = time.monotonic() + each.pause_s
@@ -246,6 +265,26 @@ class Supervisor:
             lived_s=round(lived_s, 1),
             pause_s=each.pause_s,
         )
+
+    # Renewal
+
+    def _renew_all(self) -> None:
+        if self._stopping or not self._told_ready:
+            log.warning("workers are not renewed: the server is starting or stopping")
+            return
+        log.info("renewing the workers, one after the other", workers=len(self._workers))
+        self._to_renew = deque(self._workers)
+
+    def _renew_next(self) -> None:
+        """Ask the next worker to drain once all others accept, and so the one renewed before it."""
+        if self._stopping or not self._to_renew:
+            return
+        if all(each.is_ready and not each.is_renewed for each in self._workers):
+            each = self._to_renew.popleft()
+            each.is_renewed = True
+            if each.line is not None:
+                with suppress(OSError):
+                    each.line.send(worker.DRAIN)
 
     # The end
 
@@ -274,45 +313,6 @@ class Supervisor:
                     os.kill(each.pid, signal.SIGKILL)
                 os.waitpid(each.pid, 0)
                 self._ended(each, -signal.SIGKILL)
-
-
-class _Wakeups:
-    """Signals as something to select on, for the length of a ``with`` block."""
-
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self._selector = selector
-        self._before: dict[int, object] = {}
-        self._orders = 0
-
-    def __enter__(self) -> "_Wakeups":
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-        self._selector.register(self._reader, selectors.EVENT_READ)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            self._before[number] = signal.signal(number, self._note)
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type] # what signal.signal returned
-        self._selector.unregister(self._reader)
-        self._reader.close()
-        self._writer.close()
-
-    def _note(self, number: int, _frame: object) -> None:
-        if number != signal.SIGCHLD:
-            self._orders += 1
-
-    def take_orders(self) -> int:
-        """Return how many orders to stop came since the last call."""
-        with suppress(BlockingIOError):
-            while self._reader.recv(4096):
-                pass
-        orders, self._orders = self._orders, 0
-        return orders
 
 
 def run(settings: Settings, redis_url: str, writer: DirectWriter) -> int:

@@ -152,3 +152,29 @@ def test_a_server_loads_nothing_that_draws() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
+
+
+def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "3", "--drain-timeout", "3", "--idle-timeout", "8")
+    with running_server(*flags) as server:
+        before = set(pids(server).values())
+        with Swarm(server.address, beat_s=1) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(60))
+            server.process.send_signal(signal.SIGUSR2)
+            swarm.run(12, until=lambda: is_serving(server, 6))
+        wait_for(lambda: is_serving(server, 6))
+        assert not before & set(pids(server).values())
+        drained = [line for line in server.lines if line["event"] == "worker drained, and is renewed"]
+        assert sorted(line["worker"] for line in drained) == [1, 2, 3]
+        told = [line for line in server.lines if line["event"] in {"stopping", "serving"}]
+        order = [line["event"] for line in sorted(told, key=lambda line: line["timestamp"])]
+        assert order == ["serving"] * 3 + ["stopping", "serving"] * 3
+    goodbyes = [client.received[-1] for client in swarm.clients if client.closed]
+    assert {goodbye.payload["code"] for goodbye in goodbyes} == {Code.SERVER_DRAIN}
+    assert len(goodbyes) == 60
+
+
+def test_one_server_alone_survives_the_order_to_renew(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url) as server:
+        server.process.send_signal(signal.SIGUSR2)
+        wait_for(lambda: any("nothing is renewed" in line["event"] for line in server.lines))
