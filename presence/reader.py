@@ -16,13 +16,14 @@ at once::
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
+from presence.store.nodes import NodeState, ended_leases, read_nodes
 
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
@@ -63,15 +64,18 @@ class PresenceReader:
 
     def states(self, uids: Iterable[str]) -> dict[str, State]:
         """Return the state of each user, in the order of `uids`; see `read_states`."""
-        return read_states(self._client, self._keys(), uids)
+        return read_states(self._client, self.keys(), uids)
 
     def state(self, uid: str) -> State:
         """Return the state of one user."""
         return self.states([uid])[uid]
 
     def count(self) -> int:
-        """Return how many users are online, as of about one moment for all shards."""
-        keys = self._keys()
+        """Return how many users are online, as of about one moment for all shards.
+
+        Those of nodes that are silent are among them: nobody has told that they are gone.
+        """
+        keys = self.keys()
         with self._client.pipeline(transaction=False) as pipe:
             for shard in range(keys.shards):
                 pipe.hlen(keys.online(shard))
@@ -92,7 +96,7 @@ class PresenceReader:
             ValueError: the cursor is none that a page gave.
         """
         found = _CURSOR.fullmatch(cursor or "0-0")
-        keys = self._keys()
+        keys = self.keys()
         if not found or int(found[1]) >= keys.shards:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
         shard, position = int(found[1]), int(found[2])
@@ -105,6 +109,7 @@ class PresenceReader:
             for uid, record in records.items()
             if (state := _online(record))
         }
+        _mark_unknown(self._client, keys, states.values())
         return Page(states, f"{shard}-{position}" if shard < keys.shards else None)
 
     def pages(self, *, size: int = PAGE_USERS) -> Iterator[Page]:
@@ -114,6 +119,14 @@ class PresenceReader:
         while page.cursor is not None:
             page = self.page(page.cursor, size=size)
             yield page
+
+    def nodes(self) -> list[NodeState]:
+        """Return all nodes, by id, as they told of themselves when they renewed their lease last."""
+        return read_nodes(self._client, Keys(self._prefix))
+
+    def keys(self) -> Keys:
+        """Return how keys are called, and over how many shards the users are spread."""
+        return Keys(self._prefix, stored_shards(self._client, self._prefix) or 1)
 
     def close(self) -> None:
         """Close the connections."""
@@ -126,9 +139,6 @@ class PresenceReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _keys(self) -> Keys:
-        return Keys(self._prefix, stored_shards(self._client, self._prefix) or 1)
 
 
 def stored_shards(client: Redis, prefix: str) -> int | None:
@@ -148,10 +158,14 @@ def stored_shards(client: Redis, prefix: str) -> int | None:
 def read_states(client: Redis, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online`` or ``offline``; a
-    user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are those of the
-    online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node, login_ms}`` by
-    device. Offline: only `last_seen_ms` may be known. Times are Unix milliseconds.
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online``, ``offline`` or
+    ``unknown``; a user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are
+    those of the online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node,
+    login_ms}`` by device. Unknown: the same, but the leases of all nodes of his sessions have ended. They
+    come back, or others sweep them, and he is offline. Offline: only `last_seen_ms` may be known. Times are Unix
+    milliseconds.
+
+    It is one round trip, and a second one if anybody is online.
     """
     wanted = list(dict.fromkeys(uids))
     by_shard: dict[int, list[str]] = {}
@@ -167,7 +181,16 @@ def read_states(client: Redis, keys: Keys, uids: Iterable[str]) -> dict[str, Sta
     for members in by_shard.values():
         for uid, record, score in zip(members, next(answers), next(answers), strict=True):
             states[uid] = _online(record) or _offline(score)
+    _mark_unknown(client, keys, states.values())
     return {uid: states[uid] for uid in wanted}
+
+
+def _mark_unknown(client: Redis, keys: Keys, states: Collection[State]) -> None:
+    """Change the status of users online whose nodes are all silent."""
+    ended = ended_leases(client, keys, (each["node"] for state in states for each in state["sessions"]))
+    for state in states:
+        if state["sessions"] and all(each["node"] in ended for each in state["sessions"]):
+            state["status"] = "unknown"
 
 
 def _online(text: bytes | None) -> State | None:

@@ -1,6 +1,7 @@
 """Readers against a real Valkey, with entries as the store's scripts write them."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ from presence.embedded import EmbeddedRedis
 from presence.reader import Page, PresenceReader, read_states, stored_shards
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
 
 KEYS = Keys("presence", 4)
 
@@ -18,14 +20,19 @@ KEYS = Keys("presence", 4)
 @pytest.fixture
 def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
     with open_client(redis_server.url) as client:
+        set_lease(client, "n1")
         yield client
 
 
-def come_online(client: Redis, uid: str, *devices: str) -> None:
+def set_lease(client: Redis, node: str, left_s: float = 3600) -> None:
+    client.zadd(KEYS.nodes, {node: round(1000 * (time.time() + left_s))})
+
+
+def come_online(client: Redis, uid: str, *devices: str, node: str = "n1") -> None:
     sessions = {
         device: {
             "session": f"s-{device}",
-            "node": "n1",
+            "node": node,
             "generation": 1,
             "login_ms": 1000,
             "arrived_ms": 1001,
@@ -53,6 +60,24 @@ def test_user_online_has_his_sessions_by_device(client: Redis) -> None:
             {"device": "tablet", "session": "s-tablet", "node": "n1", "login_ms": 1000},
         ],
     }
+
+
+@pytest.mark.parametrize("left_s", [-1, None], ids=["lease ended", "no lease"])
+def test_user_whose_nodes_are_silent_is_unknown(client: Redis, left_s: float | None) -> None:
+    come_online(client, "ann", "phone", node="n2")
+    if left_s is not None:
+        set_lease(client, "n2", left_s)
+    known = state(client, "ann")
+    assert (known["status"], known["since_ms"], known["id"]) == ("unknown", 1000, "5-1")
+    assert [session["node"] for session in known["sessions"]] == ["n2"]
+
+
+def test_user_with_one_session_on_a_node_that_lives_is_online(client: Redis) -> None:
+    come_online(client, "ann", "phone", "tablet", node="n2")
+    record = json.loads(client.hget(KEYS.online(KEYS.shard("ann")), "ann") or "")
+    record["sessions"]["tablet"]["node"] = "n1"
+    client.hset(KEYS.online(KEYS.shard("ann")), "ann", json.dumps(record))
+    assert state(client, "ann")["status"] == "online"
 
 
 def test_user_offline_was_last_seen(client: Redis) -> None:
@@ -184,6 +209,12 @@ def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> No
         reader.page(cursor)
 
 
+def test_a_page_tells_whose_nodes_are_silent(client: Redis, reader: PresenceReader) -> None:
+    put_online(client, ["ann"])
+    set_lease(client, "n1", -1)
+    assert [each["status"] for page in reader.pages() for each in page.states.values()] == ["unknown"]
+
+
 def test_a_damaged_record_is_on_no_page(client: Redis, reader: PresenceReader) -> None:
     client.hset(KEYS.online(0), "eve", "no json")
     assert reader.page().states == {}
@@ -195,3 +226,49 @@ def test_threads_may_share_a_reader(client: Redis, reader: PresenceReader) -> No
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(reader.state, uids))
     assert [answer["status"] for answer in answers] == ["online"] * 200
+
+
+@pytest.fixture
+def table(redis_server: EmbeddedRedis) -> Iterator[RedisLeaseTable]:
+    table = RedisLeaseTable(redis_server.url, KEYS, lease_s=10)
+    yield table
+    table.close()
+
+
+def test_a_node_is_told_as_it_told_of_itself(table: RedisLeaseTable, reader: PresenceReader) -> None:
+    told = {"readiness": "ready", "sessions": 7, "pid": "none", "later": 1}
+    table.renew("n1", 1, json.dumps(told), [])
+    (node,) = reader.nodes()
+    assert (node.node, node.status, node.readiness, node.sessions) == ("n1", "alive", "ready", 7)
+    assert (node.pid, node.host, node.sweeper) == (None, None, None)
+    assert node.lease_left_s == pytest.approx(10, abs=2)
+
+
+def test_nodes_are_silent_before_they_are_dead(
+    client: Redis, table: RedisLeaseTable, reader: PresenceReader
+) -> None:
+    for node in ("b", "a", "c"):
+        table.renew(node, 1, "{}", [])
+    set_lease(client, "b", -5)
+    set_lease(client, "c", -50)
+    assert table.claim("c", "1", "1 a 1")
+    nodes = [(each.node, each.status, each.sweeper) for each in reader.nodes()]
+    assert nodes == [("a", "alive", None), ("b", "silent", None), ("c", "dead", "a")]
+    assert [each.lease_left_s for each in reader.nodes()][1] == pytest.approx(-5, abs=2)
+
+
+def test_a_swept_node_is_none_any_more(table: RedisLeaseTable, reader: PresenceReader) -> None:
+    table.renew("n1", 1, "{}", [])
+    assert table.claim("n1", "1", "")
+    assert reader.nodes() == []
+
+
+@pytest.mark.parametrize("stats", ["no json", "[]"])
+def test_damaged_stats_tell_nothing(table: RedisLeaseTable, reader: PresenceReader, stats: str) -> None:
+    table.renew("n1", 1, stats, [])
+    assert reader.nodes()[0].sessions is None
+
+
+def test_a_node_that_never_had_a_lease_is_told(table: RedisLeaseTable, reader: PresenceReader) -> None:
+    table.claim("n1", "", "0 n2 1")
+    assert (reader.nodes()[0].status, reader.nodes()[0].lease_left_s) == ("dead", None)

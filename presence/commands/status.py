@@ -82,9 +82,11 @@ def _line(uid: str, state: State) -> str:
 
 
 def _described(state: dict[str, Any]) -> str:
+    devices = ", ".join(_session(session) for session in state["sessions"])
     if state["status"] == "online":
-        devices = ", ".join(_session(session) for session in state["sessions"])
         return f"online   since {_time(state['since_ms'])}  {devices}"
+    if state["status"] == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
+        return f"unknown  online since {_time(state['since_ms'])}, but silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
     return f"offline  last seen {_time(state['last_seen_ms'])}"

@@ -10,6 +10,7 @@ from presence.store.client import Redis
 from presence.store.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
+LEASE_END_MS = 10**15  # never
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
 
 
@@ -17,6 +18,7 @@ def put_alice_online(client: Redis, prefix: str = "presence") -> None:
     session = {"session": "s1", "node": "n1", "generation": 1, "login_ms": 1_700_000_000_000}
     record = {"id": "5-1", "since_ms": 1_700_000_000_000, "sessions": {"phone": session}}
     client.hset(f"{prefix}:{{0}}:online", "alice", json.dumps(record))
+    client.zadd(f"{prefix}:nodes", {"n1": LEASE_END_MS})
 
 
 def test_status_prints_a_line_for_each_user(
@@ -30,6 +32,16 @@ def test_status_prints_a_line_for_each_user(
         "bob     offline  last seen 2023-11-14 22:14:20 UTC",
         "nobody  offline  never seen, or long ago",
     ]
+
+
+def test_status_says_whose_node_is_silent(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_alice_online(client)
+    client.zadd("presence:nodes", {"n1": 1})
+    assert main(["status", "alice", "--redis", redis_server.url]) == 0
+    line = "alice  unknown  online since 2023-11-14 22:13:20 UTC, but silent: phone on n1\n"
+    assert capsys.readouterr().out == line
 
 
 def test_status_as_json_is_an_object_of_states(
@@ -56,6 +68,7 @@ def put_online(client: Redis, uids: list[str]) -> None:
     session = {"session": "s1", "node": "n1", "login_ms": 1_700_000_000_000}
     record = json.dumps({"id": "5-1", "since_ms": 1_700_000_000_000, "sessions": {"": session}})
     keys = Keys(shards=2)
+    client.zadd(keys.nodes, {"n1": LEASE_END_MS})
     for uid in uids:
         client.hset(keys.online(keys.shard(uid)), uid, record)
 

@@ -70,6 +70,7 @@ def test_the_example_of_the_reader_prints_who_is_online(url: str, streams: Strea
     session = '{"session":"s","node":"n","login_ms":1}'
     record = f'{{"id":"1-0","since_ms":5,"sessions":{{"":{session}}}}}'
     streams.client.hset(streams.keys.online(0), "ann", record)
+    streams.client.zadd(streams.keys.nodes, {"n": 10**15})  # a lease that lasts
     assert run(READER.replace(AT_HOME, url)).splitlines() == ["1 online", "online", "ann"]
 
 

@@ -1,0 +1,119 @@
+"""The table of leases as readers see it: to be shown, never a reason to act.
+
+Whether a lease has ended is told by the clock of the Redis that keeps it. The nodes themselves go by their
+own clocks and the counters, see `presence.cluster`.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+from presence.store.client import Redis
+from presence.store.keys import Keys
+from presence.store.packing import read_lease_row
+
+NodeStatus = Literal["alive", "silent", "dead"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """A node, and what it told of itself when it renewed its lease last; None where it told nothing.
+
+    Attributes:
+        node: its id.
+        status: ``alive``; ``silent``: its lease has ended; ``dead``: it has its death certificate, and its
+            users go offline.
+        lease_left_s: until its lease ends, or, below 0, since; None: it never had one.
+        sweeper: of a dead node, the node that ends its users' sessions.
+        readiness: ``ready`` if it takes clients; else why not.
+        address: where it listens.
+        host, pid: where it runs.
+        version: of the software.
+        started_ms: Unix milliseconds.
+        sessions, connections: how many it has.
+        outbox: changes that wait for Redis.
+    """
+
+    node: str
+    status: NodeStatus
+    lease_left_s: float | None
+    sweeper: str | None
+    readiness: str | None = None
+    address: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    started_ms: int | None = None
+    sessions: int | None = None
+    connections: int | None = None
+    outbox: int | None = None
+
+
+_TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
+
+
+def read_nodes(client: Redis, keys: Keys) -> list[NodeState]:
+    """Return all nodes of the table, by id; a swept node is none of them.
+
+    Raises:
+        RedisError: Redis cannot answer.
+    """
+    nodes, leases, stats, _tombs = keys.lease_keys
+    with client.pipeline(transaction=True) as pipe:
+        pipe.time()
+        pipe.zrange(nodes, 0, -1, withscores=True)
+        pipe.hgetall(leases)
+        pipe.hgetall(stats)
+        clock, ends, rows, told = pipe.execute()
+    now_ms = _ms(clock)
+    left_s = {name: round((end_ms - now_ms) / 1000, 3) for name, end_ms in ends}
+    return [
+        _state(name.decode(), row.decode(), left_s.get(name), told.get(name, b""))
+        for name, row in sorted(rows.items())
+    ]
+
+
+def ended_leases(client: Redis, keys: Keys, nodes: Iterable[str]) -> set[str]:
+    """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody.
+
+    Raises:
+        RedisError: Redis cannot answer.
+    """
+    names = sorted(set(nodes))
+    if not names:
+        return set()
+    with client.pipeline(transaction=True) as pipe:
+        pipe.time()
+        pipe.zmscore(keys.nodes, names)
+        clock, ends = pipe.execute()
+    now_ms = _ms(clock)
+    return {name for name, end_ms in zip(names, ends, strict=True) if end_ms is None or end_ms <= now_ms}
+
+
+def _ms(clock: tuple[int, int]) -> float:
+    seconds, microseconds = clock
+    return seconds * 1000 + microseconds / 1000
+
+
+def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeState:
+    row = read_lease_row(text, 0)
+    alive: NodeStatus = "alive" if left_s is not None and left_s > 0 else "silent"
+    return NodeState(
+        node=node,
+        status="dead" if row.sweeper else alive,
+        lease_left_s=left_s,
+        sweeper=row.sweeper or None,
+        **_what_it_told(stats),
+    )
+
+
+def _what_it_told(stats: bytes) -> dict[str, Any]:
+    """Return what is of the kind that it should be: another version may tell other things."""
+    try:
+        values = json.loads(stats)
+    except ValueError:
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    return {name: values[name] for name, kind in _TOLD.items() if isinstance(values.get(name), kind)}
