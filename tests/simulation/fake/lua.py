@@ -22,6 +22,7 @@ LIBRARY: Final = Path(__file__).parent / "library.lua"
 FLAT_VALUES: Final = 4000
 
 Call = Callable[[bytes, tuple[bytes, ...]], Reply]
+_TEXT: Final = frozenset({bytes})
 _SCALARS: Final = frozenset({bytes, int, float, bool})
 _FLAT: Final = frozenset({bytes, int, type(None)})
 
@@ -97,10 +98,8 @@ class Engine:
 
     def _raw(self, name: Any = b"", *arguments: Any) -> Any:
         """Perform a command for Lua; see library.lua."""
-        for each in arguments:
-            if each.__class__ is not bytes:
-                arguments = tuple(_argument(each) for each in arguments)
-                break
+        if not _TEXT.issuperset(map(type, arguments)):
+            arguments = tuple(map(_argument, arguments))
         try:
             assert self._serve is not None
             reply = self._serve(name, arguments)

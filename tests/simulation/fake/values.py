@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from math import inf, isnan
+from math import inf, isnan, nextafter
 from typing import Any, Final, NamedTuple, Self
 
 MAX_INTEGER: Final = 2**63 - 1
@@ -93,14 +93,10 @@ class Sorted:
 
     def between(self, low: "Bound", high: "Bound") -> list[tuple[float, bytes]]:
         """Return what lies between two scores, in order."""
-        # A one-tuple sorts before every pair with the same score.
-        first = (bisect_right if low.exclusive else bisect_left)(self.order, low.score, key=_score)
-        last = (bisect_left if high.exclusive else bisect_right)(self.order, high.score, key=_score)
+        # A score alone sorts before every member that has it.
+        first = bisect_left(self.order, (nextafter(low.score, inf) if low.exclusive else low.score,))
+        last = bisect_left(self.order, (high.score if high.exclusive else nextafter(high.score, inf),))
         return self.order[first:last]
-
-
-def _score(pair: tuple[float, bytes]) -> float:
-    return pair[0]
 
 
 class Bound(NamedTuple):

@@ -1,0 +1,189 @@
+"""Random calls of the store's scripts: nodes that open, number wrongly, lose their place, get swept.
+
+A new script gets a method that returns a call of it, and a row in `CALLS`.
+"""
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+import msgpack
+
+from presence.changes import Change, Op
+from presence.outbox import Gap
+from presence.store.batches import Batch, Counter, Fencing, Item, Opening, Retirement, Sweep
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.scripting import Call, source
+from tests.simulation.twins import Twins
+
+KEYS: Final = Keys()
+NODES: Final = ("a", "b", "c")
+UIDS: Final = ("ann", "bob", "é", 'q"uote', "slash/\\", "dot.", "eve")
+DEVICES: Final = ("", "", "phone", '"')
+SESSIONS: Final = tuple(f"s{i}" for i in range(5))
+CHANNELS: Final = tuple(
+    name.encode()
+    for name in (KEYS.online_channel, *(KEYS.control_channel(node) for node in NODES if node != "c"))
+)
+COMMAND: Final = "return redis.call(unpack(ARGV))"
+AT_MS: Final = 1_700_000_000_000
+NOW_S: Final = 1000.0  # monotonic
+
+
+class ScriptPlay:
+    """One sequence of calls; what it knows of its nodes it learns from the answers."""
+
+    def __init__(self, random: Random, twins: Twins) -> None:
+        self._random = random
+        self._twins = twins
+        self._counters = dict.fromkeys(NODES, (0, 0))  # generation, n
+        retention_ms = random.choice((0, 10**13))
+        self._shape = Shape(KEYS, maxlen=1_000_000, seen_retention_ms=retention_ms)
+
+    def step(self) -> None:
+        """Make one call on both servers."""
+        names = list(CALLS)
+        (name,) = self._random.choices(names, [CALLS[each][0] for each in names])
+        call = CALLS[name][1](self)
+        text = source(call.script) if call.script else COMMAND
+        self._twins.run(text, call.keys, call.arguments)
+
+    # What calls are made of
+
+    def _history(self) -> str:
+        return self._twins.fake.replication_id if self._random.random() < 0.97 else "0" * 40
+
+    def _counter(self, node: str, generation: int, n: int) -> Counter:
+        if self._random.random() < 0.1:
+            generation += self._random.choice((-1, 1))
+        if self._random.random() < 0.1:
+            n += self._random.choice((-1, -1, 1, 2))
+        return Counter(node, max(0, generation), max(1, n))
+
+    def _present(self) -> tuple[str, Counter]:
+        node = self._random.choice(NODES)
+        return node, self._counter(node, *self._counters[node])
+
+    def _item(self) -> Item:
+        chance = self._random
+        op = chance.choice((Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.END, Op.END))
+        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: chance.choice((100, 201))}[op]
+        at_ms = AT_MS + chance.randrange(10**6)
+        age_s = chance.choice((0.0, 0.0004, 0.9, 1.5, 4.0, 9.0))
+        change = Change(
+            op,
+            chance.choice(UIDS),
+            chance.choice(DEVICES),
+            chance.choice(SESSIONS),
+            code,
+            NOW_S - age_s,
+            at_ms,
+            at_ms - chance.choice((0, 1, 30_000)),
+            chance.choice((5_000, 30_000)),
+        )
+        return Item(change, restores=chance.random() < 0.3)
+
+    def _items(self) -> tuple[Item, ...]:
+        return tuple(self._item() for _ in range(self._random.choice((0, 1, 1, 2, 5, 12))))
+
+    # The calls
+
+    def apply(self) -> Call:
+        node = self._random.choice(NODES)
+        generation, n = self._counters[node]
+        counter = self._counter(node, generation, n + 1)
+        if counter == Counter(node, generation, n + 1):
+            self._counters[node] = generation, n + 1
+        complete = self._random.random() < 0.3
+        return self._shape.call(Batch(0, counter, self._items(), NOW_S, self._history(), complete=complete))
+
+    def open(self) -> Call:
+        chance, node = self._random, self._random.choice(NODES)
+        generation = self._counters[node][0] + 1
+        self._counters[node] = generation, 1
+        gap = Gap(3, AT_MS, AT_MS + 7, NOW_S) if chance.random() < 0.3 else None
+        floor = chance.choice(("0-0", "0-0", f"{AT_MS}-5", f"{2 * AT_MS + chance.randrange(9)}-1"))
+        opening = Opening(chance.choice((node, node, *NODES, "gone")), floor, gap)
+        history = chance.choice(("", "", self._history()))
+        counter = self._counter(node, generation, 1)
+        return self._shape.call(Batch(0, counter, self._items(), NOW_S, history, opening))
+
+    def retire(self) -> Call:
+        _, counter = self._present()
+        latest_ms = self._random.choice((0, AT_MS, 2 * AT_MS))
+        return self._shape.call(Retirement(0, counter, self._history(), "0", latest_ms))
+
+    def fence(self) -> Call:
+        _, counter = self._present()
+        return self._shape.call(Fencing(0, counter, self._history(), self._random.choice((*NODES, "new"))))
+
+    def sweep(self) -> Call:
+        _, counter = self._present()
+        waited_ms, latest_ms = self._random.choice((0, 10_000, 60_000)), self._random.choice((0, AT_MS))
+        other = self._random.choice(NODES)
+        return self._shape.call(Sweep(0, counter, self._history(), other, "0", waited_ms, latest_ms))
+
+    def probe(self) -> Call:
+        node, read = self._random.choice(NODES), self._random.choice((0, 0, 1, 3, 99))
+        return Call("probe", self._shape.key_names(0, node), self._shape.probe_arguments(0, node, read))
+
+    def kick(self) -> Call:
+        uid = self._random.choice((*UIDS, "nobody"))
+        keys, arguments = self._shape.key_names(0, ""), self._shape.probe_arguments(0, "", 0)
+        return Call("kick", keys, [*arguments[:-1], uid])
+
+    def lease(self) -> Call:
+        sweeping = self._random.sample(NODES, self._random.choice((0, 0, 1, 2)))
+        stats = json.dumps({"sessions": self._random.randrange(9)})
+        counter, lease_ms = self._random.randrange(1000), self._random.choice((1, 10_000))
+        node = self._random.choice(NODES)
+        return Call("lease", KEYS.lease_keys, [node, counter, lease_ms, stats, msgpack.packb(sweeping)])
+
+    def claim(self) -> Call:
+        node = self._random.choice(NODES)
+        seen = self._twins.fake.execute(b"HGET", KEYS.lease_keys[1].encode(), node.encode()) or b""
+        if self._random.random() < 0.2:
+            seen = b"another"
+        wanted = self._random.choice(("", f"7 {self._random.choice(NODES)} 1"))
+        return Call("claim", KEYS.lease_keys, [node, seen, wanted, self._random.choice((0, 86_400_000))])
+
+    def damage(self) -> Call:
+        """Do by hand what should not happen, or what another version may do."""
+        chance, node = self._random, self._random.choice(NODES)
+        uid, its = chance.choice(UIDS), KEYS.node(0, node)
+        words: list[Any] = chance.choice(
+            [
+                ["HSET", its, "fence", "12"],
+                ["HDEL", its, "fence"],
+                ["HDEL", its, "fence", "gen"],
+                ["DEL", its],
+                ["HSET", its, "inbox", "{broken"],
+                ["HSET", its, f"{uid} ", "1 s1"],
+                ["SREM", KEYS.members(0), node],
+                ["HDEL", KEYS.online(0), uid],
+                ["HSET", KEYS.online(0), uid, '{"id": "1-1"}'],
+                ["HSET", KEYS.online(0), uid, "[" * 3],
+                ["SET", KEYS.online(0), "of another type"],
+                ["DEL", KEYS.online(0)],
+                ["DEL", KEYS.lease_keys[3]],
+                ["ZADD", KEYS.seen(0), "1", uid],
+            ]
+        )
+        return Call("", [], words)
+
+
+# How often, and by what a call is made.
+CALLS: Final[dict[str, tuple[int, Callable[[ScriptPlay], Call]]]] = {
+    "apply": (40, ScriptPlay.apply),
+    "open": (12, ScriptPlay.open),
+    "retire": (5, ScriptPlay.retire),
+    "fence": (2, ScriptPlay.fence),
+    "sweep": (5, ScriptPlay.sweep),
+    "probe": (8, ScriptPlay.probe),
+    "kick": (4, ScriptPlay.kick),
+    "lease": (8, ScriptPlay.lease),
+    "claim": (4, ScriptPlay.claim),
+    "damage": (4, ScriptPlay.damage),
+}

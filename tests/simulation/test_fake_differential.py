@@ -1,0 +1,63 @@
+"""The fake Redis against a real one; longer runs: ``python -m tests.simulation.differential``."""
+
+from collections.abc import Callable
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from presence.store.client import open_client
+from tests.simulation.differential import PLAYS, compare
+from tests.simulation.fake import hashes, sorted_sets, streams
+from tests.simulation.fake.server import COMMANDS, FakeRedis
+from tests.simulation.fake.values import Hash, Reply, Stream
+from tests.simulation.twins import Different
+
+CALLS = 1500
+
+
+def overwriting_hsetnx(db: FakeRedis, key: bytes, field: bytes, value: bytes) -> Reply:
+    db.write(key, Hash)[field] = value
+    return 1
+
+
+def hdel_that_leaves_empty_hashes(db: FakeRedis, key: bytes, *fields: bytes) -> Reply:
+    count = hashes.hdel(db, key, *fields)
+    db.write(key, Hash)
+    return count
+
+
+def xadd_whose_ids_follow_the_clock(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
+    stream = db.read(key, Stream)
+    if stream is not None:
+        stream.last = (0, 0)
+    return streams.xadd(db, key, *words)
+
+
+def zrem_of_one_member(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
+    return sorted_sets.zrem(db, key, members[0])
+
+
+def pexpire_that_does_nothing(_db: FakeRedis, _key: bytes, _ms: bytes) -> Reply:
+    return 1
+
+
+@pytest.mark.parametrize("kind", PLAYS)
+def test_both_do_the_same(kind: str, redis_server: EmbeddedRedis) -> None:
+    with open_client(redis_server.url) as client:
+        made = compare(client, kind, seed=1, calls=CALLS)
+    print(f"test_both_do_the_same: {kind}: {made} calls, different 0")
+
+
+def test_a_planted_fault_is_found(redis_server: EmbeddedRedis) -> None:
+    faults: dict[bytes, Callable[..., Reply]] = {
+        b"HSETNX": overwriting_hsetnx,
+        b"HDEL": hdel_that_leaves_empty_hashes,
+        b"XADD": xadd_whose_ids_follow_the_clock,
+        b"ZREM": zrem_of_one_member,
+        b"PEXPIRE": pexpire_that_does_nothing,
+    }
+    with open_client(redis_server.url) as client:
+        for name, fault in faults.items():
+            commands = {**COMMANDS, name: (fault, *COMMANDS[name][1:])}
+            with pytest.raises(Different):
+                compare(client, "scripts", seed=1, calls=10 * CALLS, commands=commands)

@@ -1,0 +1,219 @@
+"""Scripts run on the fake Redis and on a real one at the same microsecond, and what both made of them.
+
+A script finds its server's time standing still. The real server goes first and tells its time, to which the
+fake one is set: so entry ids, deadlines and all times are compared as they are. The order of fields and of
+members, which servers are free to choose, is made the same for both.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgpack
+import redis
+
+from tests.simulation.fake.client import FakeClient
+from tests.simulation.fake.server import COMMANDS, FakeRedis
+from tests.simulation.fake.values import Command, Reply
+
+# Puts into order what has none in Redis and Lua. Returns [time, whether it went well, reply or error].
+FRAME: Final = """local STEPS = {{SMEMBERS = 1, HKEYS = 1, HGETALL = 2}}
+local function sorted(flat, step)
+  local order, result = {{}}, {{}}
+  for i = 1, #flat, step do order[#order + 1] = i end
+  table.sort(order, function(i, j) return flat[i] < flat[j] end)
+  for _, i in ipairs(order) do
+    for j = i, i + step - 1 do result[#result + 1] = flat[j] end
+  end
+  return result
+end
+local function call(name, ...)
+  local reply = redis.call(name, ...)
+  if STEPS[name] then return sorted(reply, STEPS[name]) end
+  if name == 'HSCAN' then return {{reply[1], sorted(reply[2], 2)}} end
+  return reply
+end
+local function sorted_pairs(fields)
+  local names, i = {{}}, 0
+  for name in pairs(fields) do names[#names + 1] = name end
+  table.sort(names)
+  return function()
+    i = i + 1
+    if names[i] ~= nil then return names[i], fields[names[i]] end
+  end
+end
+local function body(redis, pairs)
+{text}
+end
+local time = redis.call('TIME')
+local ok, reply = pcall(body, {{call = call, pcall = redis.pcall}}, sorted_pairs)
+if type(reply) == 'table' and reply.err then ok, reply = false, reply.err end
+return {{time, ok and 1 or 0, reply}}"""
+# Returns [key, type, deadline, content, of a stream what is known of it]...
+DUMP: Final = """
+local READ = {string = {'GET'}, hash = {'HGETALL'}, set = {'SMEMBERS'},
+  zset = {'ZRANGE', '0', '-1', 'WITHSCORES'}, stream = {'XRANGE', '-', '+'}}
+local all = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  local about = {}
+  if kind == 'stream' then
+    local info = redis.call('XINFO', 'STREAM', key)
+    for i = 1, #info, 2 do
+      if not string.find(info[i], 'radix', 1, true) and type(info[i + 1]) ~= 'table' then
+        about[#about + 1] = info[i]
+        about[#about + 1] = info[i + 1]
+      end
+    end
+  end
+  local content = redis.call(READ[kind][1], key, unpack(READ[kind], 2))
+  all[#all + 1] = {key, kind, redis.call('PEXPIRETIME', key), content, about}
+end
+return all"""
+LAST_MESSAGE: Final = b"twins:last"
+TIMEOUT_S: Final = 5.0
+
+
+class Different(AssertionError):
+    """The fake Redis did something else than the real one."""
+
+
+class Twins:
+    """A fake and a real server that are told the same.
+
+    Args:
+        client: of a real server, whose keys are all deleted.
+        channels: to listen to on both.
+        commands: of the fake server.
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        channels: Sequence[bytes] = (),
+        commands: Mapping[bytes, Command] = COMMANDS,
+    ) -> None:
+        self._real = client
+        self._channels = channels
+        self._commands = commands
+        self._time_us = 0
+        self._loaded: dict[str, str] = {}
+        self._listener: Any = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
+        self._listener.subscribe(LAST_MESSAGE, *channels)
+        for _ in (LAST_MESSAGE, *channels):
+            self._listener.get_message(timeout=TIMEOUT_S)
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew with no keys, in the history of the real server."""
+        self._real.flushall()
+        info: Any = self._real.info("replication")
+        self.fake = FakeRedis(lambda: self._time_us / 1_000_000, commands=self._commands)
+        self.fake.replication_id = info["master_replid"]
+        self._heard: list[tuple[bytes, bytes]] = []
+        for channel in self._channels:
+            self.fake.subscribe(channel, lambda channel, message: self._heard.append((channel, message)))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+    def run(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Reply:
+        """Run a script on both and compare their answers; return the fake's.
+
+        Args:
+            text: of the script.
+            keys: KEYS, as redis-py takes them.
+            arguments: ARGV.
+
+        Raises:
+            Different: they differ.
+        """
+        real, fake = self._both(text, keys, arguments)
+        _compare("answers", canonical(real), canonical(fake))
+        return fake[1]
+
+    def finish(self) -> None:
+        """Compare all keys and all that was published since the start.
+
+        Raises:
+            Different: they differ.
+        """
+        real, fake = (_keys(answer[1]) for answer in self._both(DUMP, (), ()))
+        _compare("keys", real, fake)
+        self._real.publish(LAST_MESSAGE, b"")
+        heard = []
+        while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
+            heard.append((message["channel"], message["data"]))
+        _compare("what was published", canonical(heard), canonical(self._heard))
+
+    def _both(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[Reply, Reply]:
+        """Return what both answered: [whether it went well, the reply]."""
+        framed = FRAME.format(text=text)
+        if text not in self._loaded:
+            self._loaded[text] = str(self._real.script_load(framed))
+        words = [len(keys), *keys, *arguments]
+        real: Any = self._real.evalsha(self._loaded[text], *words)
+        seconds, microseconds = map(int, real[0])
+        self._time_us = seconds * 1_000_000 + microseconds
+        client = FakeClient(self.fake)
+        try:
+            fake = client.evalsha(client.script_load(framed).decode(), *words)
+        except redis.ResponseError as error:
+            raise Different(f"the fake fails: {error}") from error
+        if fake[0] != real[0]:
+            raise Different(f"the time is {real[0]}, and the fake's {fake[0]}")
+        return real[1:], fake[1:]
+
+
+def _compare(what: str, real: Any, fake: Any) -> None:
+    """Raise for the first difference, however deep it lies."""
+    if isinstance(real, list) and isinstance(fake, list) and len(real) == len(fake):
+        for place, pair in enumerate(zip(real, fake, strict=True)):
+            _compare(f"{what}, {place}", *pair)
+    elif isinstance(real, dict) and isinstance(fake, dict) and real.keys() == fake.keys():
+        for key, value in real.items():
+            _compare(f"{what}, {key!r}", value, fake[key])
+    elif real != fake:
+        raise Different(f"{what}: the real one has {real!r}, the fake one {fake!r}")
+
+
+def canonical(value: Any) -> Any:
+    """Return a value with MessagePack and JSON decoded, whose maps have no order."""
+    match value:
+        case bytes():
+            return _decoded(value)
+        case list() | tuple():
+            return [canonical(each) for each in value]
+        case dict():
+            return {key: canonical(each) for key, each in value.items()}
+        case redis.ResponseError():
+            return str(value)
+    return value
+
+
+def _decoded(text: bytes) -> Any:
+    if text[:1] in {b"{", b"["}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if text and 0x80 <= text[0] < 0xA0:  # a map or an array
+        try:
+            return canonical(msgpack.unpackb(text, raw=True))
+        except ValueError:
+            return text
+    return text
+
+
+def _keys(dump: Reply) -> dict[bytes, Any]:
+    """Return all that is known of each key."""
+    known: dict[bytes, Any] = {}
+    for key, kind, deadline, content, about in dump:
+        value: Any = canonical(content)
+        if kind == b"hash":
+            value = dict(zip(content[::2], value[1::2], strict=True))
+        elif kind == b"set":
+            value = set(content)
+        known[key] = [kind, deadline, value, about]
+    return known
