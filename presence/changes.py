@@ -16,6 +16,14 @@ class Op(Enum):
     REGISTER = "register"
 
 
+class SessionName(NamedTuple):
+    """A session by all that names it."""
+
+    uid: str
+    device: str
+    session: str
+
+
 class Change(NamedTuple):
     """One change of one session.
 

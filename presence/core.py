@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import protocol
-from presence.changes import Change
+from presence.changes import Change, SessionName
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.session import Outcome, SessionProtocol
@@ -231,6 +231,15 @@ class Core:
                 yield self._registry.registration(session, now)
             else:
                 self._stale.add(session)  # if it has ended meanwhile, the next tick forgets it again
+
+    def vouched(self) -> Iterator[SessionName]:
+        """Return the sessions that ought to be on record; nothing changes."""
+        return self._vouched(list(self._registry))
+
+    def _vouched(self, sessions: list[Session]) -> Iterator[SessionName]:
+        for session in sessions:
+            if session in self._registry and session not in self._stale:
+                yield SessionName(session.uid, session.device, self._registry.session_id(session))
 
     def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
         """Give up a session that another node has taken over; Redis knows already."""

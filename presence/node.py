@@ -16,6 +16,7 @@ from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change
 from presence.clock import Clock
 from presence.cluster import Cluster
+from presence.comparison import Memory
 from presence.core import Core
 from presence.outbox import Outbox
 from presence.registry import Registry, SessionKey
@@ -131,6 +132,7 @@ class Node:
             node=self._node_id(boot_id),
             live=self._live,
             verdicts=Verdicts(self._superseded, self.news, self._new_id),
+            memory=Memory(self.core.vouched, self._session_of),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             clock=clock.now,
             runtime=runtime,
@@ -213,6 +215,10 @@ class Node:
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
         return shared.of(shard)
+
+    def _session_of(self, uid: str, device: str) -> str | None:
+        session = self.core.sessions.get(_key(uid, device))
+        return None if session is None else self.core.sessions.session_id(session)
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:

@@ -86,6 +86,9 @@ class Outbox:
         shards: how many shards there are.
         max_items: the bound over all shards.
         max_bytes: the bound of the memory that changes take, over all shards; roughly.
+
+    Attributes:
+        shard_of, shards: as above.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Outbox:
         max_bytes: int = sys.maxsize,
     ) -> None:
         self.shards = shards
-        self._shard_of = shard_of
+        self.shard_of = shard_of
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
@@ -116,9 +119,14 @@ class Outbox:
         """Changes that wait or are under way."""
         return self._held
 
+    @property
+    def offered(self) -> int:
+        """Changes accepted and skipped since the start."""
+        return self._appended + self._dropped
+
     def append(self, change: Change) -> None:
         """Queue one change, or skip and count it when a bound was hit. Never waits."""
-        shard = self._shard_of(change.uid)
+        shard = self.shard_of(change.uid)
         if self._held >= self._max_items or self._held_bytes >= self._max_bytes:
             self._skipping = [True] * self.shards
         if self._skipping[shard]:

@@ -16,13 +16,16 @@ from typing import Final
 
 import structlog
 
+from presence.comparison import Comparison, Memory
 from presence.outbox import Outbox
 from presence.runtime import Runtime, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, Live, ShardWriter
 from presence.store.batches import (
     Batch,
     News,
+    Reply,
     Retirement,
+    Status,
     Store,
     StoreError,
     StoreUnavailable,
@@ -32,6 +35,7 @@ from presence.store.batches import (
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
+COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
 _DRAIN_LOOK_S: Final = 0.02
@@ -49,6 +53,7 @@ class RelayStatistics:
         items: items in them, registrations of a resync included.
         retries: rounds that failed and were made again.
         resyncs: resyncs of single shards.
+        differences: sessions that were not on record as they were here, or the other way round.
         errors: answers that waiting may not cure.
         last_error: the last failure's text; "" if there was none.
         connected: whether the last call got its answers.
@@ -61,6 +66,7 @@ class RelayStatistics:
     items: int
     retries: int
     resyncs: int
+    differences: int
     errors: int
     last_error: str
     connected: bool
@@ -92,6 +98,7 @@ class Relay:
         node: the node's id at first.
         live: registrations (code 2) of all live sessions of a shard.
         verdicts: whom to tell.
+        memory: what of it is compared with the records, a little at a time.
         alive: whether another node that left its trace in a shard may be at work; a resync waits for such.
         clock: monotonic seconds, the clock of `Change.at`.
         runtime: where its task runs.
@@ -109,6 +116,7 @@ class Relay:
         node: str,
         live: Live,
         verdicts: Verdicts,
+        memory: Memory,
         alive: Callable[[str], bool] = lambda _node: True,
         clock: Callable[[], float] = time.monotonic,
         runtime: Runtime | None = None,
@@ -122,10 +130,12 @@ class Relay:
         self.writers = [ShardWriter(shard, node, outbox, live, alive=alive) for shard in range(outbox.shards)]
         self._thread = self._runtime.caller(store.close)
         self._bell = self._runtime.bell()
+        self._comparison = Comparison(memory, outbox.shard_of)
+        self._compare_at = -math.inf
         self._probed_at = -math.inf
         self._away_since: float | None = None
         self._failures = 0  # in a row
-        self._batches = self._items = self._retries = self._errors = 0
+        self._batches = self._items = self._retries = self._errors = self._differences = 0
         self._last_error = ""
 
     async def start(self) -> None:
@@ -145,6 +155,7 @@ class Relay:
             try:
                 if self._away_since is not None or (now := self._clock()) >= self._next_probe(now):
                     await self._probe()
+                    await self._compare()
                 await self._round()
             except (StoreUnavailable, StoreError) as error:
                 await self._pause(error)
@@ -183,6 +194,26 @@ class Relay:
     def _next_probe(self, now: float) -> float:
         settling = any(writer.is_settling(now) for writer in self.writers)
         return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
+
+    async def _compare(self) -> None:
+        """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
+        now, node, offered = self._clock(), self.node, self._outbox.offered
+        if now < self._compare_at:
+            return
+        self._compare_at = now + COMPARE_INTERVAL_S
+        steps = self._comparison.next(writer for writer in self.writers if writer.is_idle(now))
+        if not steps:
+            return
+        answers = await self._thread.call(lambda: self._store.apply(steps))
+        if node != self.node or offered != self._outbox.offered:
+            return  # it has changed meanwhile, and will be looked at in the next walk
+        for step, answer in zip(steps, answers, strict=True):
+            if not isinstance(answer, Reply) or answer.status is not Status.OK:
+                continue  # whatever it is, a batch or a probe meets it too
+            if differences := self._comparison.differences(step, answer):
+                _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
+                self._differences += differences
+                self.writers[step.shard].resync()
 
     async def _round(self) -> None:
         """Send what every shard has next, if anything, and take the answers."""
@@ -267,6 +298,7 @@ class Relay:
             items=self._items,
             retries=self._retries,
             resyncs=sum(writer.resyncs for writer in self.writers),
+            differences=self._differences,
             errors=self._errors,
             last_error=self._last_error,
             connected=self._away_since is None,

@@ -26,12 +26,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from presence.changes import Change, Op
+from presence.changes import Change, Op, SessionName
 from presence.outbox import Gap, Outbox
 from presence.resync import plan
 from presence.store.batches import (
     NO_ENTRY_ID,
     Batch,
+    Compare,
     Counter,
     Fencing,
     Item,
@@ -219,6 +220,19 @@ class ShardWriter:
         return Sweep(
             self.shard, self._acknowledged, self._replication_id, other, cursor, waited_ms, latest_ms
         )
+
+    def is_idle(self, now: float) -> bool:
+        """Whether Redis is to have exactly what this node has."""
+        waiting = self._is_waiting() or self._cursor is not None or self._outbox.is_skipping(self.shard)
+        return self.is_settled(now) and self._told_complete and not waiting
+
+    def compare(self, cursor: str, fields: int, sessions: tuple[SessionName, ...]) -> Compare:
+        """Return a step that compares sessions with the records; see `Compare`."""
+        return Compare(self.shard, self._acknowledged, self._replication_id, cursor, fields, sessions)
+
+    def resync(self) -> None:
+        """Begin anew: what Redis has differs from what this node has."""
+        self._interrupt()
 
     def _peers(self) -> set[str]:
         """Return the other nodes that may be at work here."""

@@ -67,7 +67,13 @@ ROOMS = [
         },
     ),
     Room(
-        {"presence.outbox", "presence.shard_writer", "presence.resync", "presence.observation"},
+        {
+            "presence.outbox",
+            "presence.shard_writer",
+            "presence.resync",
+            "presence.observation",
+            "presence.comparison",
+        },
         {"redis", "time", "presence.runtime", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
     ),
     # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.

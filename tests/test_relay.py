@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
+from presence.comparison import Memory
 from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.relay import BACKOFF_LIMIT_S, PROBE_INTERVAL_S, Relay, Verdicts
@@ -37,6 +38,8 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from tests.store.driving import check_alternation, events, online_sessions
 from tests.store.servers import Server
+
+NOTHING = Memory(lambda: (), lambda _uid, _device: None)
 
 
 class FakeStore:
@@ -140,6 +143,7 @@ def relay(outbox: Outbox, fake: FakeStore, told: Told) -> Relay:
         node="first",
         live=lambda _shard: [],
         verdicts=told.verdicts,
+        memory=NOTHING,
         clock=trio.current_time,
     )
 
@@ -210,7 +214,9 @@ async def test_an_end_during_a_resync_follows_its_registration(
                 outbox.append(Change(Op.END, "u1499", "", "s", 201, 0.0, 1000, 1000, 30_000))
             yield Change(Op.REGISTER, uid, "", "s", 2, 0.0, 1000, 1000, 30_000)
 
-    relay = Relay(outbox, fake, node="a", live=live, verdicts=told.verdicts, clock=trio.current_time)
+    relay = Relay(
+        outbox, fake, node="a", live=live, verdicts=told.verdicts, memory=NOTHING, clock=trio.current_time
+    )
     nursery.start_soon(relay.run)
     await until(lambda: len(fake.applied) == len(users) + 1)
     assert [each.uid for each in fake.applied] == [*users, "u1499"]
@@ -356,7 +362,7 @@ class StuckStore(FakeStore):
 
 async def test_a_cancelled_call_closes_the_connection(outbox: Outbox, told: Told) -> None:
     store = StuckStore()
-    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts)
+    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts, memory=NOTHING)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relay.run)
         await trio.to_thread.run_sync(store.entered.wait)
@@ -383,7 +389,7 @@ async def with_relay(
     store: RedisStore, shape: Shape, told: Told, body: Callable[[Outbox, Relay], Awaitable[None]]
 ) -> None:
     outbox = Outbox(shape.keys.shard, shape.keys.shards, max_items=10_000)
-    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts)
+    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts, memory=NOTHING)
     await relay.start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relay.run)

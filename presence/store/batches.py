@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from presence.changes import Change
+from presence.changes import Change, SessionName
 from presence.outbox import Gap
 
 NO_ENTRY_ID = "0-0"
@@ -155,7 +155,27 @@ class Sweep:
     latest_ms: int
 
 
-Step = Batch | Retirement | Fencing | Sweep
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compares some sessions with the records, and shows some of what the node owns.
+
+    Attributes:
+        shard: the shard.
+        counter, replication_id: as in `Retirement`.
+        cursor: "0" first, then what the answer gave.
+        fields: how many of those that it owns, roughly.
+        sessions: which the node has.
+    """
+
+    shard: int
+    counter: Counter
+    replication_id: str
+    cursor: str
+    fields: int
+    sessions: tuple[SessionName, ...]
+
+
+Step = Batch | Retirement | Fencing | Sweep | Compare
 
 
 class Superseded(NamedTuple):
@@ -245,10 +265,12 @@ class Reply:
         last_id: highest entry id written; "" if none was.
         superseded: see `Superseded`.
         opened: of an opening batch.
-        cursor: of a retirement or a sweep, where to go on; "0": at the end.
+        cursor: of a retirement, a sweep or a comparison, where to go on; "0": at the end.
         ended: of these, sessions ended.
         wait_ms: of a sweep, until the next session that was left is due; 0: none was left.
         done: of a sweep, whether the node owns nothing in the shard any more.
+        owned: of a comparison, sessions that the node owns.
+        missing: of a comparison, the numbers of the sessions asked about that no record names.
     """
 
     status: Status
@@ -261,6 +283,8 @@ class Reply:
     ended: int = 0
     wait_ms: int = 0
     done: bool = False
+    owned: tuple[SessionName, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

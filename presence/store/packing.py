@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import Op
+from presence.changes import Op, SessionName
 from presence.store.batches import (
     Batch,
+    Compare,
     Counter,
     Fencing,
     Item,
@@ -80,10 +81,20 @@ class Shape:
 
     def call(self, step: Step) -> Call:
         """Return the call that performs a step."""
-        names = {Batch: "apply", Retirement: "retire", Fencing: "fence", Sweep: "sweep"}
+        names = {
+            Batch: "apply",
+            Retirement: "retire",
+            Fencing: "fence",
+            Sweep: "sweep",
+            Compare: "compare",
+        }
         node, generation = step.counter.node, step.counter.generation
         common = self._common(step.shard, node, generation, step.replication_id)
         return Call(names[type(step)], self.key_names(step.shard, node), [*common, *_own_arguments(step)])
+
+    def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
+        """Return the call of a script by somebody who is no node."""
+        return Call(script, self.key_names(shard, ""), [*self._common(shard, "", 0, ""), *arguments])
 
     def probe_arguments(self, shard: int, node: str, inbox_read: int) -> list[Any]:
         """Return ARGV of probe.lua."""
@@ -101,6 +112,9 @@ def _own_arguments(step: Step) -> list[Any]:
             return [step.cursor, FIELDS_A_CALL, step.latest_ms]
         case Fencing():
             return [step.other]
+        case Compare():
+            sessions = [text for each in step.sessions for text in each]
+            return [step.cursor, step.fields, msgpack.packb(sessions)]
         case Sweep():
             kept_ms = FENCE_KEPT_S * 1000
             return [step.other, step.cursor, FIELDS_A_CALL, step.waited_ms, step.latest_ms, kept_ms]
@@ -165,7 +179,13 @@ def read_reply(step: Step, answer: Answer) -> Reply:
         ended=reply.get("ended", 0),
         wait_ms=reply.get("wait_ms", 0),
         done=reply.get("done", False),
+        owned=_session_names(reply.get("owned", [])),
+        missing=tuple(reply.get("missing", [])),
     )
+
+
+def _session_names(flat: list[str]) -> tuple[SessionName, ...]:
+    return tuple(map(SessionName, flat[::3], flat[1::3], flat[2::3]))
 
 
 def read_probe(shard: int, node: str, answer: Answer) -> Probe:

@@ -26,7 +26,7 @@ from redis.exceptions import (
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
-_OF_A_SHARD: Final = frozenset({"apply", "fence", "kick", "probe", "retire", "sweep"})
+_OF_A_SHARD: Final = frozenset({"apply", "compare", "fence", "forget", "kick", "probe", "retire", "sweep"})
 # Error replies that pass with time.
 _PASSING: Final = frozenset(
     {

@@ -1,0 +1,36 @@
+-- Compares some of what a node has in memory with the records, and shows some of what it owns. Writes nothing.
+--
+-- KEYS and ARGV 1-9: see prelude.lua. ARGV
+--   10 cursor of HSCAN over what the node owns, "0" first
+--   11 how many fields to look at, roughly
+--   12 sessions that the node has, MessagePack: flat, uid, device, session...
+-- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
+-- fenced, unknown, as in apply), else {status = "ok", cursor, owned = uid, device, session... of the page,
+-- missing = numbers, from 0, of the sessions in ARGV 12 that no record names as this node's}.
+
+local refusal = refuse_outdated()
+if refusal then return refusal end
+
+local sessions, uids = cmsgpack.unpack(ARGV[12]), {}
+for i = 1, #sessions, 3 do uids[#uids + 1] = sessions[i] end
+read_ahead(uids)
+local missing = {}
+for i = 1, #sessions, 3 do
+  local record = read_record(sessions[i])
+  local present = record and record.sessions[sessions[i + 1]]
+  if not present or present.session ~= sessions[i + 2] or present.node ~= node then
+    missing[#missing + 1] = (i - 1) / 3
+  end
+end
+
+local owned_here = {}
+local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])
+for i = 1, #scan[2], 2 do
+  local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
+  if uid then
+    local n = #owned_here
+    owned_here[n + 1], owned_here[n + 2] = uid, device
+    owned_here[n + 3] = string.match(scan[2][i + 1], '^%d+ (.*)$')
+  end
+end
+return {cmsgpack.pack({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing}), history}

@@ -1,0 +1,165 @@
+"""Memory beside records: what somebody did to Redis behind everybody's back is found and mended."""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from presence import relay as relay_module
+from presence.changes import Change, Op, SessionName
+from presence.comparison import SESSIONS_A_TURN, Comparison, Memory
+from presence.embedded import find_binary
+from presence.outbox import Outbox
+from presence.relay import Relay, Verdicts
+from presence.shard_writer import ShardWriter
+from presence.store.batches import Reply, Status
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import events, online_sessions, owned
+from tests.store.servers import Server
+
+KEYS = Keys()
+
+
+def named(uid: str) -> SessionName:
+    return SessionName(uid, "", f"s-{uid}")
+
+
+class Sessions:
+    """What a node has."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
+        self.memory = Memory(lambda: iter([*self.live.values()]), self.session_of)
+
+    def session_of(self, uid: str, _device: str) -> str | None:
+        return self.live[uid].session if uid in self.live else None
+
+
+def comparison(sessions: Sessions) -> tuple[Comparison, ShardWriter]:
+    outbox = Outbox(KEYS.shard, 1, max_items=10)
+    return Comparison(sessions.memory, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
+
+
+def answer(**fields: object) -> Reply:
+    return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
+
+
+def test_a_walk_asks_about_everybody_and_begins_again() -> None:
+    sessions = Sessions(SESSIONS_A_TURN + 1)
+    compared, writer = comparison(sessions)
+    asked = [len(step.sessions) for _ in range(6) for step in compared.next([writer])]
+    assert asked == [0, SESSIONS_A_TURN, 1, 0, SESSIONS_A_TURN, 1]
+
+
+def test_the_cursor_goes_on() -> None:
+    compared, writer = comparison(Sessions())
+    (step,) = compared.next([writer])
+    compared.differences(step, answer(cursor="17"))
+    assert compared.next([writer])[0].cursor == "17"
+
+
+def test_what_is_here_and_there_is_no_difference() -> None:
+    sessions = Sessions(2)
+    compared, writer = comparison(sessions)
+    compared.next([writer])
+    (step,) = compared.next([writer])
+    assert compared.differences(step, answer(owned=tuple(sessions.live.values()))) == 0
+
+
+def test_ghosts_and_missing_ones_are_counted() -> None:
+    sessions = Sessions(2)
+    compared, writer = comparison(sessions)
+    compared.next([writer])
+    (step,) = compared.next([writer])
+    assert compared.differences(step, answer(owned=(named("ghost"), named("u0")), missing=(1,))) == 2
+
+
+def test_who_has_gone_meanwhile_is_no_difference() -> None:
+    sessions = Sessions(2)
+    compared, writer = comparison(sessions)
+    compared.next([writer])
+    (step,) = compared.next([writer])
+    del sessions.live["u1"]
+    assert compared.differences(step, answer(missing=(1,))) == 0
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    binary = find_binary()
+    assert binary
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        server = Server(binary, Path(folder))
+        yield server
+        server.close()
+
+
+class Mending:
+    """A relay on a real server, whose comparison has little time between turns."""
+
+    def __init__(self, server: Server) -> None:
+        self.sessions = Sessions()
+        self.outbox = Outbox(KEYS.shard, 1, max_items=1000)
+        self.relay = Relay(
+            self.outbox,
+            RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9)),
+            node="a",
+            live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
+            verdicts=Verdicts(lambda _: None, lambda _: None, lambda: "b"),
+            memory=self.sessions.memory,
+        )
+
+    def change(self, op: Op, each: SessionName) -> Change:
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: 100}[op]
+        return Change(op, each.uid, each.device, each.session, code, now, now_ms, now_ms, 30_000)
+
+    def login(self, uid: str) -> None:
+        self.sessions.live[uid] = named(uid)
+        self.outbox.append(self.change(Op.LOGIN, named(uid)))
+
+    async def until_resynced(self, times: int) -> None:
+        with trio.fail_after(10):
+            while self.relay.statistics().resyncs < times or self.outbox.held:  # noqa: ASYNC110 - no event
+                await trio.sleep(0.02)
+            await trio.sleep(0.2)
+
+
+@pytest.fixture
+async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
+    monkeypatch.setattr(relay_module, "COMPARE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
+    mending = Mending(server)
+    await mending.relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mending.relay.run)
+        for n in range(20):
+            mending.login(f"u{n}")
+        assert await mending.relay.drain(5) == 0
+        yield mending
+        nursery.cancel_scope.cancel()
+
+
+async def test_deleted_records_are_written_again(mending: Mending, server: Server) -> None:
+    server.client.delete(KEYS.online(0))
+    await mending.until_resynced(1)
+    assert online_sessions(server.client) == {tuple(each) for each in mending.sessions.live.values()}
+    assert mending.relay.statistics().differences >= 20
+
+
+async def test_a_ghost_is_ended(mending: Mending, server: Server) -> None:
+    del mending.sessions.live["u7"]  # gone, and nobody was told
+    await mending.until_resynced(1)
+    assert ("u7", "", "s-u7") not in online_sessions(server.client) | owned(server.client, "a")
+    last = events(server.client)[-1]
+    assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
+
+
+async def test_where_nothing_differs_nothing_is_done(mending: Mending) -> None:
+    await trio.sleep(0.5)
+    statistics = mending.relay.statistics()
+    assert (statistics.resyncs, statistics.differences) == (0, 0)
