@@ -51,7 +51,7 @@ from presence.store.batches import (
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # After a resync began other nodes register first, or the end of a user's one session would be taken for the
 # user's. With nobody else in the shard there is nobody to wait for, and the outbox is to be empty within 5 s.
-# If Redis lost data all of them register anew, and the wait is over when all have.
+# If Redis lost data or was started anew all of them register, and the wait is over when all have.
 SETTLE_S: Final = 10.0
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
 OVERFLOW_PAUSE_S: Final = 1.0
@@ -120,6 +120,7 @@ class ShardWriter:
         self._began = -math.inf
         self._settled_at = -math.inf
         self._lost = False  # whether Redis lost data before this generation
+        self._concerns_all = False  # whether other nodes had to begin anew as well
         self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
@@ -178,7 +179,7 @@ class ShardWriter:
         self._release(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
-            superseded += self._opened(step, reply.opened)
+            superseded += self._opened(step, reply.opened, reply.replication_id)
             self._replication_id = reply.replication_id
         self._acknowledged = step.counter
         return superseded
@@ -240,11 +241,11 @@ class ShardWriter:
         return {node for node, trace in traces.items() if not trace.fenced and self._alive(node)}
 
     def _have_all_registered(self) -> bool:
-        """Whether every other node at work has registered its sessions since Redis lost data.
+        """Whether every other node at work has registered its sessions since Redis came back.
 
-        A generation that was there before the loss tells nothing: Redis may have gone back to it.
+        A generation that was there before tells nothing: Redis may have gone back to it.
         """
-        if not self._lost:
+        if not self._concerns_all:
             return False
         for node in self._peers():
             now, before = self.others.get(node), self._before.get(node)
@@ -307,7 +308,7 @@ class ShardWriter:
         opening = Opening(self._acknowledged.node, self._floor, self._gap)
         self._frozen = Batch(self.shard, counter, (), now, opening=opening)
 
-    def _opened(self, step: Batch, opened: Opened) -> tuple[Superseded, ...]:
+    def _opened(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
         """Plan the resync from one moment's queue and sessions; the latter are looked at batch by batch."""
         known = self._acknowledged
         stood = max(
@@ -316,6 +317,7 @@ class ShardWriter:
             default=Counter(known.node, 0, 0),
         )
         self._lost = _counter_order(stood) < _counter_order(known)
+        self._concerns_all = self._lost or replication_id != self._replication_id
         self.others = {node: trace for node, trace in opened.others.items() if node != known.node}
         self._before = self._steady
         if known.generation:
