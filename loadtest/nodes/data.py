@@ -37,19 +37,20 @@ class Data:
         keep: whether every write survives a kill (append-only file); else only what `save` has written does.
 
     Attributes:
-        url: its address.
+        path: of the socket.
+        url: the same as an address.
         client: a connection to it.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="nodes-"))
-        self._socket = self._folder / "redis.sock"
+        self.path = str(self._folder / "redis.sock")
         self._command = [
             find_binary(),
-            *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._folder), "--save", ""),
+            *("--port", "0", "--unixsocket", self.path, "--dir", str(self._folder), "--save", ""),
             *("--appendonly", "yes" if keep else "no", "--appendfsync", "always"),
         ]
-        self.url = f"unix://{self._socket}"
+        self.url = f"unix://{self.path}"
         self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once
         self.start()
 
@@ -75,7 +76,7 @@ class Data:
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-            probe.connect(str(self._socket))
+            probe.connect(self.path)
             probe.sendall(b"PING\r\n")
             return probe.recv(64).startswith(b"+PONG")
         return False

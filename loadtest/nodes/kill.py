@@ -12,7 +12,7 @@ from loadtest.nodes.crowd import LOGINS_A_SECOND, Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.serving import Serving, Times, running, wait_for
-from loadtest.nodes.verdict import NODE_DOWN, ONLINE, Expected, judge, spread
+from loadtest.nodes.verdict import NODE_DOWN, ONLINE, Expected, judge, left_over, spread
 from loadtest.scale.reader import Reader
 from presence.store.keys import Keys
 
@@ -57,7 +57,7 @@ def kill(times: Times, *, users: int = 2000, workers: int = 4, away_s: float = A
         wait_for(lambda: reader.offline >= len(gone), times.death_s + MARGIN_S)
         broken = _not_buried(data, [node], times)
         time.sleep(QUIET_S)
-        broken += left_over(data, [crowd])
+        broken += left_over(*data.compare(KEYS, crowd.live()))
         events = [*reader.events]
     expected: Expected = {crowd.uid(n): [ONLINE, NODE_DOWN] if n in gone else [ONLINE] for n in range(count)}
     seconds = [event.read - killed for event in events if event.type == "offline"]
@@ -114,7 +114,7 @@ def sweeper(times: Times, *, users: int = 15_000, others: int = 500, away_s: flo
         wait_for(lambda: reader.offline >= due, times.death_s + times.lease + MARGIN_S)
         broken = _not_buried(data, [dead, second], times)
         time.sleep(QUIET_S)
-        broken += left_over(data, [elsewhere, bystanders])
+        broken += left_over(*data.compare(KEYS, elsewhere.live() | bystanders.live()))
         events = [*reader.events]
         names = {*map(first.uid, range(users)), *map(bystanders.uid, range(3 * others))}
     expected: Expected = {uid: [ONLINE, NODE_DOWN] if uid in gone | orphans else [ONLINE] for uid in names}
@@ -133,14 +133,6 @@ def sweeper(times: Times, *, users: int = 15_000, others: int = 500, away_s: flo
         f"second, promised {times.death_s:g}; returned {len(back):,}",
         broken,
     )
-
-
-def left_over(data: Data, crowds: Iterable[Crowd]) -> list[str]:
-    """Hold what Redis has at the end against the sessions that live."""
-    live = {uid: session for crowd in crowds for uid, session in crowd.live().items()}
-    ghosts, missing = data.compare(KEYS, live)
-    found = [f"{len(ghosts):,} ghosts in Redis"] if ghosts else []
-    return found + ([f"{len(missing):,} live sessions missing in Redis"] if missing else [])
 
 
 def _mid_sweep(data: Data, dead: str, seconds: float) -> tuple[str, int]:

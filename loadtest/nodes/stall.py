@@ -12,7 +12,7 @@ from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.serving import Serving, Times, is_stopped, running, wait_for
-from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, Expected, Told, judge, spread, told
+from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, Expected, Told, judge, left_over, spread, told
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Event
 from presence.store.keys import Keys
@@ -77,8 +77,7 @@ def stall(data: Data, times: Times, stop_s: float, *, users: int, has_peer: bool
             wait_for(lambda: reader.offline >= due_ends, put_off_s)
             time.sleep(times.idle_timeout + times.tick)
             live = crowd.live()
-            ghosts, missing = data.compare(keys, live)
-            events, broken = [*reader.events], [*reader.broken]
+            events, broken = [*reader.events], [*reader.broken, *left_over(*data.compare(keys, live))]
             lost = len(steady) - len(live)
     stalled_s = servers[0].said("stopped")[-1]["ticker"]["stalled_s"]
     expected: Expected = {
@@ -87,7 +86,6 @@ def stall(data: Data, times: Times, stop_s: float, *, users: int, has_peer: bool
     }
     broken += judge(expected, events).broken
     broken += [f"{lost} connections lost"] if lost else []
-    broken += [f"ghosts: {len(ghosts)}, missing: {len(missing)}"] if ghosts or missing else []
     broken += [failure for server in servers for failure in server.failures()]
     hushed = {crowd.uid(n) for n in silent}
     figures, back = _figures([event for event in events if event.uid not in hushed], woke)

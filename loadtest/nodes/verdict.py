@@ -96,6 +96,12 @@ def _judge_user(verdict: Verdict, uid: str, due: Sequence[Told], events: Sequenc
             verdict.note("since_id is not that of the online event", story)
 
 
+def left_over(ghosts: Iterable[str], missing: Iterable[str]) -> list[str]:
+    """Return in words how what Redis has at the end differs from the sessions that live."""
+    counts = {"ghosts in Redis": len([*ghosts]), "live sessions missing in Redis": len([*missing])}
+    return [f"{count:,} {what}" for what, count in counts.items() if count]
+
+
 def spread(seconds: Iterable[float]) -> str:
     """Return median, 99th percentile and maximum, as text."""
     rising = sorted(seconds)
