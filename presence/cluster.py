@@ -162,7 +162,7 @@ class Cluster:
             return
         self._renewed_at = self._clock()
         self._contact.made(self._renewed_at)
-        traced = {node for writer in self._relay.writers for node in writer.others}
+        traced = {node for writer in self._relay.writers for node in writer.settling.others}
         self.observer.saw(rows, traced, self._relay.node)
 
     def _sweeping(self, me: str) -> list[str]:

@@ -29,6 +29,7 @@ from typing import Final
 from presence.changes import Change, Op, SessionName
 from presence.outbox import Gap, Outbox
 from presence.resync import plan
+from presence.settling import Settling
 from presence.store.batches import (
     NO_ENTRY_ID,
     Batch,
@@ -45,14 +46,9 @@ from presence.store.batches import (
     Status,
     Superseded,
     Sweep,
-    Traces,
 )
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
-# After a resync began other nodes register first, or the end of a user's one session would be taken for the
-# user's. With nobody else in the shard there is nobody to wait for, and the outbox is to be empty within 5 s.
-# If Redis lost data or was started anew all of them register, and the wait is over when all have.
-SETTLE_S: Final = 10.0
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
 OVERFLOW_PAUSE_S: Final = 1.0
 
@@ -79,7 +75,7 @@ class ShardWriter:
         alive: whether another node that left its trace in the shard may be at work.
 
     Attributes:
-        others: the other nodes' traces, as last seen.
+        settling: the other nodes here, and the wait for them after a resync.
         fenced: whether nothing is taken from this node id any more; until `rename` nothing is sent.
         resyncs: how many there were.
         inbox_read: the number up to which the inbox was read.
@@ -95,14 +91,13 @@ class ShardWriter:
         alive: Callable[[str], bool] = lambda _node: True,
     ) -> None:
         self.shard = shard
-        self.others: Traces = {}
+        self.settling = Settling(alive)
         self.fenced = False
         self.resyncs = 0
         self.inbox_read = 0
         self._node = node
         self._outbox = outbox
         self._live = live
-        self._alive = alive
         self._acknowledged = Counter(node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
         self._is_open = False
@@ -115,12 +110,7 @@ class ShardWriter:
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
-        self._steady: Traces = {}  # the others' traces as last seen while all was well
-        self._before: Traces = {}  # the same, when the resync began
         self._began = -math.inf
-        self._settled_at = -math.inf
-        self._lost = False  # whether Redis lost data before this generation
-        self._concerns_all = False  # whether other nodes had to begin anew as well
         self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
@@ -133,11 +123,11 @@ class ShardWriter:
             return True
         if not self._told_complete:
             return True
-        return now >= self._settled_at and (bool(self._held) or self._may_retire())
+        return now >= self.settling.at and (bool(self._held) or self._may_retire())
 
     def wakes_at(self, now: float) -> float | None:
         """Return when something that waits now becomes due, monotonic seconds."""
-        due = [self._settled_at] if self._held or self._cursor is not None else []
+        due = [self.settling.at] if self._held or self._cursor is not None else []
         if self._outbox.is_skipping(self.shard):
             due.append(self._began + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
@@ -153,7 +143,7 @@ class ShardWriter:
                 self._freeze(self._gather(now), now)
         if self._frozen is not None:
             return replace(self._frozen, now=now)
-        if now >= self._settled_at and self._may_retire():
+        if now >= self.settling.at and self._may_retire():
             return Retirement(
                 self.shard, self._acknowledged, self._replication_id, self._cursor or "0", self._latest_ms
             )
@@ -187,7 +177,7 @@ class ShardWriter:
     def probed(self, probe: Probe, now: float) -> tuple[News, ...]:
         """Compare what a probe saw with what was acknowledged; return the news not yet read."""
         self._raise_floor(probe.last_id)
-        self.others = probe.others
+        self.settling.others = probe.others
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         if probe.fenced:
@@ -198,19 +188,16 @@ class ShardWriter:
         ):
             self._interrupt()
         elif self._is_open:
-            if now < self._settled_at and self._have_all_registered():
-                self._settled_at = now
-            if now >= self._settled_at:
-                self._steady = probe.others
+            self.settling.saw(now)
         return probe.inbox
 
     def is_settled(self, now: float) -> bool:
         """Whether others may be judged by what the shard says: no resync is under way or just over."""
-        return self._is_open and now >= self._settled_at
+        return self._is_open and now >= self.settling.at
 
     def is_settling(self, now: float) -> bool:
         """Whether a resync is waiting for other nodes to register."""
-        return self._is_open and now < self._settled_at
+        return self._is_open and now < self.settling.at
 
     def fencing(self, other: str) -> Fencing:
         """Return the step that fences another node."""
@@ -234,24 +221,6 @@ class ShardWriter:
     def resync(self) -> None:
         """Begin anew: what Redis has differs from what this node has."""
         self._interrupt()
-
-    def _peers(self) -> set[str]:
-        """Return the other nodes that may be at work here."""
-        traces = {**self._steady, **self.others}
-        return {node for node, trace in traces.items() if not trace.fenced and self._alive(node)}
-
-    def _have_all_registered(self) -> bool:
-        """Whether every other node at work has registered its sessions since Redis came back.
-
-        A generation that was there before tells nothing: Redis may have gone back to it.
-        """
-        if not self._concerns_all:
-            return False
-        for node in self._peers():
-            now, before = self.others.get(node), self._before.get(node)
-            if now is None or not now.complete or (before and now.generation <= before.generation):
-                return False
-        return True
 
     def rename(self, node: str) -> None:
         """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
@@ -316,21 +285,22 @@ class ShardWriter:
             key=_counter_order,
             default=Counter(known.node, 0, 0),
         )
-        self._lost = _counter_order(stood) < _counter_order(known)
-        self._concerns_all = self._lost or replication_id != self._replication_id
-        self.others = {node: trace for node, trace in opened.others.items() if node != known.node}
-        self._before = self._steady
+        lost = _counter_order(stood) < _counter_order(known)
         if known.generation:
             self.resyncs += 1
-            if self._peers():
-                self._settled_at = self._began + SETTLE_S
+        self.settling.begin(
+            self._began,
+            {node: trace for node, trace in opened.others.items() if node != known.node},
+            first=not known.generation,
+            concerns_all=lost or replication_id != self._replication_id,
+        )
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
         waiting += map(Item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
         self._standing, replayed = plan(
             waiting,
             self._live(self.shard),
-            lost=self._lost,
+            lost=lost,
             skipped_from=self._outbox.skipped_from(self.shard),
         )
         self._sequence, self._held, self._held_uids = deque(replayed), [], set()
@@ -352,7 +322,10 @@ class ShardWriter:
 
     def _gather(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled, by_age = now >= self._settled_at, self._only_traces()
+        settled = now >= self.settling.at
+        # A registration yields to any session of another node. If nobody else is at work, those on record would
+        # take the place of live ones and send their clients away: then ages decide, as for a login that waited.
+        by_age = self.settling.only_traces()
         if settled and self._held:
             self._sequence.extendleft(reversed(self._held))
             self._held, self._held_uids = [], set()
@@ -381,14 +354,6 @@ class ShardWriter:
         if len(items) < BATCH_ITEMS:
             self._standing = None
         return [_by_age(item) for item in items] if by_age else items
-
-    def _only_traces(self) -> bool:
-        """Whether other nodes have left their traces here and none of them is at work.
-
-        A registration yields to any session of another node. Such as nobody will ever end would take the
-        place of live ones and send their clients away for good: then ages decide, as for a login that waited.
-        """
-        return any(not trace.fenced for trace in self.others.values()) and not self._peers()
 
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.

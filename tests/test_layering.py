@@ -71,6 +71,7 @@ ROOMS = [
             "presence.outbox",
             "presence.shard_writer",
             "presence.resync",
+            "presence.settling",
             "presence.observation",
             "presence.comparison",
         },

@@ -1,0 +1,78 @@
+"""How long a node waits for the others after it began anew in a shard: pure.
+
+After a resync other nodes register first, or the end of a user's one session would be taken for the user's.
+With nobody else in the shard there is nobody to wait for. If Redis lost data or was started anew all of them
+register, and the wait is over when all have.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from presence.store.batches import Traces
+
+SETTLE_S: Final = 10.0
+
+
+class Settling:
+    """The other nodes of one shard, and the wait for them.
+
+    Args:
+        alive: whether another node that left its trace in the shard may be at work.
+
+    Attributes:
+        others: the other nodes' traces, as last seen.
+        at: monotonic seconds from which this node may judge others by what the shard says.
+    """
+
+    def __init__(self, alive: Callable[[str], bool]) -> None:
+        self.others: Traces = {}
+        self.at = -math.inf
+        self._alive = alive
+        self._steady: Traces = {}  # the others' traces as last seen while all was well
+        self._before: Traces = {}  # the same, when the resync began
+        self._concerns_all = False
+
+    def begin(self, began: float, others: Traces, *, first: bool, concerns_all: bool) -> None:
+        """A generation was opened.
+
+        Args:
+            began: monotonic seconds since when this node has been at it.
+            others: the traces as the opening saw them.
+            first: whether it is this process' first: it knows nothing that others would have to confirm.
+            concerns_all: whether other nodes had to begin anew as well.
+        """
+        self.others = others
+        self._before = self._steady
+        self._concerns_all = concerns_all
+        if not first and self._peers():
+            self.at = began + SETTLE_S
+
+    def saw(self, now: float) -> None:
+        """A probe found this node's own counter as it should be; `others` are of that probe."""
+        if now < self.at and self._have_all_registered():
+            self.at = now
+        if now >= self.at:
+            self._steady = self.others
+
+    def only_traces(self) -> bool:
+        """Whether other nodes have left their traces and none of them is at work."""
+        return any(not trace.fenced for trace in self.others.values()) and not self._peers()
+
+    def _peers(self) -> set[str]:
+        """Return the other nodes that may be at work."""
+        traces = {**self._steady, **self.others}
+        return {node for node, trace in traces.items() if not trace.fenced and self._alive(node)}
+
+    def _have_all_registered(self) -> bool:
+        """Whether every other node at work has registered its sessions since Redis came back.
+
+        A generation that was there before tells nothing: Redis may have gone back to it.
+        """
+        if not self._concerns_all:
+            return False
+        for node in self._peers():
+            now, before = self.others.get(node), self._before.get(node)
+            if now is None or not now.complete or (before and now.generation <= before.generation):
+                return False
+        return True
