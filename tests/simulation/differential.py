@@ -3,7 +3,7 @@
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import redis
 
 from presence.embedded import find_binary
+from tests.simulation.command_plays import CommandPlay
 from tests.simulation.fake.server import COMMANDS
 from tests.simulation.fake.values import Command
 from tests.simulation.script_plays import CHANNELS, ScriptPlay
@@ -18,7 +19,10 @@ from tests.simulation.twins import Different, Twins
 from tests.store.servers import Server
 
 CALLS_A_PLAY: Final = 60
-PLAYS: Final = {"scripts": ScriptPlay}
+PLAYS: Final[dict[str, Callable[[Random, Twins], ScriptPlay | CommandPlay]]] = {
+    "scripts": ScriptPlay,
+    "commands": CommandPlay,
+}
 
 
 def compare(

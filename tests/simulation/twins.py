@@ -72,6 +72,7 @@ end
 return all"""
 LAST_MESSAGE: Final = b"twins:last"
 TIMEOUT_S: Final = 5.0
+SHOWN: Final = 300  # characters of a call, where it went wrong
 
 
 class Different(AssertionError):
@@ -130,7 +131,7 @@ class Twins:
             Different: they differ.
         """
         real, fake = self._both(text, keys, arguments)
-        _compare("answers", canonical(real), canonical(fake))
+        _compare(f"answers to {repr([*keys, *arguments])[:SHOWN]}", canonical(real), canonical(fake))
         return fake[1]
 
     def finish(self) -> None:

@@ -105,6 +105,9 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, *options: bytes) -> Reply:
     """Give fields in the order of their CRC: whoever stays through a whole scan is given, as in Redis."""
     if not cursor.isdigit():
         raise ReplyError("ERR invalid cursor")
+    target = db.read(key, Hash)
+    if target is None:
+        return [b"0", []]
     count, pattern = 10, b"*"
     for name, value in zip(options[::2], options[1::2], strict=False):
         match name.upper():
@@ -118,7 +121,6 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, *options: bytes) -> Reply:
                 raise ReplyError(SYNTAX)
     if len(options) % 2:
         raise ReplyError(SYNTAX)
-    target = db.read(key, Hash) or Hash()
     after, chosen = 0, list(target)
     if len(target) > count and not _is_piece(target):
         ahead = sorted((zlib.crc32(field), field) for field in target)

@@ -61,7 +61,8 @@ def _deadline(db: FakeRedis, span: int, unit_ms: int, command: str, *, least: in
 
 
 def incr(db: FakeRedis, key: bytes) -> Reply:
-    value = integer(db.read(key, Text) or b"0") + 1
+    found = db.read(key, Text)
+    value = integer(b"0" if found is None else found) + 1
     db.data[key] = Text(b"%d" % value)
     return value
 

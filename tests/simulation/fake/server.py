@@ -45,7 +45,7 @@ class FakeRedis:
         self, now: Callable[[], float], *, seed: str = "", commands: Mapping[bytes, Command] = COMMANDS
     ) -> None:
         self.data: dict[bytes, Value] = {}
-        self.deadlines: dict[bytes, int] = {}  # key to the Unix ms at which it goes
+        self.deadlines: dict[bytes, int] = {}  # key to the last Unix ms at which it is there
         self.scripts: dict[bytes, bytes] = {}
         self._next_deadline: float = float("inf")
         self._now = now
@@ -66,7 +66,7 @@ class FakeRedis:
             ReplyError: the error reply that Redis would send.
         """
         self._now_us = round(self._now() * 1_000_000)
-        if self._next_deadline * 1000 <= self._now_us:
+        if self._next_deadline < self._now_us // 1000:
             self._expire()
         name = words[0]
         command = self._commands.get(name) or self._commands.get(name.upper())
@@ -151,7 +151,7 @@ class FakeRedis:
         self._next_deadline = min(self._next_deadline, until_ms)
 
     def _expire(self) -> None:
-        for key in [key for key, until_ms in self.deadlines.items() if until_ms <= self.now_ms()]:
+        for key in [key for key, until_ms in self.deadlines.items() if until_ms < self.now_ms()]:
             self.remove(key)
         self._next_deadline = min(self.deadlines.values(), default=float("inf"))
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.fake.server import FakeRedis
 
 NODE_ENTRIES: Final = 100  # Redis' stream-node-max-entries: with ~ only whole nodes go
+EDGES: Final = {b"-": NO_ID, b"+": MAX_ID}
 
 
 def xadd(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
@@ -110,10 +111,10 @@ def xtrim(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
 
 
 def xdel(db: FakeRedis, key: bytes, *ids: bytes) -> Reply:
-    wanted = [entry_id(each, 0) for each in ids]
     target = db.read(key, Stream)
     if target is None:
         return 0
+    wanted = [entry_id(each, 0) for each in ids]
     count = 0
     for each in wanted:
         place = bisect_left(target.ids, each)
@@ -130,8 +131,8 @@ def xlen(db: FakeRedis, key: bytes) -> Reply:
 
 
 def _start(text: bytes) -> EntryId:
-    if text == b"-":
-        return NO_ID
+    if text in EDGES:
+        return EDGES[text]
     if text[:1] == b"(":
         ms, number = entry_id(text[1:], 0)
         return ms, number + 1
@@ -139,8 +140,8 @@ def _start(text: bytes) -> EntryId:
 
 
 def _stop(text: bytes) -> EntryId:
-    if text == b"+":
-        return MAX_ID
+    if text in EDGES:
+        return EDGES[text]
     if text[:1] == b"(":
         ms, number = entry_id(text[1:], MAX_ID[1])
         return (ms, number - 1) if number else (ms - 1, MAX_ID[1])
@@ -162,21 +163,27 @@ def _entry(target: Stream, place: int) -> Reply:
 def xrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, *options: bytes) -> Reply:
     ends, count = (_start(start), _stop(stop)), _count(options)
     target = db.read(key, Stream)
-    return [_entry(target, place) for place in target.slice(*ends)[:count]] if target else []
+    return _entries(target, target.slice(*ends), count) if target else []
 
 
 def xrevrange(db: FakeRedis, key: bytes, stop: bytes, start: bytes, *options: bytes) -> Reply:
     ends, count = (_start(start), _stop(stop)), _count(options)
     target = db.read(key, Stream)
-    return [_entry(target, place) for place in target.slice(*ends)[::-1][:count]] if target else []
+    return _entries(target, target.slice(*ends)[::-1], count) if target else []
 
 
-def xinfo(db: FakeRedis, what: bytes, key: bytes) -> Reply:
+def _entries(target: Stream, places: range, count: int | None) -> Reply:
+    return None if count == 0 else [_entry(target, place) for place in places[:count]]
+
+
+def xinfo(db: FakeRedis, what: bytes, key: bytes, *more: bytes) -> Reply:
     if what.upper() != b"STREAM":
         raise ReplyError(f"ERR unknown subcommand '{what.decode()}'. Try XINFO HELP.")
     target = db.read(key, Stream)
     if target is None:
         raise ReplyError("ERR no such key")
+    if more:
+        raise ReplyError(SYNTAX)
     nodes = -(-len(target.ids) // NODE_ENTRIES)  # by number only; Redis counts bytes too
     return [
         *(b"length", len(target.ids), b"radix-tree-keys", nodes, b"radix-tree-nodes", nodes + 1),
@@ -195,5 +202,5 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
     b"XLEN": (xlen, 1, 1),
     b"XRANGE": (xrange, 3, inf),
     b"XREVRANGE": (xrevrange, 3, inf),
-    b"XINFO": (xinfo, 2, 2),
+    b"XINFO": (xinfo, 2, inf),
 }

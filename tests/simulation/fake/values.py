@@ -2,10 +2,12 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from math import inf, isnan, nextafter
+from decimal import Decimal
+from math import inf, isfinite, isnan, nextafter
 from typing import Any, Final, NamedTuple, Self
 
 MAX_INTEGER: Final = 2**63 - 1
+FILLING_ZEROS: Final = 7  # with more of them a number is written with an exponent
 
 Reply = Any  # bytes, int, None, Status or a list of these
 
@@ -93,10 +95,14 @@ class Sorted:
 
     def between(self, low: "Bound", high: "Bound") -> list[tuple[float, bytes]]:
         """Return what lies between two scores, in order."""
+        return self.order[self._place(low.score, low.exclusive) : self._place(high.score, not high.exclusive)]
+
+    def _place(self, score: float, after: bool) -> int:
+        """Return where the members with a score begin, or end."""
+        if after and score == inf:
+            return len(self.order)
         # A score alone sorts before every member that has it.
-        first = bisect_left(self.order, (nextafter(low.score, inf) if low.exclusive else low.score,))
-        last = bisect_left(self.order, (high.score if high.exclusive else nextafter(high.score, inf),))
-        return self.order[first:last]
+        return bisect_left(self.order, (nextafter(score, inf) if after else score,))
 
 
 class Bound(NamedTuple):
@@ -174,11 +180,14 @@ def bound(text: bytes) -> Bound:
 
 def number_text(number: float) -> bytes:
     """Return a number of Lua, or a score, as Redis writes it: digits, or as short as can be."""
-    if number in {inf, -inf}:
-        return b"inf" if number > 0 else b"-inf"
+    if not isfinite(number):
+        return repr(number).encode()  # inf, -inf, nan
     whole = int(number)
-    if whole == number and -MAX_INTEGER - 1 <= whole <= MAX_INTEGER:
+    if whole == number and -MAX_INTEGER - 1 <= whole < MAX_INTEGER:
         return b"%d" % whole
+    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    if isinstance(exponent, int) and 0 <= exponent < FILLING_ZEROS:
+        return b"%s%s" % (b"-" * sign, "".join(map(str, digits)).encode() + b"0" * exponent)
     return repr(number).encode()
 
 
