@@ -1,0 +1,142 @@
+"""Redis forgets: everything, or its last writes."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from loadtest.nodes.crowd import Crowd
+from loadtest.nodes.data import Data
+from loadtest.nodes.outcome import Outcome, say
+from loadtest.nodes.serving import Serving, Times, running, wait_for
+from loadtest.nodes.verdict import LOGGED_OUT, ONLINE, RETURNED, Told, judge, left_over, told
+from presence.store.keys import Keys
+from protocol import Code
+
+NODES = 3
+EQUAL_S = 5.0  # promised: so soon Redis equals the sessions that live
+SETTLE_S = 12.0  # and no ghost comes up until all that waits after a resync is done
+LOGIN_TIMEOUT_S = 10.0
+LOOK_S = 0.05
+TOLD_S = 1.0  # for what was done right before Redis forgets: it is written by then
+KEYS = Keys()
+
+Due = Mapping[str, list[Told]]
+
+
+def losses(times: Times, *, users: int = 1000) -> list[Outcome]:
+    """Let Redis forget in all three ways, side by side."""
+    cases = (partial(flush, is_quiet=False), partial(flush, is_quiet=True), rewind)
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return [future.result() for future in [pool.submit(case, times, users) for case in cases]]
+
+
+def flush(times: Times, users: int, *, is_quiet: bool) -> Outcome:
+    """Let three nodes lose all data. A tenth of the users has logged out before.
+
+    Args:
+        times: of the servers.
+        users: who have a client.
+        is_quiet: whether nobody does anything but beat after it; else a tenth logs out at once.
+    """
+    tenth = users // 10
+    gone, leaving, staying = range(tenth), range(tenth, 2 * tenth), range(2 * tenth, users)
+    if is_quiet:
+        leaving, staying = range(0), range(tenth, users)
+
+    def forget(data: Data, crowd: Crowd) -> bool:
+        crowd.bring(range(users))
+        wait_for(lambda: data.online(KEYS) == users, LOGIN_TIMEOUT_S)
+        crowd.log_out(gone)
+        wait_for(lambda: data.online(KEYS) == users - tenth, LOGIN_TIMEOUT_S)
+        data.client.flushall()
+        is_empty = data.online(KEYS) == 0
+        crowd.log_out(leaving)
+        return is_empty
+
+    def due(crowd: Crowd) -> Due:
+        # The stream is lost too. It begins anew with those who live, and tells the whole period of those who
+        # left; whoever was gone before is not heard of any more.
+        return {
+            **{crowd.uid(n): [] for n in gone},
+            **{crowd.uid(n): [RETURNED, LOGGED_OUT] for n in leaving},
+            **{crowd.uid(n): [RETURNED] for n in staying},
+        }
+
+    return _play(f"FLUSHALL, {'all quiet' if is_quiet else 'users leave'}", times, users, forget, due)
+
+
+def rewind(times: Times, users: int) -> Outcome:
+    """Let Redis start from a snapshot that misses a tenth of the users' logins, and another's log-outs."""
+    tenth = users // 10
+    gone, late, staying = range(tenth), range(tenth, 2 * tenth), range(2 * tenth, users)
+
+    def forget(data: Data, crowd: Crowd) -> bool:
+        crowd.bring([*gone, *staying])
+        wait_for(lambda: data.online(KEYS) == users - tenth, LOGIN_TIMEOUT_S)
+        data.client.save()
+        crowd.log_out(gone)
+        crowd.bring(late)
+        crowd.wait_online(users - tenth, LOGIN_TIMEOUT_S)
+        time.sleep(TOLD_S)
+        told_before = len(data.events(KEYS))
+        data.kill()
+        data.start()
+        return len(data.events(KEYS)) == users - tenth < told_before
+
+    def due(crowd: Crowd) -> Due:
+        return {
+            # The snapshot has them online, and nobody knows any more why they went.
+            **{crowd.uid(n): [ONLINE, told("offline", Code.LOGOUT, Code.NODE_DOWN)] for n in gone},
+            **{crowd.uid(n): [RETURNED] for n in late},
+            **{crowd.uid(n): [ONLINE] for n in staying},
+        }
+
+    return _play("restart from a snapshot without the last writes", times, users, forget, due)
+
+
+def _play(
+    name: str,
+    times: Times,
+    users: int,
+    forget: Callable[[Data, Crowd], bool],
+    due: Callable[[Crowd], Due],
+) -> Outcome:
+    """Let Redis forget, and measure until it equals the sessions that live, and judge what it tells then.
+
+    Args:
+        name: of the case.
+        times: of the servers.
+        users: who have a client.
+        forget: lets them come and go and Redis forget; returns whether it has. Redis answers when it returns.
+        due: tells what has to stand in the stream in the end.
+    """
+    with (
+        Data() as data,
+        running([lambda: Serving(data.url, "--workers", str(NODES), *times.flags)]) as (server,),
+        Crowd([server.address], "user", users, beat_s=times.beat_s) as crowd,
+    ):
+        has_forgotten = forget(data, crowd)
+        begun = time.monotonic()
+        equal_s = _equal_after(data, crowd, begun)
+        say(f"{name}: Redis is as it has to be after {equal_s:.2f} s")
+        time.sleep(SETTLE_S)
+        ghosts, missing = data.compare(KEYS, crowd.live())
+        events = data.events(KEYS)
+        broken = [*judge(due(crowd), events).broken, *left_over(ghosts, missing), *server.failures()]
+    broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []
+    return Outcome(
+        name,
+        f"{users:,} users on {NODES} nodes; the data was gone" if has_forgotten else "",
+        f"equal to the live sessions after {equal_s:.2f} s; ghosts {len(ghosts)}, missing {len(missing)}; "
+        f"events {len(events):,}",
+        broken,
+    )
+
+
+def _equal_after(data: Data, crowd: Crowd, begun: float) -> float:
+    while any(data.compare(KEYS, crowd.live())):
+        if (seconds := time.monotonic() - begun) > SETTLE_S:
+            return seconds
+        time.sleep(LOOK_S)
+    return time.monotonic() - begun
