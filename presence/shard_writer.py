@@ -323,8 +323,8 @@ class ShardWriter:
     def _gather(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
         settled = now >= self.settling.at
-        # A registration yields to any session of another node. If nobody else is at work, those on record would
-        # take the place of live ones and send their clients away: then ages decide, as for a login that waited.
+        # A registration yields to any session of another node. If nobody else is at work, those on record
+        # would take the place of live ones and send their clients away: then ages decide, as of late logins.
         by_age = self.settling.only_traces()
         if settled and self._held:
             self._sequence.extendleft(reversed(self._held))
