@@ -78,10 +78,8 @@ class Host:
                 for task in (self.node.relay.run, self.node.cluster.run, self.node.ticker.run):
                     nursery.start_soon(task)
                 while True:
-                    if beating:
-                        self.node.core.beats(
-                            each for each in self.sessions if each in self.node.core.sessions
-                        )
+                    live = self.node.core.sessions
+                    self.node.core.beats(each for each in self.sessions if each in live)
                     await trio.sleep(TICK_S)
 
 
