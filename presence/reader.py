@@ -162,8 +162,8 @@ def read_states(client: Redis, keys: Keys, uids: Iterable[str]) -> dict[str, Sta
     ``unknown``; a user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are
     those of the online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node,
     login_ms}`` by device. Unknown: the same, but the leases of all nodes of his sessions have ended. They
-    come back, or others sweep them, and he is offline. Offline: only `last_seen_ms` may be known. Times are Unix
-    milliseconds.
+    come back, or others sweep them, and he is offline. Offline: only `last_seen_ms` may be known. Times are
+    Unix milliseconds.
 
     It is one round trip, and a second one if anybody is online.
     """

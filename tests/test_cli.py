@@ -117,6 +117,10 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["status", "--redis", UNREACHABLE], "name at least one uid"),
         (["status", "--redis", UNREACHABLE, "a\x1bb"], r"uid 'a\x1bb'"),
         (["status", "--redis", UNREACHABLE, "a\udcffb"], r"uid 'a\udcffb'"),
+        (["kick", "--redis", UNREACHABLE], "required: UID"),
+        (["kick", "--redis", UNREACHABLE, "u", "--wait", "-1"], "'-1' is no number of seconds"),
+        (["forget", "--redis", UNREACHABLE, "a\x1bb"], r"uid 'a\x1bb'"),
+        (["nodes"], "give --redis URL"),
     ],
 )
 def test_usage_error_says_what_is_wrong(
@@ -132,7 +136,18 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["serve"], ["tail"], ["status"], ["client"], ["config", "show"], ["config", "check"]]
+    "command",
+    [
+        ["serve"],
+        ["tail"],
+        ["status"],
+        ["client"],
+        ["kick"],
+        ["forget"],
+        ["nodes"],
+        ["config", "show"],
+        ["config", "check"],
+    ],
 )
 def test_every_command_has_help_and_takes_what_all_take(
     command: list[str], capsys: pytest.CaptureFixture[str]

@@ -6,18 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from presence.commands.outcome import FAILED, OK, USAGE, complain
+from presence.commands.outcome import OK
+from presence.commands.reaching import reaching
 from presence.reader import PresenceReader, State
 from presence.rendering import json_line, printable
-from presence.store.client import CONNECTION_LOST, RedisError, redacted
 
 
 def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
     """Print the state of each user; return the exit status."""
-    for uid in uids:
-        if not uid or not uid.isprintable():  # no server takes such a uid; bytes that are no UTF-8 among them
-            complain(f"uid {uid!r}: must be text without control characters")
-            return USAGE
 
     def show(reader: PresenceReader) -> None:
         states = reader.states(uids)
@@ -65,16 +61,12 @@ def list_online(redis_url: str, prefix: str, *, as_json: bool) -> int:
 
 
 def _with_reader(redis_url: str, prefix: str, show: Callable[[PresenceReader], None]) -> int:
-    try:
+    def ask() -> int:
         with PresenceReader(redis_url, prefix=prefix) as reader:
             show(reader)
-    except CONNECTION_LOST as error:
-        complain(f"cannot reach Redis at {redacted(redis_url)}: {error}")
-        return FAILED
-    except (RedisError, ValueError) as error:
-        complain(f"{redacted(redis_url)}: {error}")
-        return FAILED
-    return OK
+        return OK
+
+    return reaching(redis_url, ask)
 
 
 def _line(uid: str, state: State) -> str:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
+from presence.commands.outcome import OK, complain, sigterm_interrupts
+from presence.commands.reaching import reaching
 from presence.rendering import json_line, printable
-from presence.store.client import CONNECTION_LOST, RedisError, redacted
 from presence.subscriber import Entries, entries_sync
 from presence.subscriber.events import ENTRY_NUMBERS, Entry, Gap
 
@@ -41,7 +41,8 @@ def run(redis_url: str, prefix: str, selection: Selection) -> int:
     Raises:
         BrokenPipeError: nobody reads standard output any more.
     """
-    try:
+
+    def print_all() -> int:
         with (
             sigterm_interrupts(),
             _log_as_complaints(),
@@ -54,16 +55,14 @@ def run(redis_url: str, prefix: str, selection: Selection) -> int:
             ) as entries,
         ):
             _follow(entries, selection)
+
+    try:
+        return reaching(redis_url, print_all)
     except KeyboardInterrupt:
         return OK
-    except CONNECTION_LOST as error:
-        complain(f"cannot reach Redis at {redacted(redis_url)}: {error}")
-    except (RedisError, ValueError) as error:
-        complain(f"{redacted(redis_url)}: {error}")
-    return FAILED
 
 
-def _follow(entries: Entries, selection: Selection) -> None:
+def _follow(entries: Entries, selection: Selection) -> NoReturn:
     """Print events for ever.
 
     Raises:

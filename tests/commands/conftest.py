@@ -4,11 +4,43 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
+from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import Hand
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(shared_redis: EmbeddedRedis) -> EmbeddedRedis:
+    """An empty Valkey; commands do not stop it, so one serves all tests."""
+    with open_client(shared_redis.url) as client:
+        client.flushall()
+    return shared_redis
 
 
 @pytest.fixture
 def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
     with open_client(redis_server.url) as client:
         yield client
+
+
+@pytest.fixture
+def hand(redis_server: EmbeddedRedis) -> Iterator[Hand]:
+    """A node that lives and sends what the test says."""
+    store = RedisStore(redis_server.url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
+    table = RedisLeaseTable(redis_server.url, Keys(), lease_s=60)
+    table.renew("n1", 1, "{}", [])
+    hand = Hand(store, "n1")
+    hand.open()
+    yield hand
+    store.close()
+    table.close()

@@ -113,7 +113,17 @@ def test_list_of_nobody_prints_nothing(
 
 
 @pytest.mark.parametrize(
-    "command", [["status", "u"], ["status", "--count"], ["status", "--list"], ["tail"]], ids=" ".join
+    "command",
+    [
+        ["status", "u"],
+        ["status", "--count"],
+        ["status", "--list"],
+        ["tail"],
+        ["kick", "u"],
+        ["forget", "u"],
+        ["nodes"],
+    ],
+    ids=" ".join,
 )
 def test_unreachable_redis_is_named_without_its_password(
     command: list[str], capsys: pytest.CaptureFixture[str]

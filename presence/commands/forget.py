@@ -1,0 +1,59 @@
+"""``presence forget``: erases what Redis keeps of users who are offline."""
+
+import time
+
+from presence.commands.outcome import FAILED, OK, complain
+from presence.commands.reaching import reaching
+from presence.reader import PresenceReader
+from presence.rendering import json_line
+from presence.store.operator import Forgotten, Operator
+
+PROGRESS_INTERVAL_S = 2.0  # a million entries take some 15 s
+
+
+def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
+    """Forget users; return the exit status: 1 if one of them is online, of whom nothing is erased."""
+
+    def forget() -> int:
+        with (
+            PresenceReader(redis_url, prefix=prefix) as reader,
+            Operator(redis_url, reader.keys()) as operator,
+        ):
+            forgotten = operator.forget(uids, _Progress())
+        users = [uid for uid in dict.fromkeys(uids) if uid not in forgotten.online]
+        print(json_line(_report(users, forgotten)) if as_json else _line(users, forgotten))
+        for uid in forgotten.online:
+            complain(f"{uid} is online: end that first, with presence kick {uid}")
+        return FAILED if forgotten.online else OK
+
+    return reaching(redis_url, forget)
+
+
+class _Progress:
+    """Says on standard error how far it is, now and then."""
+
+    def __init__(self) -> None:
+        self._said_at = time.monotonic()
+
+    def __call__(self, looked: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= PROGRESS_INTERVAL_S:
+            self._said_at = now
+            complain(f"forget: {looked:,} of {total:,} entries looked at")
+
+
+def _report(users: list[str], forgotten: Forgotten) -> dict[str, object]:
+    return {
+        "forgotten": users,
+        "online": forgotten.online,
+        "last_seen": forgotten.last_seen,
+        "events": forgotten.events,
+        "dead_letters": forgotten.dead_letters,
+    }
+
+
+def _line(users: list[str], forgotten: Forgotten) -> str:
+    return (
+        f"users forgotten: {len(users)}; erased: last seen {forgotten.last_seen}, events {forgotten.events}, "
+        f"dead letters {forgotten.dead_letters}"
+    )

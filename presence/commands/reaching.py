@@ -1,0 +1,18 @@
+"""Commands that ask Redis, and how they complain where it does not answer."""
+
+from collections.abc import Callable
+
+from presence.commands.outcome import FAILED, complain
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.client import CONNECTION_LOST, RedisError, redacted
+
+
+def reaching(redis_url: str, ask: Callable[[], int]) -> int:
+    """Return the exit status that `ask` returns; if Redis fails it, complain and return 1."""
+    try:
+        return ask()
+    except (*CONNECTION_LOST, StoreUnavailable) as error:
+        complain(f"cannot reach Redis at {redacted(redis_url)}: {error}")
+    except (RedisError, StoreError, ValueError) as error:
+        complain(f"{redacted(redis_url)}: {error}")
+    return FAILED

@@ -1,0 +1,93 @@
+"""Erasing users' entries from the streams, page by page, so that Redis serves others in between.
+
+An entry that a consumer group was given and has not acknowledged is acknowledged before it goes: the group is
+not told that it was trimmed.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from presence.store.keys import Keys
+from presence.store.scripting import Scripting
+
+ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in a few milliseconds of Redis' time
+
+Progress = Callable[[int, int], object]
+"""Is told the number of entries of a shard looked at, and about how many there are."""
+
+
+class Erased(NamedTuple):
+    """How many entries were erased."""
+
+    events: int
+    dead_letters: int
+
+
+class _Page(NamedTuple):
+    """Ids of a page's entries that are to go, and how many entries it has."""
+
+    ids: list[str]
+    entries: int
+
+
+class Eraser:
+    """Erases entries; calls raise `StoreUnavailable` or `StoreError`, and what was erased stays so.
+
+    Args:
+        scripting: the connection.
+        keys: how keys are called.
+        progress: called after each page.
+    """
+
+    def __init__(self, scripting: Scripting, keys: Keys, progress: Progress) -> None:
+        self._scripting = scripting
+        self._keys = keys
+        self._progress = progress
+
+    def erase(self, shard: int, uids: set[str], last_id: str) -> Erased:
+        """Erase these users' entries: of the shard's events up to `last_id`, and of its dead letters all."""
+        keys, wanted = self._keys, {uid.encode() for uid in uids}
+        events, letters = keys.events(shard), keys.dead(shard)
+        lengths = self._lengths(events, letters)
+        groups = self._groups(events) if lengths[0] else []
+        looked, counts = 0, {events: 0, letters: 0}
+        for key, end, noted_by in ((events, last_id, groups), (letters, "+", [])):
+            for page in self._pages(key, end, wanted):
+                if page.ids:
+                    errors = [(group, keys.errors(shard, group)) for group in noted_by]
+                    counts[key] += self._remove(key, page.ids, errors)
+                looked += page.entries
+                self._progress(looked, sum(lengths))
+        return Erased(counts[events], counts[letters])
+
+    def _remove(self, key: str, ids: list[str], errors: list[tuple[str, str]]) -> int:
+        pipeline = self._scripting.open().pipeline(transaction=True)
+        for group, noted in errors:
+            pipeline.xack(key, group, *ids)
+            pipeline.hdel(noted, *ids)
+        pipeline.xdel(key, *ids)
+        removed: int = self._scripting.answers(pipeline)[-1]
+        return removed
+
+    def _lengths(self, *streams: str) -> list[int]:
+        pipeline = self._scripting.open().pipeline(transaction=False)
+        for key in streams:
+            pipeline.xlen(key)
+        return self._scripting.answers(pipeline)
+
+    def _groups(self, key: str) -> list[str]:
+        pipeline = self._scripting.open().pipeline(transaction=False)
+        pipeline.xinfo_groups(key)
+        return [group["name"].decode() for group in self._scripting.answers(pipeline)[0]]
+
+    def _pages(self, key: str, end: str, wanted: set[bytes]) -> Iterator[_Page]:
+        begin = "-"
+        while True:
+            pipeline = self._scripting.open().pipeline(transaction=False)
+            pipeline.xrange(key, begin, end, count=ENTRIES_A_PAGE)
+            entries: list[tuple[bytes, Any]] = self._scripting.answers(pipeline)[0]
+            ids = [name.decode() for name, fields in entries if fields.get(b"uid") in wanted]
+            yield _Page(ids, len(entries))
+            if len(entries) < ENTRIES_A_PAGE:
+                return
+            begin = f"({entries[-1][0].decode()}"

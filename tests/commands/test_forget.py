@@ -1,0 +1,117 @@
+"""``presence forget`` against real scripts and streams."""
+
+import json
+from typing import Any
+
+import pytest
+
+from presence.cli import main
+from presence.commands import forget as command
+from presence.embedded import EmbeddedRedis
+from presence.store import erasing
+from presence.store.client import Redis
+from presence.store.keys import Keys
+from presence.store.operator import Operator
+from tests.store.driving import Hand, end, events, login
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasing, "ENTRIES_A_PAGE", 2)
+
+
+def told(client: Redis) -> list[str]:
+    """The users of the stream's events."""
+    return [event["uid"] for event in events(client)]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_nothing_of_a_user_who_was_forgotten_is_left(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"), end("bob", "s2"), login("bob", "s3"))
+    client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
+    client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
+    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
+    line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1\n"
+    assert capsys.readouterr().out == line
+    assert told(client) == ["bob", "bob", "bob"]
+    assert client.zscore("presence:{0}:seen", "ann") is None
+    letters: Any = client.xrange(DEAD)
+    assert [fields[b"uid"] for _, fields in letters] == [b"bob"]
+
+
+def test_a_group_is_not_kept_waiting_for_what_was_erased(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"))
+    client.xgroup_create(EVENTS, "push", "0")
+    client.xreadgroup("push", "worker", {EVENTS: ">"})
+    for event in events(client):
+        client.hset(ERRORS, event["id"], "it failed")
+    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
+    (left,) = events(client)
+    pending: Any = client.xpending_range(EVENTS, "push", "-", "+", 10)
+    assert [row["message_id"].decode() for row in pending] == [left["id"]]
+    assert client.hkeys(ERRORS) == [left["id"].encode()]
+
+
+def test_who_is_online_is_left_alone(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("ann", "s2"), login("bob", "s3"), end("bob", "s3"))
+    assert main(["forget", "ann", "bob", "--json", "--redis", redis_server.url]) == 1
+    said = capsys.readouterr()
+    report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
+    assert json.loads(said.out) == report
+    assert said.err == "presence: ann is online: end that first, with presence kick ann\n"
+    assert told(client) == ["ann", "ann", "ann"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_who_comes_meanwhile_keeps_what_is_new(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
+
+    def come(_looked: int, _total: int) -> None:
+        hand.apply(login("ann", "s3"))
+
+    with Operator(redis_server.url, Keys()) as operator:
+        assert operator.forget(["ann"], come).events == 2
+    assert told(client) == ["bob", "ann"]
+
+
+def test_users_of_all_shards_are_forgotten(redis_server: EmbeddedRedis, client: Redis) -> None:
+    keys, uids = Keys(shards=4), [f"user-{n}" for n in range(20)]
+    client.hset(keys.meta, "shards", keys.shards)
+    for uid in uids:
+        client.xadd(keys.events(keys.shard(uid)), {"uid": uid, "type": "offline"})
+        client.zadd(keys.seen(keys.shard(uid)), {uid: 1})
+    assert main(["forget", *uids, "--redis", redis_server.url]) == 0
+    assert {client.xlen(keys.events(shard)) for shard in range(4)} == {0}
+    assert not client.exists(*map(keys.seen, range(4)))
+
+
+def test_a_damaged_record_is_erased(redis_server: EmbeddedRedis, client: Redis) -> None:
+    client.hset("presence:{0}:online", "ann", "no json")
+    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
+    assert not client.exists("presence:{0}:online")
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_long_stream_shows_how_far_it_is(
+    redis_server: EmbeddedRedis,
+    client: Redis,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "PROGRESS_INTERVAL_S", 0)
+    for _ in range(5):
+        client.xadd(EVENTS, {"uid": "bob", "type": "online"})
+    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[:3] == [f"presence: forget: {looked} of 5 entries looked at" for looked in (2, 4, 5)]

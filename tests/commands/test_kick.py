@@ -1,0 +1,102 @@
+"""``presence kick`` against real scripts, and against a real server."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+import trio
+
+from presence.cli import main
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.client import Redis
+from protocol import Code
+from tests.store.driving import Hand, events, login, record
+from tests.transports.harness import Client
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+async def test_a_kick_ends_all_sessions_of_a_user_for_good(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server(Settings(port=0), redis_server.url, 10, Clock())
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(server.serve)
+        devices = [Client(await trio.open_tcp_stream(*address)) for _ in range(3)]
+        for device, (uid, name) in zip(
+            devices, [("ann", "phone"), ("ann", "tv"), ("bob", "tv")], strict=True
+        ):
+            await device.login(uid, name)
+        with trio.fail_after(5):
+            while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis rings no bell
+                await trio.sleep(0.01)
+        begun = time.monotonic()
+        assert await trio.to_thread.run_sync(main, ["kick", "ann", "--redis", redis_server.url]) == 0
+        took_s = time.monotonic() - begun
+        goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
+        for device in devices:
+            await device.stream.aclose()
+        nursery.cancel_scope.cancel()
+    print(f"kicked within {1000 * took_s:.0f} ms")
+    assert took_s < 1
+    assert [(goodbye["code"], goodbye["reconnect"]) for goodbye in goodbyes] == [(Code.KICKED, False)] * 2
+    assert record(client, "bob") is not None
+    (offline,) = [event for event in events(client) if event["type"] == "offline"]
+    assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
+    assert "ann  2 sessions ended\n" in capsys.readouterr().out
+
+
+def test_who_is_offline_needs_no_kick(
+    redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kick", "ann", "bob", "--redis", redis_server.url]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ann  offline", "bob  offline"]
+
+
+def test_a_node_that_does_not_answer_is_named(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.apply(login("ann", "s1", "phone"), login("ann", "s2"), login("bob", "s3"))
+    assert main(["kick", "ann", "--wait", "0.05", "--redis", redis_server.url]) == 1
+    said = capsys.readouterr()
+    assert said.out == "ann  0 of 2 sessions ended\n"
+    assert "presence: ann (phone): n1 did not end it within 0.05 s" in said.err
+    inbox: Any = client.hget("presence:{0}:node:n1", "inbox")
+    assert {(news["type"], news["session"]) for news in json.loads(inbox)} == {
+        ("kicked", "s1"),
+        ("kicked", "s2"),
+    }
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "lease ended"])
+def test_sessions_of_a_silent_node_are_left_to_its_sweep(
+    redis_server: EmbeddedRedis,
+    client: Redis,
+    hand: Hand,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    fenced: bool,
+) -> None:
+    hand.apply(login("ann", "s1"))
+    if fenced:
+        client.hset("presence:{0}:node:n1", "fence", 1)
+    else:
+        client.zadd("presence:nodes", {"n1": 1})
+    wait_s = "60" if fenced else "0"  # for what was told to nobody nothing is waited for
+    assert main(["kick", "ann", "--json", "--wait", wait_s, "--redis", redis_server.url]) == 1
+    said = capsys.readouterr()
+    left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
+    assert json.loads(said.out) == {"ann": {"sessions": 1, "left": [left]}}
+    assert "presence: ann: n1 is silent; others will end it" in said.err
+
+
+def test_a_session_that_came_after_the_kick_is_not_waited_for(
+    redis_server: EmbeddedRedis, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.apply(login("ann", "s1"))
+    monkeypatch.setattr(time, "sleep", lambda _s: hand.apply(login("ann", "s2")))
+    assert main(["kick", "ann", "--redis", redis_server.url]) == 0
