@@ -2,17 +2,19 @@
 
 import contextlib
 import itertools
+import os
 import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.serving import Serving, Times, is_stopped, running, wait_for
-from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, Expected, Told, judge, left_over, spread, told
+from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, Told, judge, left_over, spread, told
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Event
 from presence.store.keys import Keys
@@ -28,6 +30,49 @@ SLACK_S = 3.0  # for the way through Redis, on a machine where ten cases run sid
 NOTICED_SHARE = 0.9  # of the stop, that the server must have noticed itself
 
 
+@dataclass(frozen=True)
+class Case:
+    """One server that is stopped.
+
+    Attributes:
+        times: of the servers.
+        users: of the one that is stopped; those with the first numbers fall silent right before.
+        stop_s: how long it is stopped, in seconds.
+        has_peer: whether another node is there to watch it.
+    """
+
+    times: Times
+    users: int
+    stop_s: float
+    has_peer: bool
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"stop of {self.stop_s:g} s, {'with a peer' if self.has_peer else 'alone'}"
+
+    @property
+    def silent(self) -> range:
+        """Who falls silent."""
+        return range(int(self.users * SILENT_SHARE))
+
+    @property
+    def is_death(self) -> bool:
+        """Whether a peer takes the node for dead, and its users with it."""
+        return self.has_peer and self.stop_s > self.times.lease + self.times.idle_timeout
+
+    def due(self, number: int) -> list[Told]:
+        """Return what has to be told of a user."""
+        if number not in self.silent:
+            return [ONLINE, NODE_DOWN, RETURNED] if self.is_death else [ONLINE]
+        if self.is_death:
+            return [ONLINE, NODE_DOWN]
+        # A node that was fenced takes a new id, under which it does not vouch for who is silent.
+        may_be_swept = self.has_peer and self.stop_s > self.times.lease - self.times.beat_s
+        codes = (Code.IDLE_TIMEOUT, Code.NODE_DOWN) if may_be_swept else (Code.IDLE_TIMEOUT,)
+        return [ONLINE, told("offline", *codes)]
+
+
 def stalls(times: Times, *, users: int = 200, seconds: Sequence[float] = SECONDS) -> list[Outcome]:
     """Stop servers for each of these times, with and without a peer, all side by side.
 
@@ -36,91 +81,73 @@ def stalls(times: Times, *, users: int = 200, seconds: Sequence[float] = SECONDS
         users: of each server that is stopped.
         seconds: how long.
     """
-    cases = list(itertools.product(seconds, (False, True)))
+    cases = [
+        Case(times, users, stop_s, has_peer) for stop_s, has_peer in itertools.product(seconds, (False, True))
+    ]
     with Data() as data, ThreadPoolExecutor(len(cases)) as pool:
-        futures = [
-            pool.submit(stall, data, times, stop_s, users=users, has_peer=has_peer)
-            for stop_s, has_peer in cases
-        ]
-        return [future.result() for future in futures]
+        return [future.result() for future in [pool.submit(stall, data, case) for case in cases]]
 
 
-def stall(data: Data, times: Times, stop_s: float, *, users: int, has_peer: bool) -> Outcome:
-    """Stop one server."""
-    name = f"stop of {stop_s:g} s, {'with a peer' if has_peer else 'alone'}"
-    keys = Keys(f"stall-{stop_s:g}-{has_peer}")
+def stall(data: Data, case: Case) -> Outcome:
+    """Play one case, under a prefix of its own."""
+    keys, times = Keys(f"stall-{case.stop_s:g}-{case.has_peer}"), case.times
     start = partial(Serving, data.url, "--prefix", keys.prefix, *times.flags)
-    silent, steady = range(int(users * SILENT_SHARE)), range(int(users * SILENT_SHARE), users)
-    ends = has_peer and stop_s > times.lease + times.idle_timeout
-    due_ends = users if ends else len(silent)
-    with running([start] * (2 if has_peer else 1)) as servers:  # noqa: SIM117 - they tell figures at the end
+    with running([start] * (2 if case.has_peer else 1)) as servers:  # noqa: SIM117 - they tell figures last
         with (
             contextlib.closing(Reader(data.url, keys.prefix)) as reader,
-            Crowd([servers[0].address], "stall", users, beat_s=times.beat_s) as crowd,
+            Crowd([servers[0].address], "stall", case.users, beat_s=times.beat_s) as crowd,
         ):
-            crowd.bring(range(users))
-            crowd.wait_online(users, LOGIN_TIMEOUT_S)
-            wait_for(lambda: data.online(keys) == users, LOGIN_TIMEOUT_S)
+            crowd.bring(range(case.users))
+            wait_for(lambda: data.online(keys) == case.users, LOGIN_TIMEOUT_S)
             time.sleep(times.beat_s)  # all have beaten once
-            crowd.hush(silent)
+            crowd.hush(case.silent)
             time.sleep(READ_S)
-            servers[0].process.send_signal(signal.SIGSTOP)
-            stopped = time.monotonic()
-            time.sleep(stop_s / 2)
-            was_stopped = is_stopped(servers[0].process.pid)
-            time.sleep(max(0.0, stopped + stop_s - time.monotonic()))
-            servers[0].process.send_signal(signal.SIGCONT)
+            was_stopped = _stop(servers[0].process.pid, case.stop_s)
             woke = time.monotonic()
-            say(f"{name}: it goes on")
+            say(f"{case.name}: it goes on")
             # A stop is credited, with T at most; and ends wait while nodes register anew.
+            due = case.users if case.is_death else len(case.silent)
             put_off_s = max(2 * times.idle_timeout + times.tick, SETTLE_S) + SLACK_S
-            wait_for(lambda: reader.offline >= due_ends, put_off_s)
+            wait_for(lambda: reader.offline >= due, put_off_s)
             time.sleep(times.idle_timeout + times.tick)
             live = crowd.live()
             events, broken = [*reader.events], [*reader.broken, *left_over(*data.compare(keys, live))]
-            lost = len(steady) - len(live)
+            lost = case.users - len(case.silent) - len(live)
     stalled_s = servers[0].said("stopped")[-1]["ticker"]["stalled_s"]
-    expected: Expected = {
-        crowd.uid(n): _due(times, stop_s, has_peer=has_peer, ends=ends, beats=n in steady)
-        for n in range(users)
-    }
-    broken += judge(expected, events).broken
+    broken += judge({crowd.uid(n): case.due(n) for n in range(case.users)}, events).broken
     broken += [f"{lost} connections lost"] if lost else []
     broken += [failure for server in servers for failure in server.failures()]
-    hushed = {crowd.uid(n) for n in silent}
-    figures, back = _figures([event for event in events if event.uid not in hushed], woke)
-    broken += [f"back later than {BACK_S:g} s"] if back and max(back) > BACK_S else []
-    noticed = was_stopped and (stop_s < 2 * times.tick or stalled_s >= NOTICED_SHARE * stop_s)
-    return Outcome(
-        name,
-        f"process stopped; it noticed {stalled_s:.1f} s" if noticed else "",
-        f"of {len(steady)} who beat: {figures}; of {len(silent)} silent told "
-        f"{sum(event.type == 'offline' for event in events if event.uid in hushed)}",
-        broken,
-    )
+    noticed = stalled_s >= NOTICED_SHARE * case.stop_s or case.stop_s < 2 * times.tick
+    silent = {crowd.uid(n) for n in case.silent}
+    return _outcome(case, stalled_s if was_stopped and noticed else None, events, silent, woke, broken)
 
 
-def _due(times: Times, stop_s: float, *, has_peer: bool, ends: bool, beats: bool) -> list[Told]:
-    """Return what has to be told of a user."""
-    if beats:
-        return [ONLINE, NODE_DOWN, RETURNED] if ends else [ONLINE]
-    if ends:
-        return [ONLINE, NODE_DOWN]
-    # A node that was fenced takes a new id, under which it does not vouch for who is silent.
-    may_be_swept = has_peer and stop_s > times.lease - times.beat_s
-    codes = (Code.IDLE_TIMEOUT, Code.NODE_DOWN) if may_be_swept else (Code.IDLE_TIMEOUT,)
-    return [ONLINE, told("offline", *codes)]
+def _stop(pid: int, seconds: float) -> bool:
+    """Stop a process for a while; return whether it was seen to be stopped."""
+    begun = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds / 2)
+    was_stopped = is_stopped(pid)
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
+    os.kill(pid, signal.SIGCONT)
+    return was_stopped
 
 
-def _figures(events: Sequence[Event], woke: float) -> tuple[str, list[float]]:
-    """Return what was told of those who beat, and the seconds from the waking until each was back."""
+def _outcome(
+    case: Case,
+    stalled_s: float | None,
+    events: Sequence[Event],
+    silent: set[str],
+    woke: float,
+    broken: list[str],
+) -> Outcome:
     ends = [event for event in events if event.type == "offline"]
+    beating = [event for event in ends if event.uid not in silent]
+    down = sum(event.code == Code.NODE_DOWN for event in beating)
     back = [event.read - woke for event in events if event.code == Code.RETURNED]
-    down = sum(event.code == Code.NODE_DOWN for event in ends)
-    others = len(ends) - down
-    if not ends and not back:
-        return "offline 0", back
-    return (
-        f"node_down {down}, offline for other reasons {others}, online again {spread(back)}",
-        back,
-    )
+    broken += [f"back later than {BACK_S:g} s"] if max(back, default=0.0) > BACK_S else []
+    figures = [f"of {case.users - len(silent)} who beat: node_down {down}, otherwise {len(beating) - down}"]
+    figures += [f"online again {spread(back)} after it woke"] if back else []
+    figures += [f"of {len(silent)} silent: offline {len(ends) - len(beating)}"]
+    injected = "" if stalled_s is None else f"stopped; it noticed {stalled_s:.1f} s"
+    return Outcome(case.name, injected, "; ".join(figures), broken)
