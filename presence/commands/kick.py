@@ -39,7 +39,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, wait_s: float, as_json:
 
 _WHY = {
     "no_answer": "{node} did not end it within {wait_s:g} s; it was told, and will when it can",
-    "node_silent": "{node} is silent; others will end it when they sweep that node",
+    "node_silent": "{node} is silent: others end it when they sweep that node; if it comes back, kick again",
 }
 
 

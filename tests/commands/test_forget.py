@@ -12,7 +12,9 @@ from presence.store import erasing
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
+from presence.subscriber import subscribe_sync
 from tests.store.driving import Hand, end, events, login
+from tests.subscriber.streams import take, uids
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"
@@ -85,13 +87,25 @@ def test_who_comes_meanwhile_keeps_what_is_new(
     assert told(client) == ["bob", "ann"]
 
 
+@pytest.mark.parametrize(("forgotten", "follows"), [("bob", ["lost_writes", "cyd"]), ("ann", ["cyd"])])
+def test_a_subscriber_sees_a_gap_if_his_last_event_was_erased(
+    redis_server: EmbeddedRedis, hand: Hand, forgotten: str, follows: list[str]
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
+    with subscribe_sync(redis_server.url, after="0") as subscription:
+        assert len(take(subscription, 4)) == 4
+        assert main(["forget", forgotten, "--redis", redis_server.url]) == 0
+        hand.apply(login("cyd", "s3"))
+        assert uids(take(subscription, len(follows))) == follows
+
+
 def test_users_of_all_shards_are_forgotten(redis_server: EmbeddedRedis, client: Redis) -> None:
-    keys, uids = Keys(shards=4), [f"user-{n}" for n in range(20)]
+    keys, users = Keys(shards=4), [f"user-{n}" for n in range(20)]
     client.hset(keys.meta, "shards", keys.shards)
-    for uid in uids:
+    for uid in users:
         client.xadd(keys.events(keys.shard(uid)), {"uid": uid, "type": "offline"})
         client.zadd(keys.seen(keys.shard(uid)), {uid: 1})
-    assert main(["forget", *uids, "--redis", redis_server.url]) == 0
+    assert main(["forget", *users, "--redis", redis_server.url]) == 0
     assert {client.xlen(keys.events(shard)) for shard in range(4)} == {0}
     assert not client.exists(*map(keys.seen, range(4)))
 

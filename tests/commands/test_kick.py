@@ -91,7 +91,7 @@ def test_sessions_of_a_silent_node_are_left_to_its_sweep(
     said = capsys.readouterr()
     left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
     assert json.loads(said.out) == {"ann": {"sessions": 1, "left": [left]}}
-    assert "presence: ann: n1 is silent; others will end it" in said.err
+    assert "presence: ann: n1 is silent: others end it" in said.err
 
 
 def test_a_session_that_came_after_the_kick_is_not_waited_for(
