@@ -52,14 +52,18 @@ class Host:
     def __init__(self, server: Server) -> None:
         settings = Settings(lease=LEASE_S, idle_timeout=T, min_idle_timeout=0.5, tick=TICK_S)
         shape = Shape(KEYS, maxlen=100_000, seen_retention_ms=10**9)
-        stores = Stores(
+        self.stores = Stores(
             RedisStore(server.url, shape),
             RedisStore(server.url, shape),
             RedisLeaseTable(server.url, KEYS, LEASE_S),
         )
-        self.node = Node(settings, 10_000, stores, Clock(), TrioRuntime())
+        self.node = Node(settings, 10_000, self.stores, Clock(), TrioRuntime())
         self.link = Silent()
         self.sessions: list[Session] = []
+
+    def close(self) -> None:
+        for store in (self.stores.relay, self.stores.cluster, self.stores.leases):
+            store.close()
 
     @property
     def id(self) -> str:
@@ -100,9 +104,11 @@ class Hosts:
         self.server = server
         self._nursery = nursery
         self._scopes: dict[int, trio.CancelScope] = {}
+        self.all: list[Host] = []
 
     async def start(self, count: int) -> list[Host]:
         hosts = [Host(self.server) for _ in range(count)]
+        self.all += hosts
         for host in hosts:
             await host.node.start()
             self.go_on(host)
@@ -127,8 +133,11 @@ class Hosts:
 @pytest.fixture
 async def hosts(server: Server) -> AsyncIterator[Hosts]:
     async with trio.open_nursery() as nursery:
-        yield Hosts(server, nursery)
+        hosts = Hosts(server, nursery)
+        yield hosts
         nursery.cancel_scope.cancel()
+    for host in hosts.all:
+        host.close()
 
 
 async def until(condition: Any, seconds: float = 10.0) -> float:

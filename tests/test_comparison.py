@@ -104,9 +104,10 @@ class Mending:
     def __init__(self, server: Server) -> None:
         self.sessions = Sessions()
         self.outbox = Outbox(KEYS.shard, 1, max_items=1000)
+        self.store = RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9))
         self.relay = Relay(
             self.outbox,
-            RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9)),
+            self.store,
             node="a",
             live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
             verdicts=Verdicts(lambda _: None, lambda _: None, lambda: "b"),
@@ -142,6 +143,7 @@ async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         assert await mending.relay.drain(5) == 0
         yield mending
         nursery.cancel_scope.cancel()
+    mending.store.close()
 
 
 async def test_deleted_records_are_written_again(mending: Mending, server: Server) -> None:
