@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from tests.simulation.twins import Twins
 
-# Arguments that look like numbers go as numbers in some calls, as a script may give them. Of errors the code is
-# compared: which of several mistakes a server names first is nobody's concern.
+# Arguments that look like numbers go as numbers in some calls, as a script may give them. Errors are compared
+# by their code: which of several mistakes a server names first is nobody's concern.
 TEXT: Final = """local words = {}
 for i, word in ipairs(ARGV) do words[i] = KEYS[1] == 'numbers' and tonumber(word) or word end
 local reply = redis.pcall(unpack(words))

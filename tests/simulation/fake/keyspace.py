@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -132,9 +133,14 @@ def time(db: FakeRedis) -> Reply:
 
 
 def info(db: FakeRedis, *sections: bytes) -> Reply:
+    return _info(db.replication_id, sections)
+
+
+@lru_cache(maxsize=1000)
+def _info(replication_id: str, sections: tuple[bytes, ...]) -> bytes:
     texts = {
         b"replication": b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:%s\r\n"
-        % db.replication_id.encode(),
+        % replication_id.encode(),
         b"cluster": b"# Cluster\r\ncluster_enabled:0\r\n",
     }
     return b"\r\n".join(texts.get(section.lower(), b"") for section in sections or texts)
@@ -216,4 +222,4 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
     b"EVAL": (eval_, 2, inf),
     b"EVALSHA": (evalsha, 2, inf),
 }
-NOT_IN_SCRIPTS: Final = frozenset({b"SCRIPT", b"EVAL", b"EVALSHA"})
+NOT_IN_SCRIPTS: Final = frozenset({script, eval_, evalsha})

@@ -108,7 +108,7 @@ class Engine:
         if reply.__class__ is bytes or reply.__class__ is int:
             return reply
         if reply.__class__ is list and len(reply) <= FLAT_VALUES and _FLAT.issuperset(map(type, reply)):
-            return (True, *(False if each is None else each for each in reply))
+            return (True, *([False if each is None else each for each in reply] if None in reply else reply))
         return self._to_lua(reply)
 
     def _to_lua(self, reply: Reply) -> Any:

@@ -185,7 +185,7 @@ class FakeRedis:
         command = self._commands.get(name) or self._commands.get(name.upper())
         if command is None:
             raise ReplyError("ERR Unknown command called from script")
-        if name.upper() in NOT_IN_SCRIPTS:
+        if command[0] in NOT_IN_SCRIPTS:
             raise ReplyError("ERR This Valkey command is not allowed from script")
         if not command[1] <= len(arguments) <= command[2]:
             raise ReplyError("ERR Wrong number of args calling command from script")

@@ -20,11 +20,12 @@ from tests.simulation.fake.values import (
 
 if TYPE_CHECKING:
     from tests.simulation.fake.server import FakeRedis
+FLAGS: Final = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH"})
 
 
 def zadd(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
     flags = set()
-    while words and words[0].upper() in {b"NX", b"XX", b"GT", b"LT", b"CH"}:
+    while words and words[0].upper() in FLAGS:
         flags.add(words[0].upper())
         words = words[1:]
     if not words or len(words) % 2:
@@ -33,10 +34,15 @@ def zadd(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
         raise ReplyError("ERR XX and NX options at the same time are not compatible")
     if len(flags & {b"NX", b"GT", b"LT"}) > 1:
         raise ReplyError("ERR GT, LT, and/or NX options at the same time are not compatible")
-    pairs = [(real(score), member) for score, member in zip(words[::2], words[1::2], strict=True)]
+    pairs = list(zip(map(real, words[::2]), words[1::2], strict=True))
     target = db.read(key, Sorted) if b"XX" in flags else db.write(key, Sorted)
     if target is None:
         return 0
+    if not flags:
+        before = len(target)
+        for score, member in pairs:
+            target.put(member, score)
+        return len(target) - before
     added = changed = 0
     for score, member in pairs:
         old = target.scores.get(member)
@@ -120,6 +126,8 @@ def zrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, *options: bytes
 def _range_options(options: tuple[bytes, ...]) -> tuple[bool, int, int]:
     """Return whether scores are wanted, the offset and the count; a count below 0: all."""
     with_scores, offset, count = False, 0, -1
+    if len(options) == 3 and options[0] == b"LIMIT":
+        return False, integer(options[1]), integer(options[2])
     while options:
         match options[0].upper():
             case b"WITHSCORES":

@@ -30,7 +30,7 @@ EDGES: Final = {b"-": NO_ID, b"+": MAX_ID}
 
 def xadd(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
     makes, cap = True, None
-    while words:
+    while words and words[0] != b"*":
         match words[0].upper():
             case b"NOMKSTREAM":
                 makes, words = False, words[1:]
@@ -51,7 +51,7 @@ def xadd(db: FakeRedis, key: bytes, *words: bytes) -> Reply:
     target.last = given
     target.added += 1
     target.ids.append(given)
-    target.entries.append(list(words[1:]))
+    target.entries.append(words[1:])
     if cap:
         _trim(target, *cap)
     return id_text(given)

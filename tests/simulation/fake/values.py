@@ -124,7 +124,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.ids: list[EntryId] = []
-        self.entries: list[list[bytes]] = []
+        self.entries: list[tuple[bytes, ...]] = []  # which Python's garbage collector need not walk
         self.last = NO_ID
         self.max_deleted = NO_ID
         self.added = 0
@@ -163,6 +163,8 @@ def integer(text: bytes) -> int:
 
 def real(text: bytes, error: str = "ERR value is not a valid float") -> float:
     """Return a score."""
+    if text.isdigit():
+        return float(int(text))
     try:
         number = float(text)
     except ValueError:
