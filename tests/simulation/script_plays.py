@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import Change, Op
+from presence.changes import Change, Op, SessionName
 from presence.outbox import Gap
-from presence.store.batches import Batch, Counter, Fencing, Item, Opening, Retirement, Sweep
+from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
-from presence.store.packing import Shape
+from presence.store.packing import FIELDS_A_CALL, Shape
 from presence.store.scripting import Call, source
 from tests.simulation.twins import Twins
 
@@ -131,8 +131,20 @@ class ScriptPlay:
 
     def kick(self) -> Call:
         uid = self._random.choice((*UIDS, "nobody"))
-        keys, arguments = self._shape.key_names(0, ""), self._shape.probe_arguments(0, "", 0)
-        return Call("kick", keys, [*arguments[:-1], uid])
+        return self._shape.operator_call("kick", 0, [uid])
+
+    def forget(self) -> Call:
+        return self._shape.operator_call("forget", 0, self._random.sample(UIDS, 3))
+
+    def compare(self) -> Call:
+        """Make one page of all that the node owns: where a page ends, servers are free to choose."""
+        _, counter = self._present()
+        chance = self._random
+        names = tuple(
+            SessionName(chance.choice(UIDS), chance.choice(DEVICES), chance.choice(SESSIONS))
+            for _ in range(chance.randrange(6))
+        )
+        return self._shape.call(Compare(0, counter, self._history(), "0", FIELDS_A_CALL, names))
 
     def lease(self) -> Call:
         sweeping = self._random.sample(NODES, self._random.choice((0, 0, 1, 2)))
@@ -183,6 +195,8 @@ CALLS: Final[dict[str, tuple[int, Callable[[ScriptPlay], Call]]]] = {
     "sweep": (5, ScriptPlay.sweep),
     "probe": (8, ScriptPlay.probe),
     "kick": (4, ScriptPlay.kick),
+    "forget": (2, ScriptPlay.forget),
+    "compare": (5, ScriptPlay.compare),
     "lease": (8, ScriptPlay.lease),
     "claim": (4, ScriptPlay.claim),
     "damage": (4, ScriptPlay.damage),
