@@ -13,25 +13,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.nodes.kill import kill, sweeper
+from loadtest.nodes.kill import kill
 from loadtest.nodes.loss import losses
 from loadtest.nodes.outage import SECONDS as OUTAGE_S
 from loadtest.nodes.outage import outages
 from loadtest.nodes.outcome import Outcome, say, table
 from loadtest.nodes.rolling import restarts
-from loadtest.nodes.serving import Times
+from loadtest.nodes.serving import Setup
 from loadtest.nodes.stall import SECONDS as STALLS_S
 from loadtest.nodes.stall import stalls
+from loadtest.nodes.sweeper import sweeper
 
-Scenario = Callable[[Times, argparse.Namespace], list[Outcome]]
+Scenario = Callable[[Setup, argparse.Namespace], list[Outcome]]
 
 SCENARIOS: dict[str, Scenario] = {
-    "kill": lambda times, given: [kill(times, users=given.users or 2000, away_s=given.away)],
-    "sweeper": lambda times, given: [sweeper(times, users=given.users or 15_000, away_s=given.away)],
-    "stall": lambda times, given: stalls(times, users=given.users or 200, seconds=given.stalls),
-    "outage": lambda times, given: outages(times, users=given.users or 600, seconds=given.outage),
-    "loss": lambda times, given: losses(times, users=given.users or 1000),
-    "rolling": lambda times, given: restarts(times, users=given.users or 5000),
+    "kill": lambda setup, given: [kill(setup, users=given.users or 2000, away_s=given.away)],
+    "sweeper": lambda setup, given: [sweeper(setup, users=given.users or 15_000, away_s=given.away)],
+    "stall": lambda setup, given: stalls(setup, users=given.users or 200, seconds=given.stalls),
+    "outage": lambda setup, given: outages(setup, users=given.users or 600, seconds=given.outage),
+    "loss": lambda setup, given: losses(setup, users=given.users or 1000),
+    "rolling": lambda setup, given: restarts(setup, users=given.users or 5000),
 }
 
 
@@ -43,6 +44,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--idle-timeout", type=float, default=30.0, help="the servers' T, seconds")
     add("--lease", type=float, default=10.0, help="the servers' lease, seconds")
     add("--tick", type=float, default=1.0, help="the servers' tick, seconds")
+    add("--shards", type=int, default=1, help="the servers' shards")
     add(
         "--users",
         type=int,
@@ -63,11 +65,11 @@ def main(words: list[str] | None = None) -> int:
     """Play, print the table, and say what was broken."""
     arguments = parse(words)
     raise_file_limit()
-    times = Times(arguments.idle_timeout, arguments.lease, arguments.tick)
+    setup = Setup(arguments.idle_timeout, arguments.lease, arguments.tick, arguments.shards)
     outcomes: list[Outcome] = []
     for name in arguments.scenarios or SCENARIOS:
         begun = time.monotonic()
-        outcomes += SCENARIOS[name](times, arguments)
+        outcomes += SCENARIOS[name](setup, arguments)
         say(f"{name} took {time.monotonic() - begun:.0f} s")
     text = table(outcomes)
     print(text)

@@ -109,6 +109,10 @@ class Data:
         """Return how many users have a record."""
         return sum(self.client.hlen(keys.online(shard)) for shard in range(keys.shards))
 
+    def owned(self, keys: Keys, node: str) -> int:
+        """Return how many fields a node's hashes have: its sessions, and a few others."""
+        return sum(self.client.hlen(keys.node(shard, node)) for shard in range(keys.shards))
+
     def events(self, keys: Keys) -> list[Event]:
         """Return all that stands in the streams now."""
         clock = WallClock(time.time() - time.monotonic())

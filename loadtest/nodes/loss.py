@@ -8,9 +8,8 @@ from functools import partial
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.nodes.serving import Serving, Times, running, wait_for
+from loadtest.nodes.serving import Serving, Setup, running, wait_for
 from loadtest.nodes.verdict import LOGGED_OUT, ONLINE, RETURNED, Told, judge, left_over, told
-from presence.store.keys import Keys
 from protocol import Code
 
 NODES = 3
@@ -19,24 +18,24 @@ SETTLE_S = 12.0  # and no ghost comes up until all that waits after a resync is 
 LOGIN_TIMEOUT_S = 10.0
 LOOK_S = 0.05
 TOLD_S = 1.0  # for what was done right before Redis forgets: it is written by then
-KEYS = Keys()
 
 Due = Mapping[str, list[Told]]
 
 
-def losses(times: Times, *, users: int = 1000) -> list[Outcome]:
-    """Let Redis forget in all three ways, side by side."""
+def losses(setup: Setup, *, users: int = 1000, settle_s: float = SETTLE_S) -> list[Outcome]:
+    """Let Redis forget in all three ways, side by side; `settle_s` later nothing may have come up again."""
     cases = (partial(flush, is_quiet=False), partial(flush, is_quiet=True), rewind)
     with ThreadPoolExecutor(len(cases)) as pool:
-        return [future.result() for future in [pool.submit(case, times, users) for case in cases]]
+        return [future.result() for future in [pool.submit(case, setup, users, settle_s) for case in cases]]
 
 
-def flush(times: Times, users: int, *, is_quiet: bool) -> Outcome:
+def flush(setup: Setup, users: int, settle_s: float, *, is_quiet: bool) -> Outcome:
     """Let three nodes lose all data. A tenth of the users has logged out before.
 
     Args:
-        times: of the servers.
+        setup: of the servers.
         users: who have a client.
+        settle_s: seconds until the last look.
         is_quiet: whether nobody does anything but beat after it; else a tenth logs out at once.
     """
     tenth = users // 10
@@ -46,11 +45,11 @@ def flush(times: Times, users: int, *, is_quiet: bool) -> Outcome:
 
     def forget(data: Data, crowd: Crowd) -> bool:
         crowd.bring(range(users))
-        wait_for(lambda: data.online(KEYS) == users, LOGIN_TIMEOUT_S)
+        wait_for(lambda: data.online(setup.keys()) == users, LOGIN_TIMEOUT_S)
         crowd.log_out(gone)
-        wait_for(lambda: data.online(KEYS) == users - tenth, LOGIN_TIMEOUT_S)
+        wait_for(lambda: data.online(setup.keys()) == users - tenth, LOGIN_TIMEOUT_S)
         data.client.flushall()
-        is_empty = data.online(KEYS) == 0
+        is_empty = data.online(setup.keys()) == 0
         crowd.log_out(leaving)
         return is_empty
 
@@ -63,26 +62,28 @@ def flush(times: Times, users: int, *, is_quiet: bool) -> Outcome:
             **{crowd.uid(n): [RETURNED] for n in staying},
         }
 
-    return _play(f"FLUSHALL, {'all quiet' if is_quiet else 'users leave'}", times, users, forget, due)
+    return _play(
+        f"FLUSHALL, {'all quiet' if is_quiet else 'users leave'}", setup, users, settle_s, forget, due
+    )
 
 
-def rewind(times: Times, users: int) -> Outcome:
+def rewind(setup: Setup, users: int, settle_s: float) -> Outcome:
     """Let Redis start from a snapshot that misses a tenth of the users' logins, and another's log-outs."""
     tenth = users // 10
     gone, late, staying = range(tenth), range(tenth, 2 * tenth), range(2 * tenth, users)
 
     def forget(data: Data, crowd: Crowd) -> bool:
         crowd.bring([*gone, *staying])
-        wait_for(lambda: data.online(KEYS) == users - tenth, LOGIN_TIMEOUT_S)
+        wait_for(lambda: data.online(setup.keys()) == users - tenth, LOGIN_TIMEOUT_S)
         data.client.save()
         crowd.log_out(gone)
         crowd.bring(late)
         crowd.wait_online(users - tenth, LOGIN_TIMEOUT_S)
         time.sleep(TOLD_S)
-        told_before = len(data.events(KEYS))
+        told_before = len(data.events(setup.keys()))
         data.kill()
         data.start()
-        return len(data.events(KEYS)) == users - tenth < told_before
+        return len(data.events(setup.keys())) == users - tenth < told_before
 
     def due(crowd: Crowd) -> Due:
         return {
@@ -92,13 +93,14 @@ def rewind(times: Times, users: int) -> Outcome:
             **{crowd.uid(n): [ONLINE] for n in staying},
         }
 
-    return _play("restart from a snapshot without the last writes", times, users, forget, due)
+    return _play("restart from a snapshot without the last writes", setup, users, settle_s, forget, due)
 
 
 def _play(
     name: str,
-    times: Times,
+    setup: Setup,
     users: int,
+    settle_s: float,
     forget: Callable[[Data, Crowd], bool],
     due: Callable[[Crowd], Due],
 ) -> Outcome:
@@ -106,23 +108,24 @@ def _play(
 
     Args:
         name: of the case.
-        times: of the servers.
+        setup: of the servers.
         users: who have a client.
+        settle_s: seconds until the last look.
         forget: lets them come and go and Redis forget; returns whether it has. Redis answers when it returns.
         due: tells what has to stand in the stream in the end.
     """
     with (
         Data() as data,
-        running([lambda: Serving(data.url, "--workers", str(NODES), *times.flags)]) as (server,),
-        Crowd([server.address], "user", users, beat_s=times.beat_s) as crowd,
+        running([lambda: Serving(data.url, "--workers", str(NODES), *setup.flags)]) as (server,),
+        Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
     ):
         has_forgotten = forget(data, crowd)
         begun = time.monotonic()
-        equal_s = _equal_after(data, crowd, begun)
+        equal_s = _equal_after(data, setup, crowd, begun)
         say(f"{name}: Redis is as it has to be after {equal_s:.2f} s")
-        time.sleep(SETTLE_S)
-        ghosts, missing = data.compare(KEYS, crowd.live())
-        events = data.events(KEYS)
+        time.sleep(settle_s)
+        ghosts, missing = data.compare(setup.keys(), crowd.live())
+        events = data.events(setup.keys())
         broken = [*judge(due(crowd), events).broken, *left_over(ghosts, missing), *server.failures()]
     broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []
     return Outcome(
@@ -134,8 +137,8 @@ def _play(
     )
 
 
-def _equal_after(data: Data, crowd: Crowd, begun: float) -> float:
-    while any(data.compare(KEYS, crowd.live())):
+def _equal_after(data: Data, setup: Setup, crowd: Crowd, begun: float) -> float:
+    while any(data.compare(setup.keys(), crowd.live())):
         if (seconds := time.monotonic() - begun) > SETTLE_S:
             return seconds
         time.sleep(LOOK_S)

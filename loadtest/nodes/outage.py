@@ -11,7 +11,7 @@ from loadtest.nodes.cable import Cable
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.nodes.serving import Serving, Times, running, wait_for
+from loadtest.nodes.serving import Serving, Setup, running, wait_for
 from loadtest.nodes.verdict import (
     LOGGED_OUT,
     NODE_DOWN,
@@ -26,7 +26,6 @@ from loadtest.nodes.verdict import (
 )
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Event
-from presence.store.keys import Keys
 from protocol import Code
 
 SECONDS = 60.0
@@ -36,7 +35,6 @@ CAUGHT_UP_S = 5.0  # promised: so soon after Redis answers, what was decided mea
 SETTLE_S = 10.0  # ends wait so long after a node has registered anew
 SLACK_S = 3.0
 NOTICED_SHARE = 0.3  # of the outage, that a node must have noticed: it finds out when a call times out
-KEYS = Keys()
 
 
 class Groups(NamedTuple):
@@ -84,36 +82,36 @@ DUE_WHEN_CUT = {
 }
 
 
-def outages(times: Times, *, seconds: float = SECONDS, users: int = 600) -> list[Outcome]:
+def outages(setup: Setup, *, seconds: float = SECONDS, users: int = 600) -> list[Outcome]:
     """Let Redis be away for so long in three ways, side by side: frozen, killed, cut off from one node."""
     cases = (
-        partial(away, times, seconds, users, is_killed=False),
-        partial(away, times, seconds, users, is_killed=True),
-        partial(cut, times, seconds, users),
+        partial(away, setup, seconds, users, is_killed=False),
+        partial(away, setup, seconds, users, is_killed=True),
+        partial(cut, setup, seconds, users),
     )
     with ThreadPoolExecutor(len(cases)) as pool:
         return [future.result() for future in [pool.submit(case) for case in cases]]
 
 
-def away(times: Times, seconds: float, users: int, *, is_killed: bool) -> Outcome:
+def away(setup: Setup, seconds: float, users: int, *, is_killed: bool) -> Outcome:
     """Let Redis be frozen, or killed and started again with its data, under three workers."""
     name = f"Redis {'killed' if is_killed else 'frozen'} for {seconds:g} s"
     parts = groups(users)
     with (
         Data(keep=is_killed) as data,
-        running([lambda: Serving(data.url, "--workers", str(NODES), *times.flags)]) as (server,),
+        running([lambda: Serving(data.url, "--workers", str(NODES), *setup.flags)]) as (server,),
         contextlib.closing(Reader(data.url)) as reader,
-        Crowd([server.address], "user", users, beat_s=times.beat_s) as crowd,
+        Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
     ):
-        _enter(data, crowd, parts, len(parts.before))
+        _enter(data, setup, crowd, parts, len(parts.before))
         (data.kill if is_killed else data.freeze)()
         _live_through(crowd, parts, seconds)
         (data.start if is_killed else data.thaw)()
         back = time.monotonic()
         say(f"{name}: it is back")
         expected = _expected(crowd, parts, DUE)
-        events, broken = _await(reader, expected, times)
-        broken += left_over(*data.compare(KEYS, crowd.live()))
+        events, broken = _await(reader, expected, setup)
+        broken += left_over(*data.compare(setup.keys(), crowd.live()))
         broken += _lost(crowd, parts)
     waits = [event.read - back for event in events if reader.clock.latest(event.at_ms) < back < event.read]
     broken += judge(expected, events).broken + server.failures()
@@ -130,7 +128,7 @@ def away(times: Times, seconds: float, users: int, *, is_killed: bool) -> Outcom
     )
 
 
-def cut(times: Times, seconds: float, users: int) -> Outcome:
+def cut(setup: Setup, seconds: float, users: int) -> Outcome:
     """Cut one of three nodes off from Redis, while its clients beat."""
     name = f"one of {NODES} nodes cut off from Redis for {seconds:g} s"
     parts = groups(users)
@@ -138,13 +136,13 @@ def cut(times: Times, seconds: float, users: int) -> Outcome:
     with (
         Data() as data,
         Cable(data.path) as cable,
-        running([partial(Serving, url, *times.flags) for url in (cable.url, data.url, data.url)]) as servers,
+        running([partial(Serving, url, *setup.flags) for url in (cable.url, data.url, data.url)]) as servers,
         contextlib.closing(Reader(data.url)) as reader,
-        Crowd([servers[0].address], "user", users, beat_s=times.beat_s) as crowd,
-        Crowd([each.address for each in servers[1:]], "other", others, beat_s=times.beat_s) as bystanders,
+        Crowd([servers[0].address], "user", users, beat_s=setup.beat_s) as crowd,
+        Crowd([each.address for each in servers[1:]], "other", others, beat_s=setup.beat_s) as bystanders,
     ):
         bystanders.bring(range(others))
-        _enter(data, crowd, parts, others + len(parts.before))
+        _enter(data, setup, crowd, parts, others + len(parts.before))
         cable.cut()
         _live_through(crowd, parts, seconds)
         cable.mend()
@@ -154,8 +152,8 @@ def cut(times: Times, seconds: float, users: int) -> Outcome:
             **_expected(crowd, parts, DUE_WHEN_CUT),
             **{bystanders.uid(n): [ONLINE] for n in range(others)},
         }
-        events, broken = _await(reader, expected, times)
-        broken += left_over(*data.compare(KEYS, crowd.live() | bystanders.live()))
+        events, broken = _await(reader, expected, setup)
+        broken += left_over(*data.compare(setup.keys(), crowd.live() | bystanders.live()))
         broken += _lost(crowd, parts)
     down = [event for event in events if event.code == Code.NODE_DOWN]
     returned = [event.read - back for event in events if event.code == Code.RETURNED]
@@ -172,10 +170,10 @@ def cut(times: Times, seconds: float, users: int) -> Outcome:
     )
 
 
-def _enter(data: Data, crowd: Crowd, parts: Groups, expected: int) -> None:
+def _enter(data: Data, setup: Setup, crowd: Crowd, parts: Groups, expected: int) -> None:
     """Let those log in who are there before; wait until Redis knows of so many users."""
     crowd.bring(parts.before)
-    wait_for(lambda: data.online(KEYS) == expected, LOGIN_TIMEOUT_S)
+    wait_for(lambda: data.online(setup.keys()) == expected, LOGIN_TIMEOUT_S)
 
 
 def _live_through(crowd: Crowd, parts: Groups, seconds: float) -> None:
@@ -198,11 +196,11 @@ def _expected(crowd: Crowd, parts: Groups, due: dict[str, list[Told]]) -> dict[s
     return {crowd.uid(n): due[name] for name, numbers in parts._asdict().items() for n in numbers}
 
 
-def _await(reader: Reader, expected: Expected, times: Times) -> tuple[list[Event], list[str]]:
+def _await(reader: Reader, expected: Expected, setup: Setup) -> tuple[list[Event], list[str]]:
     """Wait until all is told, and a little longer; return it, and what of it cannot be read."""
     due = sum(map(len, expected.values()))
-    wait_for(lambda: len(reader.events) >= due, times.idle_timeout + times.tick + SETTLE_S + SLACK_S)
-    time.sleep(times.lease / 2)
+    wait_for(lambda: len(reader.events) >= due, setup.idle_timeout + setup.tick + SETTLE_S + SLACK_S)
+    time.sleep(setup.lease / 2)
     return [*reader.events], [*reader.broken]
 
 

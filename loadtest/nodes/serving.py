@@ -15,18 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from presence.store.keys import Keys
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
-class Times:
-    """What the promises are made of, in seconds."""
+class Setup:
+    """How servers are set up: what the promises are made of, in seconds, and how many shards there are."""
 
     idle_timeout: float = 30.0
     lease: float = 10.0
     tick: float = 1.0
+    shards: int = 1
 
     @property
     def beat_s(self) -> float:
@@ -42,7 +45,12 @@ class Times:
     def flags(self) -> tuple[str, ...]:
         """The settings."""
         names = {"--idle-timeout": self.idle_timeout, "--lease": self.lease, "--tick": self.tick}
+        names["--shards"] = self.shards
         return tuple(word for name, value in names.items() for word in (name, f"{value:g}"))
+
+    def keys(self, prefix: str = "presence") -> Keys:
+        """Return how the servers call their keys."""
+        return Keys(prefix, self.shards)
 
 
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users

@@ -13,11 +13,10 @@ from functools import partial
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.nodes.serving import Serving, Times, is_stopped, running, wait_for
+from loadtest.nodes.serving import Serving, Setup, is_stopped, running, wait_for
 from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, Told, judge, left_over, spread, told
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Event
-from presence.store.keys import Keys
 from protocol import Code
 
 SECONDS = (1.0, 5.0, 29.0, 31.0, 60.0)
@@ -27,6 +26,7 @@ BACK_S = 5.0  # promised: users of a node that was taken for dead are online aga
 READ_S = 0.5  # until the server has read what was sent last; what it reads after the stop counts from then
 SETTLE_S = 10.0  # ends wait so long after a node has registered anew: others may have to
 SLACK_S = 3.0  # for the way through Redis, on a machine where ten cases run side by side
+DRAIN_FLAGS = ("--drain-timeout", "2")  # ends that wait would be waited for, when all is judged already
 NOTICED_SHARE = 0.9  # of the stop, that the server must have noticed itself
 
 
@@ -35,13 +35,13 @@ class Case:
     """One server that is stopped.
 
     Attributes:
-        times: of the servers.
+        setup: of the servers.
         users: of the one that is stopped; those with the first numbers fall silent right before.
         stop_s: how long it is stopped, in seconds.
         has_peer: whether another node is there to watch it.
     """
 
-    times: Times
+    setup: Setup
     users: int
     stop_s: float
     has_peer: bool
@@ -59,7 +59,7 @@ class Case:
     @property
     def is_death(self) -> bool:
         """Whether a peer takes the node for dead, and its users with it."""
-        return self.has_peer and self.stop_s > self.times.lease + self.times.idle_timeout
+        return self.has_peer and self.stop_s > self.setup.lease + self.setup.idle_timeout
 
     def due(self, number: int) -> list[Told]:
         """Return what has to be told of a user."""
@@ -68,21 +68,21 @@ class Case:
         if self.is_death:
             return [ONLINE, NODE_DOWN]
         # A node that was fenced takes a new id, under which it does not vouch for who is silent.
-        may_be_swept = self.has_peer and self.stop_s > self.times.lease - self.times.beat_s
+        may_be_swept = self.has_peer and self.stop_s > self.setup.lease - self.setup.beat_s
         codes = (Code.IDLE_TIMEOUT, Code.NODE_DOWN) if may_be_swept else (Code.IDLE_TIMEOUT,)
         return [ONLINE, told("offline", *codes)]
 
 
-def stalls(times: Times, *, users: int = 200, seconds: Sequence[float] = SECONDS) -> list[Outcome]:
+def stalls(setup: Setup, *, users: int = 200, seconds: Sequence[float] = SECONDS) -> list[Outcome]:
     """Stop servers for each of these times, with and without a peer, all side by side.
 
     Args:
-        times: of the servers. A stop longer than lease + T ends users, if there is a peer.
+        setup: of the servers. A stop longer than lease + T ends users, if there is a peer.
         users: of each server that is stopped.
         seconds: how long.
     """
     cases = [
-        Case(times, users, stop_s, has_peer) for stop_s, has_peer in itertools.product(seconds, (False, True))
+        Case(setup, users, stop_s, has_peer) for stop_s, has_peer in itertools.product(seconds, (False, True))
     ]
     with Data() as data, ThreadPoolExecutor(len(cases)) as pool:
         return [future.result() for future in [pool.submit(stall, data, case) for case in cases]]
@@ -90,16 +90,16 @@ def stalls(times: Times, *, users: int = 200, seconds: Sequence[float] = SECONDS
 
 def stall(data: Data, case: Case) -> Outcome:
     """Play one case, under a prefix of its own."""
-    keys, times = Keys(f"stall-{case.stop_s:g}-{case.has_peer}"), case.times
-    start = partial(Serving, data.url, "--prefix", keys.prefix, *times.flags)
+    keys, setup = case.setup.keys(f"stall-{case.stop_s:g}-{case.has_peer}"), case.setup
+    start = partial(Serving, data.url, "--prefix", keys.prefix, *DRAIN_FLAGS, *setup.flags)
     with running([start] * (2 if case.has_peer else 1)) as servers:  # noqa: SIM117 - they tell figures last
         with (
             contextlib.closing(Reader(data.url, keys.prefix)) as reader,
-            Crowd([servers[0].address], "stall", case.users, beat_s=times.beat_s) as crowd,
+            Crowd([servers[0].address], "stall", case.users, beat_s=setup.beat_s) as crowd,
         ):
             crowd.bring(range(case.users))
             wait_for(lambda: data.online(keys) == case.users, LOGIN_TIMEOUT_S)
-            time.sleep(times.beat_s)  # all have beaten once
+            time.sleep(setup.beat_s)  # all have beaten once
             crowd.hush(case.silent)
             time.sleep(READ_S)
             was_stopped = _stop(servers[0].process.pid, case.stop_s)
@@ -107,9 +107,9 @@ def stall(data: Data, case: Case) -> Outcome:
             say(f"{case.name}: it goes on")
             # A stop is credited, with T at most; and ends wait while nodes register anew.
             due = case.users if case.is_death else len(case.silent)
-            put_off_s = max(2 * times.idle_timeout + times.tick, SETTLE_S) + SLACK_S
+            put_off_s = max(2 * setup.idle_timeout + setup.tick, SETTLE_S) + SLACK_S
             wait_for(lambda: reader.offline >= due, put_off_s)
-            time.sleep(times.idle_timeout + times.tick)
+            time.sleep(setup.idle_timeout + setup.tick)
             live = crowd.live()
             events, broken = [*reader.events], [*reader.broken, *left_over(*data.compare(keys, live))]
             lost = case.users - len(case.silent) - len(live)
@@ -117,7 +117,7 @@ def stall(data: Data, case: Case) -> Outcome:
     broken += judge({crowd.uid(n): case.due(n) for n in range(case.users)}, events).broken
     broken += [f"{lost} connections lost"] if lost else []
     broken += [failure for server in servers for failure in server.failures()]
-    noticed = stalled_s >= NOTICED_SHARE * case.stop_s or case.stop_s < 2 * times.tick
+    noticed = stalled_s >= NOTICED_SHARE * case.stop_s or case.stop_s < 2 * setup.tick
     silent = {crowd.uid(n) for n in case.silent}
     return _outcome(case, stalled_s if was_stopped and noticed else None, events, silent, woke, broken)
 

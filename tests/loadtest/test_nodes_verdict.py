@@ -5,7 +5,7 @@ import pytest
 from loadtest.nodes import __main__ as command
 from loadtest.nodes.outage import groups
 from loadtest.nodes.outcome import Outcome, table
-from loadtest.nodes.serving import Times
+from loadtest.nodes.serving import Setup
 from loadtest.nodes.stall import Case
 from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, SILENT, Told, judge, left_over, spread
 from loadtest.scale.verdict import Event
@@ -82,8 +82,9 @@ def test_an_unknown_scenario_is_named(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_promised_time_is_made_of_the_settings() -> None:
-    assert Times().death_s == 43.0
-    assert Times(2, 1, 0.5).flags == ("--idle-timeout", "2", "--lease", "1", "--tick", "0.5")
+    assert Setup().death_s == 43.0
+    flags = "--idle-timeout 2 --lease 1 --tick 0.5 --shards 4"
+    assert Setup(2, 1, 0.5, 4).flags == (*flags.split(),)
 
 
 def test_everybody_has_something_to_do_in_an_outage() -> None:
@@ -94,8 +95,8 @@ def test_everybody_has_something_to_do_in_an_outage() -> None:
 
 def test_a_stop_ends_users_only_if_a_peer_takes_the_node_for_dead() -> None:
     beating, silent = 50, 0
-    alone, watched = Case(Times(), 100, 60.0, has_peer=False), Case(Times(), 100, 60.0, has_peer=True)
-    assert alone.due(beating) == Case(Times(), 100, 31.0, has_peer=True).due(beating) == [ONLINE]
+    alone, watched = Case(Setup(), 100, 60.0, has_peer=False), Case(Setup(), 100, 60.0, has_peer=True)
+    assert alone.due(beating) == Case(Setup(), 100, 31.0, has_peer=True).due(beating) == [ONLINE]
     assert watched.due(beating) == STORY
     assert watched.due(silent) == STORY[:2]
     assert alone.due(silent) == [ONLINE, SILENT]
