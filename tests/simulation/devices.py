@@ -1,0 +1,195 @@
+"""Devices: they connect, log in, beat, and do what their plan says; some as careful as the client library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import protocol
+from protocol import KEEPALIVE, Code, Kind, Packet
+from tests.simulation.plan import Action, DevicePlan
+from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, Connection
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+LOGIN_PATIENCE_S: Final = 5.0
+RETURN_S: Final = (0.2, 3.0)
+BEATS_OF_PATIENCE: Final = 2
+NEAR_S: Final = 0.06  # before the time-out: so near, bytes often wait while the tick goes by
+
+
+class Device:
+    """One device; see `DevicePlan`.
+
+    Attributes:
+        main: the connection that it cares for.
+        banned: whether it was told to stay away.
+        dark_until: true time until which its network is dead.
+    """
+
+    def __init__(self, world: World, plan: DevicePlan) -> None:
+        self._world = world
+        self._agenda = world.agenda
+        self.plan = plan
+        self._random = Random(f"{world.plan.seed} {plan.name}")
+        self.main: Connection | None = None
+        self.banned = False
+        self.wants = True
+        self.dark_until = 0.0
+        self._near_until = 0.0
+        self._connecting = False
+        self._away: set[int] = set()  # numbers of hosts that cannot be reached
+        self._beat_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
+        self._frame = protocol.encode(
+            protocol.login(plan.uid, device=plan.device or None, idle_timeout=plan.idle_timeout, id=1)
+        )
+        self._agenda.at(plan.start, self.connect)
+        for action in plan.actions:
+            self._agenda.at(action.at, self._deed(action))
+
+    def is_cut(self, host: Host) -> bool:
+        """Whether nothing passes between it and a process."""
+        return self._agenda.now < self.dark_until or host.unreachable > 0
+
+    # Connecting
+
+    def connect(self) -> None:
+        """Log in somewhere, unless it is connected or does not want to be."""
+        if self.main is not None or self._connecting or self.banned or not self.wants:
+            return
+        if self._agenda.now < self.dark_until:
+            if self.dark_until < float("inf"):
+                self._agenda.at(self.dark_until + self._random.uniform(*RETURN_S), self.connect)
+            return
+        host = self._world.pick(self._random)
+        if host is None or host.unreachable:
+            self._later(self._random.uniform(*RETURN_S))
+            return
+        self._connecting = True
+
+        def arrive() -> None:
+            self._connecting = False
+            if not host.accepts() or not self.wants:
+                self._later(self._random.uniform(*RETURN_S))
+                return
+            self.main = connection = Connection(self._agenda, host, self, self._random)
+            connection.peer = host.node.core.opened(host, connection)
+            host.connections.add(connection)
+            connection.send(self._frame)
+            self._agenda.after(LOGIN_PATIENCE_S, lambda: self._check_login(connection))
+
+        self._agenda.after(self._random.uniform(*ONE_WAY_S), arrive)
+
+    def _check_login(self, connection: Connection) -> None:
+        if connection is self.main and not connection.device_knows:
+            connection.close()
+            self.lost(connection)
+
+    def _later(self, seconds: float) -> None:
+        self._agenda.after(seconds, self.connect)
+
+    # Beating
+
+    def _beat(self, connection: Connection, unread: int) -> None:
+        if not connection.is_open:
+            return
+        if self.plan.asks and connection.waiting and connection is self.main:
+            unread += 1
+            if unread >= BEATS_OF_PATIENCE:
+                self._world.note("{} gives up on {}", self.plan.name, connection.host.name)
+                connection.close()
+                self.lost(connection)
+                return
+        elif self.plan.asks and (not connection.host.machine.alive or self.is_cut(connection.host)):
+            unread += 1
+            if unread >= BEATS_OF_PATIENCE:
+                connection.abandon()
+                self.lost(connection)
+                return
+        else:
+            unread = 0
+        connection.send(KEEPALIVE)
+        self._agenda.after(self._next_beat_s(), lambda: self._beat(connection, unread))
+
+    def _next_beat_s(self) -> float:
+        if self._agenda.now < self._near_until:
+            return self._beat_s / 0.4 - NEAR_S * self._random.uniform(1.0, 2.0)
+        return self._beat_s * self._random.uniform(0.9, 1.1)
+
+    # What it hears
+
+    def receives(self, connection: Connection, packet: Packet) -> None:
+        """Take a packet of the server's."""
+        match packet.kind:
+            case Kind.OK if not connection.device_knows:
+                connection.device_knows = True
+                self._agenda.after(self._next_beat_s(), lambda: self._beat(connection, 0))
+            case Kind.GOODBYE | Kind.ERROR:
+                self._part(connection, Code(packet.payload["code"]), packet.payload.get("retry_after"))
+
+    def _part(self, connection: Connection, code: Code, retry_after: float | None) -> None:
+        connection.abandon()
+        if connection is not self.main:
+            return
+        self.main = None
+        if code.reconnect:
+            self._later(retry_after or self._random.uniform(*RETURN_S))
+        else:
+            self.banned = True
+
+    def lost(self, connection: Connection) -> None:
+        """Its connection is dead."""
+        connection.abandon()
+        if connection is self.main:
+            self.main = None
+            self._later(self._random.uniform(*RETURN_S))
+
+    # What it does
+
+    def _deed(self, action: Action) -> Callable[[], None]:
+        def act() -> None:
+            self._world.note("{} {} ({:.1f} s)", self.plan.name, action.deed.name, action.seconds)
+            getattr(self, f"_{action.deed.name.lower()}")(action.seconds)
+
+        return act
+
+    def _silent(self, seconds: float) -> None:
+        self.dark_until = max(self.dark_until, self._agenda.now + seconds)
+
+    def _leave(self, seconds: float) -> None:
+        self.main, self.wants = None, False
+        if seconds < float("inf"):
+
+            def come_back() -> None:
+                self.wants = True
+                self.connect()
+
+            self._agenda.after(seconds, come_back)
+
+    def _logout(self, seconds: float) -> None:
+        if self.main is not None and self.main.device_knows:
+            self.main.send(LOGOUT_FRAME)
+            self.main.abandon()
+            self._leave(seconds)
+
+    def _drop(self, seconds: float) -> None:
+        if self.main is not None:
+            self.main.close()
+            self._leave(seconds)
+
+    def _move(self, seconds: float) -> None:
+        if self.main is not None:
+            self.main.abandon()
+            self.main = None
+            self._later(seconds)
+
+    def _twice(self, _seconds: float) -> None:
+        if self.main is not None:
+            self.main = None
+            self.connect()
+
+    def _near(self, seconds: float) -> None:
+        self._near_until = self._agenda.now + seconds

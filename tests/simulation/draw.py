@@ -1,0 +1,118 @@
+"""A seed's plan."""
+
+from random import Random
+from typing import Final
+
+from presence.settings import Settings
+from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan
+
+FOREVER: Final = float("inf")
+QUIET_SLACK_S: Final = 8.0
+CROWD_EACH: Final = 100  # one of so many seeds has thousands of users
+NO_DURATION: Final = {Kind.FLUSH, Kind.JOIN}
+
+
+def draw_plan(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    random = Random(seed)
+    crowd = seed % CROWD_EACH == CROWD_EACH - 1
+    settings = _settings(random, crowd=crowd)
+    heal_at = random.uniform(60.0, 120.0) if crowd else random.uniform(80.0, 200.0)
+    nodes = random.randint(2, 4 if crowd else 5)
+    rates = tuple(random.choice((1.0, 1.0, random.uniform(0.97, 1.03))) for _ in range(nodes))
+    users = random.randint(1000, 3000) if crowd else random.randint(5, 50)
+    devices = tuple(
+        each for user in range(users) for each in _devices(random, f"u{user}", settings, heal_at, crowd)
+    )
+    faults = _faults(random, nodes, settings, heal_at)
+    longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
+    # An unbroken lease of contact, a lease and T of silence seen, a beat, and as much for a longer time-out.
+    quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
+    return Plan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
+
+
+def _settings(random: Random, *, crowd: bool) -> Settings:
+    common = {
+        "redis": "redis://simulated",
+        "shards": random.choice((1, 1, 2, 3)),
+        "outbox_items": 0 if crowd or random.random() < 0.8 else random.randint(3, 30),
+    }
+    if random.random() < 0.35:
+        return Settings(**common)  # type: ignore[arg-type]
+    return Settings(
+        **common,  # type: ignore[arg-type]
+        idle_timeout=random.choice((10.0, 12.0, 15.0)),
+        tick=random.choice((0.5, 1.0)),
+        lease=random.choice((4.0, 6.0)),
+        disconnect_grace=random.choice((0.0, 2.0, 3.0)),
+    )
+
+
+def _devices(random: Random, uid: str, settings: Settings, heal_at: float, crowd: bool) -> list[DevicePlan]:
+    count = 1 if crowd else random.choice((1, 1, 1, 2, 2, 3))
+    devices = []
+    for number in range(count):
+        device = "" if number == 0 else f"d{number}"
+        wish = None if crowd or random.random() < 0.85 else settings.idle_timeout * random.uniform(0.6, 1.6)
+        start = random.uniform(0.5, heal_at * 0.5 if random.random() < 0.3 else 20.0)
+        times = sorted(random.uniform(start + 3.0, heal_at) for _ in range(random.choice((0, 1, 2, 3))))
+        if crowd:
+            times = times[:1]
+        actions = tuple(_action(random, at, settings) for at in times)
+        asks = random.random() < 0.7
+        devices.append(DevicePlan(f"{uid}/{device}", uid, device, wish, asks, start, actions))
+    return devices
+
+
+def _action(random: Random, at: float, settings: Settings) -> Action:
+    t, grace = settings.idle_timeout, settings.disconnect_grace
+    match random.choice(list(Deed)):
+        case Deed.SILENT:
+            return Action(at, Deed.SILENT, random.choice((FOREVER, random.uniform(0.2, 2.0) * t)))
+        case Deed.LOGOUT:
+            return Action(at, Deed.LOGOUT, random.choice((FOREVER, random.uniform(0.1, 20.0))))
+        case Deed.DROP:
+            away = (FOREVER, random.uniform(0.0, grace), random.uniform(0.0, 2.0 * grace + 5.0))
+            return Action(at, Deed.DROP, random.choice(away))
+        case Deed.MOVE:
+            return Action(at, Deed.MOVE, random.choice((0.0, random.uniform(0.0, t))))
+        case Deed.TWICE:
+            return Action(at, Deed.TWICE)
+    return Action(at, Deed.NEAR, random.uniform(2.0, 6.0) * t)
+
+
+def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    count = random.randint(5, 9)
+    while len(faults) < count or len({fault.kind for fault in faults}) < 3:
+        kind = random.choice(list(Kind))
+        at = random.uniform(8.0, heal_at - 5.0)
+        seconds = min(_seconds(random, kind, settings), heal_at - at)
+        faults.append(Fault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
+    dead_s = settings.lease + settings.idle_timeout
+    match kind:
+        case Kind.STOP:
+            t = settings.idle_timeout
+            return random.choice((1.0, 5.0, t - 1, t + 1, 2 * t, random.uniform(0.5, 2.5) * dead_s))
+        case Kind.CRASH_RESET | Kind.CRASH_SILENT | Kind.DRAIN:
+            return random.choice((0.5, random.uniform(0.1, 10.0), random.uniform(0.5, 2.0) * dead_s))
+        case Kind.REDIS_EMPTY | Kind.REDIS_BACK:
+            return random.choice((0.3, random.uniform(0.0, 5.0), random.uniform(0.0, 30.0)))
+        case Kind.STRAY:
+            return random.choice((random.uniform(2.1, 10.0), random.uniform(2.1, 2.0 * dead_s)))
+        case kind if kind in NO_DURATION:
+            return 0.0
+    return random.choice((random.uniform(0.5, 10.0), random.uniform(0.5, 2.5) * dead_s))
+
+
+def _amount(random: Random, kind: Kind) -> float:
+    match kind:
+        case Kind.REDIS_BACK | Kind.REDIS_BACK_SAME:
+            return random.choice((random.uniform(0.0, 2.0), random.uniform(0.0, 30.0)))
+        case Kind.REDIS_SLOW:
+            return random.choice((0.3, 1.5, 4.0))
+    return random.random() * (0.5 if kind in {Kind.LATE, Kind.LOSS} else 1.0)

@@ -1,0 +1,142 @@
+"""The last comparison: Redis, the nodes and the clients, once everything is over and quiet."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from presence.registry import Session
+from tests.simulation.fake.values import Hash, Members, Stream
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.judge import Judge
+    from tests.simulation.world import World
+
+Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and session
+BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inbox", "inbox_n"})
+
+
+def compare(world: World, judge: Judge) -> None:
+    """Judge by `converged` and `conserved`; see `judge`."""
+    held = _held(world)
+    recorded, nodes = _records(world), {host.node.relay.node for host in _running(world)}
+    _differ(judge, "records, nodes", recorded, held)
+    _differ(judge, "what nodes own, records", _owned(world), recorded)
+    leases = set(map(str, _decoded(world.redis.data.get(world.keys.lease_keys[1].encode(), Hash()))))
+    if leases != nodes:
+        judge.broken("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
+    for shard in range(world.keys.shards):
+        members = world.redis.data.get(world.keys.members(shard).encode(), Members())
+        if not isinstance(members, Members) or not nodes >= set(_decoded(members)):
+            judge.broken("converged", "members {}, nodes {}", members, sorted(nodes))
+    _clients(world, judge, set(held.values()))
+    _streams(world, judge, {uid for uid, _ in recorded})
+    for host in _running(world):
+        _conserved(judge, host)
+    online = {uid for uid, _ in recorded}
+    for uid, devices in world.truth.by_user.items():
+        last = max((life for lives in devices.values() for life in lives), key=lambda life: life.handled)
+        if uid not in online and (True, last.id) in judge.applied and judge.told.get(uid) != "offline":
+            judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
+
+
+def _running(world: World) -> list[Host]:
+    return [host for host in world.hosts if host.machine.alive]
+
+
+def _decoded(names: Hash | Members | object) -> list[str]:
+    return [name.decode() for name in names] if isinstance(names, (Hash, Members)) else []
+
+
+def _differ(judge: Judge, what: str, left: Owned, right: Owned) -> None:
+    if left == right:
+        return
+    for key in sorted({*left, *right}):
+        if left.get(key) != right.get(key):
+            judge.broken("converged", "{}: {} {} and {}", what, key, left.get(key), right.get(key))
+
+
+def _held(world: World) -> Owned:
+    held: Owned = {}
+    for host in _running(world):
+        sessions = host.node.core.sessions
+        for session in sessions:
+            held[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
+    return held
+
+
+def _records(world: World) -> Owned:
+    records: Owned = {}
+    for shard in range(world.keys.shards):
+        stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
+        for uid, text in stored.items() if isinstance(stored, Hash) else ():
+            for device, session in json.loads(text)["sessions"].items():
+                records[uid.decode(), device] = session["node"], session["session"]
+    return records
+
+
+def _owned(world: World) -> Owned:
+    owned: Owned = {}
+    for key, value in world.redis.data.items():
+        _, colon, node = key.decode().partition("}:node:")
+        if not colon or not isinstance(value, Hash):
+            continue
+        for field, text in value.items():
+            if field.decode() not in BOOKKEEPING:
+                uid, _, device = field.decode().partition(" ")
+                owned[uid, device] = node, text.decode().partition(" ")[2]
+    return owned
+
+
+def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
+    """Hold the sessions against the clients that beat."""
+    sessions = {session for _, session in held}
+    beating = set()
+    for device in world.devices:
+        connection = device.main
+        if connection is None or connection.life is None or not connection.is_open:
+            continue
+        reaches = connection.host.machine.alive and not device.is_cut(connection.host)
+        if reaches and isinstance(connection.peer, Session):
+            beating.add(connection.life.id)
+    for session in sorted(beating ^ sessions):
+        what = "a client beats without a session" if session in beating else "a session without a client"
+        judge.broken("converged", "{}: {}", session, what)
+    for device in world.devices:
+        if device.wants and not device.banned and device.dark_until <= world.agenda.now and not device.main:
+            judge.broken("converged", "{} is not connected", device.plan.name)
+
+
+def _streams(world: World, judge: Judge, online: set[str]) -> None:
+    """Hold what is left of each stream against the records."""
+    last: dict[str, tuple[str, str]] = {}
+    for shard in range(world.keys.shards):
+        stream = world.redis.data.get(world.keys.events(shard).encode(), Stream())
+        assert isinstance(stream, Stream)
+        for entry_id, words in zip(stream.ids, stream.entries, strict=True):
+            texts = [word.decode() for word in words]
+            fields = dict(zip(texts[::2], texts[1::2], strict=True))
+            uid, kind = fields.get("uid", ""), fields["type"]
+            if not uid:
+                continue
+            before = last.get(uid, ("offline", ""))
+            text = f"{entry_id[0]}-{entry_id[1]}"
+            if before[0] == kind or (kind == "offline" and fields["since_id"] != before[1]):
+                judge.broken("doubled", "{} {} after {} in what is left", uid, kind, before)
+            last[uid] = kind, text
+    ends_online = {uid for uid, (kind, _) in last.items() if kind == "online"}
+    for uid in sorted(ends_online ^ online):
+        judge.broken("converged", "{}: last event {}, record {}", uid, last.get(uid), uid in online)
+
+
+def _conserved(judge: Judge, host: Host) -> None:
+    figures = host.node.outbox.statistics()
+    if figures.held:
+        judge.broken("conserved", "{} holds {}", host.name, figures.held)
+    for is_end, session in judge.accepted.get(host, ()):
+        if (is_end, session) not in judge.applied:
+            judge.broken("conserved", "{} of {} was never applied", "end" if is_end else "login", session)
+    if judge.gaps.get(host, 0) < figures.dropped_total:
+        told = judge.gaps.get(host, 0)
+        judge.broken("conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, told)

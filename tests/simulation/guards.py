@@ -1,0 +1,190 @@
+"""Guards of the protocol, each of which can be switched off: then the simulation must find a broken promise.
+
+A guard is off by another text of a script, or by another attribute of a class or module.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from unittest import mock
+
+from presence import observation, settling, shard_writer
+from presence.core import Core
+from presence.relay import Relay
+from presence.store import scripting
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part of a script and what stands in its place; `prelude` is part of several scripts."""
+
+    script: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One guard.
+
+    Attributes:
+        name: as in the command line.
+        scripts: what is changed in scripts.
+        attributes: (owner, name) to what takes its place.
+    """
+
+    name: str
+    scripts: tuple[Change, ...] = ()
+    attributes: Mapping[tuple[Any, str], Any] | None = None
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Switch it off."""
+        source = _changed(self.scripts)
+
+        @cache
+        def digest(name: str) -> str:
+            return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+        with ExitStack() as stack:
+            if self.scripts:
+                stack.enter_context(mock.patch.object(scripting, "source", source))
+                stack.enter_context(mock.patch.object(scripting, "digest", digest))
+            for (owner, name), value in (self.attributes or {}).items():
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+
+def _changed(changes: tuple[Change, ...]) -> Callable[[str], str]:
+    """Return what gives the scripts' texts with changes in them."""
+
+    @cache
+    def source(name: str) -> str:
+        text = _SOURCE(name)
+        for change in changes:
+            if change.script == name or (change.script == "prelude" and text.startswith(_PRELUDE)):
+                assert text.count(change.old) == 1, f"{change.script}: {change.old!r} must be there once"
+                text = text.replace(change.old, change.new)
+        return text
+
+    return source
+
+
+_SOURCE: Final = scripting.source
+_PRELUDE: Final = "-- What the scripts of one shard share"
+
+_take_due = Core.take_due
+_probe = Relay._probe
+_next = shard_writer.ShardWriter.next
+_fenced = observation.Observer.fenced
+
+
+def _take_due_unread(core: Core, tick: int) -> bool:
+    core._look = False
+    return _take_due(core, tick)
+
+
+async def _probe_once(relay: Relay) -> None:
+    if relay._probed_at == -math.inf:
+        await _probe(relay)
+    relay._probed_at = relay._clock()
+
+
+def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
+    writer._cursor = None
+    return _next(writer, now)
+
+
+def _made_always(contact: observation.Contact, now: float) -> None:
+    contact._time = now
+    contact.unbroken_s = math.inf
+    contact._last = now
+
+
+def _fenced_and_due(observer: observation.Observer, node: observation.Watched, shard: int) -> None:
+    _fenced(observer, node, shard)
+    node.shards[shard].due_at = -math.inf
+
+
+_FENCE: Final = (
+    Change("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
+    Change("prelude", "if counter[2] then return refuse('fenced', present) end", ""),
+    Change("probe", "fenced = counter[3] and true or false", "fenced = false"),
+)
+_TOMBSTONE: Final = (
+    Change(
+        "lease", "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))", "false"
+    ),
+)
+_OUTLIVES: Final = (
+    Change("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
+)
+
+GUARDS: Final = (
+    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}),
+    Guard(
+        "session-compare",
+        (
+            Change("apply", "if its_device == device and its_session == session then", "if true then"),
+            Change(
+                "apply",
+                "if present and present.session == session then\n    depart",
+                "if present then depart",
+            ),
+            Change(
+                "prelude", "present and present.session == session and present.node == of_node\n", "present\n"
+            ),
+            Change("prelude", "      and present.generation == owned_generation) then", ") then"),
+        ),
+    ),
+    Guard(
+        "script-decides-transitions",
+        (
+            Change(
+                "apply",
+                "if not record then\n    local id",
+                "if op == 'login' or not record then\n    local id",
+            ),
+            Change("apply", "record = {id = id,", "record = record or {id = id,"),
+        ),
+    ),
+    Guard("batch-number", (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),)),
+    Guard(
+        "missing-counter",
+        (
+            Change(
+                "apply",
+                "if not opens and generation ~= present_generation",
+                "if present_generation == 0 then present_generation, last_n = generation, n - 1 end\n"
+                "if not opens and generation ~= present_generation",
+            ),
+        ),
+    ),
+    Guard(
+        "generation",
+        (
+            Change(
+                "apply",
+                "if not opens and generation ~= present_generation",
+                "if not opens and generation > present_generation",
+            ),
+        ),
+    ),
+    Guard("probe", attributes={(Relay, "_probe"): _probe_once}),
+    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}),
+    Guard("fence", _FENCE),
+    Guard("wait-before-sweep", attributes={(observation.Observer, "fenced"): _fenced_and_due}),
+    Guard("patience", attributes={(observation.Contact, "made"): _made_always}),
+    Guard("tombstone", _TOMBSTONE),
+    Guard("fence-outlives-sweep", _OUTLIVES),
+    Guard("tombstone+fence-outlives-sweep", (*_TOMBSTONE, *_OUTLIVES)),
+    Guard(
+        "late-login-yields",
+        (Change("apply", "(age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)", "false"),),
+    ),
+    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}),
+)

@@ -1,0 +1,231 @@
+"""One process of a server: a real `Node`, a machine to run it on, and sockets instead of transports."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import protocol
+from presence.changes import Change, Op
+from presence.clock import Clock
+from presence.node import Node, Readiness, Stores
+from presence.store.batches import StoreUnavailable
+from presence.store.lease_table import RedisLeaseTable
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from protocol import Code
+from tests.simulation.fake.client import connector
+from tests.simulation.machine import Machine, NodeClock
+from tests.simulation.runtime import Task, VirtualRuntime
+from tests.simulation.sockets import Connection
+from tests.simulation.truth import Life
+from tests.simulation.wire import Wire
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+URL: Final = "redis://simulated"
+MAX_CONNECTIONS: Final = 10_000
+START_PAUSE_S: Final = 0.25
+READER_NEEDS_A_TURN: Final = 0.3  # of looks, where streams are read by tasks of their own
+
+
+class Host:
+    """A process; a restart makes another one.
+
+    Args:
+        world: everything else.
+        place: the number of its machine.
+        number: unique; counts processes.
+
+    Attributes:
+        name: for the story.
+        node: what `presence serve` runs.
+        wires: its connections to Redis: relay, cluster, leases.
+        connections: all that it ever accepted.
+        reading: the connection that is being read.
+        unreachable: how many faults keep all clients from it.
+        vanished: whether it died with its machine, which then resets nothing.
+        draining: whether it was told to stop.
+        ids: the node ids that it had.
+    """
+
+    def __init__(self, world: World, place: int, number: int) -> None:
+        self._world = world
+        plan = world.plan
+        self.place = place
+        self.name = f"host{number}"
+        self._random = random = Random(f"{plan.seed} {self.name}")
+        rate = plan.rates[place % len(plan.rates)]
+        self.clock = NodeClock(world.agenda, rate, offset_s=random.uniform(-60.0, 60.0))
+        self.machine = Machine(world.agenda, self.clock, random)
+        self.wires = {
+            name: Wire(world.agenda, world.redis, random) for name in ("relay", "cluster", "leases")
+        }
+        self.connections: set[Connection] = set()
+        self.reading: Connection | None = None
+        self.unreachable = 0
+        self.vanished = self.draining = False
+        self._reads_by_tasks = random.random() < 0.2
+        self._opened = False
+        self._tokens = 0
+        self.ids: set[str] = set()
+        self.runtime = VirtualRuntime(self.machine)
+        self.node = self._make_node()
+        self._tasks = [Task(self.machine, self._main())]
+        self.machine.at_end.append(self._end)
+
+    def _make_node(self) -> Node:
+        settings = self._world.plan.settings
+        node = Node(
+            settings,
+            MAX_CONNECTIONS,
+            self._stores(),
+            Clock(self.clock.monotonic, self.clock.wall),
+            self.runtime,
+            token=self._token,
+        )
+        append = node.outbox.append
+
+        def record(change: Change) -> None:
+            self._decided(change)
+            dropped = node.outbox.statistics().dropped_total
+            append(change)
+            if node.outbox.statistics().dropped_total == dropped:
+                self._world.judge.queued(self, change)
+
+        node.outbox.append = record  # type: ignore[method-assign]
+        return node
+
+    def _stores(self) -> Stores:
+        settings = self._world.plan.settings
+        keys = self._world.keys
+        shape = Shape(
+            keys,
+            maxlen=settings.stream_maxlen,
+            seen_retention_ms=settings.seen_retention_days * 86_400_000,
+        )
+        connect = {name: connector(self._world.redis, wire.deliver) for name, wire in self.wires.items()}
+        return Stores(
+            relay=RedisStore(URL, shape, connect["relay"]),
+            cluster=RedisStore(URL, shape, connect["cluster"]),
+            leases=RedisLeaseTable(URL, keys, settings.lease, connect["leases"]),
+        )
+
+    def _token(self) -> str:
+        self._tokens += 1
+        token = f"{self.name}.{self._tokens}"
+        self.ids.add(f"node-{token}")
+        self._world.of_node[f"node-{token}"] = self
+        if self._tokens > 1:
+            self._world.note("{} takes the id node-{}", self.name, token)
+        return token
+
+    async def _main(self) -> None:
+        """Do as `Server.serve`."""
+        while True:
+            try:
+                await self.node.start()
+            except StoreUnavailable:
+                await self.runtime.sleep(START_PAUSE_S)
+            else:
+                break
+        node = self.node
+        self._tasks += [Task(self.machine, run) for run in (node.relay.run(), node.cluster.run())]
+        self._ticking = Task(self.machine, node.ticker.run())
+        node.readiness_told = Readiness.READY
+        self._opened = True
+        self._world.note("{} serves", self.name)
+
+    def accepts(self) -> bool:
+        """Whether a connection is accepted, be it by the kernel of a stopped process."""
+        return self.machine.alive and self._opened and not self.draining
+
+    # What befalls it
+
+    def crash(self, *, silently: bool) -> None:
+        """End it where it stands."""
+        if not self.machine.alive:
+            return
+        self.vanished = silently
+        self.machine.end()
+
+    def drain(self) -> None:
+        """Do as `Server.stop`."""
+        if self.machine.alive and self._opened and not self.draining:
+            self.machine.post(self._drain)
+
+    def _drain(self) -> None:
+        self.draining = True
+        self.node.readiness_told = Readiness.DRAINING
+        self._ticking.cancel()
+
+        def return_after() -> float:
+            return round(self._random.uniform(0.1, 2.0), 2)
+
+        def goodbye() -> bytes:
+            return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
+
+        self.node.core.refuse_logins(return_after)
+        self.node.core.farewell(list(self.node.core.sessions), goodbye)
+        self._tasks.append(Task(self.machine, self._last_words()))
+
+    async def _last_words(self) -> None:
+        await self.runtime.sleep(1.5)
+        await self.node.relay.drain(self._world.plan.settings.drain_timeout - 2.0)
+        # Not from inside of a task of its own, which would be closed while it runs.
+        self._world.agenda.after(0.0, self.machine.end)
+
+    def _end(self) -> None:
+        self._opened = False
+        for task in self._tasks:
+            task.cancel()
+        for connection in self.connections:
+            if not self.vanished:
+                connection.reset()
+
+    # Link
+
+    def hang_up(self, handle: Connection, farewell: bytes) -> None:
+        """See `presence.registry.Link`."""
+        handle.hang_up(farewell)
+
+    def look(self, handle: Connection) -> bool:
+        """See `presence.registry.Link`."""
+        if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
+            self.machine.post_after(0.0, handle.read)
+            return False
+        handle.read()
+        return True
+
+    def unread_s(self, handle: Connection) -> float:
+        """See `presence.registry.Link`."""
+        return (self._world.agenda.now - handle.data_at) * self.clock.rate
+
+    # What it decides
+
+    def _decided(self, change: Change) -> None:
+        if change.op is Op.LOGIN:
+            connection = self.reading
+            assert connection is not None
+            connection.life = life = Life(
+                change.session,
+                (change.uid, change.device),
+                self,
+                connection,
+                arrived=connection.data_at,
+                handled=self._world.agenda.now,
+                idle_timeout=change.idle_timeout_ms / 1000,
+                readable=connection.data_at,
+                fin_at=self._world.agenda.now if connection.fin else None,
+            )
+            self._world.truth.add(life)
+        self._world.judge.decided(self, change)
+
+    def said_goodbye(self, life: Life, code: Code) -> None:
+        """A connection was told why it ends."""
+        self._world.judge.said_goodbye(life, code)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the node's own figures."""
+        return self.node.report()

@@ -1,0 +1,262 @@
+"""The checker: what the promises mean, as rules. A rule that is broken names itself, the moment and the user.
+
+While the simulation runs
+ early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
+            readable for its time-out; as closed only if its FIN was readable for the grace, or it was
+            silent for the time-out; as logout only if its logout was readable.
+ late       It ends no later than its time-out, a tick and the reading window after its last packet, by
+            its node's clock. Time in which the process was stopped may come on top, twice: once since
+            nothing ran, once as credit.
+ false      At an offline event, for no device of the user may the newest login stand for a session that
+            lives: one that its process holds, whose client was heard within its time-out and has sent
+            neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
+            process was stopped, or one of the relay's calls failed or was slow, within the last
+            RECOVERY_S; the login is younger than LOGIN_LAG_S; or Redis went back to an earlier state of
+            the same history within ROLLBACK_S, which a node whose own counter agrees cannot see. Of an
+            end that a node decided what counts is the moment of the decision: who logged in later comes
+            online afterwards.
+ unfounded  An offline event with another reason than node_down has the decision of the session's process.
+ swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
+            sweeper's clock; a session with a longer time-out of its own that much later. Time in which
+            nobody could reach Redis does not count.
+ doubled    The events of a user alternate, and each offline event names the entry id of its online event.
+            What Redis has forgotten is forgotten here too.
+ risen      A session whose end was applied never comes online again, unless Redis forgot the end.
+ exile      No goodbye for good to the newest login of a device.
+When all is over
+ converged  Redis' records are the union of the sessions of the processes that run, exactly, and these are
+            the sessions of the clients that beat. What nodes own agrees with the records; the table of
+            leases and the members of each shard are the nodes that run. The last event of each user
+            agrees with his record.
+ conserved  Every login and end that an outbox of a living process took was applied, and nothing waits;
+            what it skipped is counted by gap entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from presence.changes import Change, Op
+from presence.session import KEEPALIVE_SHARE
+from protocol import Code
+from tests.simulation.final import compare
+from tests.simulation.observed import Entry, Ran
+from tests.simulation.sockets import WINDOW_S
+from tests.simulation.truth import LONG_AGO, Life
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
+LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
+ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
+EPSILON_S: Final = 0.002  # times travel in whole milliseconds
+ITEM_VALUES: Final = 8  # see apply.lua
+
+assert KEEPALIVE_SHARE < 1  # devices beat by it
+
+
+class Period(NamedTuple):
+    """A user online: the entry of his online event."""
+
+    id: str
+
+
+Kept = dict[str, Period]
+
+
+class Judge:
+    """Holds what happens against the rules.
+
+    Attributes:
+        violations: what was broken.
+        online: by uid, as the streams have it.
+        told: by uid, what subscribers heard last.
+        gaps: changes that gap entries told of, by the process that skipped them.
+        accepted: logins and ends (True) that each process's outbox took.
+        applied: those that a script has applied.
+        forgot_at: true time at which Redis last forgot something.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.violations: list[str] = []
+        self.online: dict[str, Period] = {}
+        self.told: dict[str, str] = {}
+        self.gaps: dict[Host, int] = {}
+        self.accepted: dict[Host, list[tuple[bool, str]]] = {}
+        self.applied: dict[tuple[bool, str], float] = {}
+        self.forgot_at = LONG_AGO
+        self._rolled_back_at = LONG_AGO
+        self._renewed_at: dict[str, float] = {}
+        self.entries = 0
+
+    def broken(self, rule: str, text: str, *values: object) -> None:
+        """Note a broken promise."""
+        line = f"{self._world.agenda.now:.3f} {rule}: {text.format(*values)}"
+        self._world.note("VIOLATION {}", line)
+        self.violations.append(line)
+
+    # What nodes decide
+
+    def queued(self, host: Host, change: Change) -> None:
+        """An outbox took a change."""
+        if change.op is not Op.REGISTER:
+            self.accepted.setdefault(host, []).append((change.op is Op.END, change.session))
+
+    def decided(self, host: Host, change: Change) -> None:
+        """A process decided a change."""
+        now = self._world.agenda.now
+        if change.op is Op.LOGIN:
+            self._world.note("{} at {}: login {}", change.uid, host.name, change.session)
+        if change.op is not Op.END:
+            return
+        life = self._world.truth.lives[change.session]
+        life.ended_at, life.end_code = now, change.code
+        self._world.note(
+            "{} at {}: end {} {}", change.uid, host.name, change.session, Code(change.code).reason
+        )
+        rate = host.clock.rate
+        silent_s = (now - life.readable) * rate
+        fits = {
+            Code.IDLE_TIMEOUT: silent_s >= life.idle_timeout - EPSILON_S,
+            Code.CLOSED: self._is_gone(life, now, rate) or silent_s >= life.idle_timeout - EPSILON_S,
+            Code.LOGOUT: life.logout_at is not None,
+        }
+        if not fits.get(Code(change.code), False):
+            self.broken(
+                "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
+            )
+        self._check_late(life, now)
+
+    def _is_gone(self, life: Life, now: float, rate: float) -> bool:
+        grace_s = self._world.plan.settings.disconnect_grace
+        return life.fin_at is not None and (now - life.fin_at) * rate >= grace_s - EPSILON_S
+
+    def _check_late(self, life: Life, now: float) -> None:
+        machine = life.host.machine
+        tick_s = self._world.plan.settings.tick
+        stopped_s = machine.stopped_between(life.readable - 2 * tick_s, now)
+        allowed_s = life.idle_timeout + (tick_s + WINDOW_S + 2 * stopped_s) * machine.clock.rate
+        silent_s = (now - life.readable) * machine.clock.rate
+        if silent_s > allowed_s + EPSILON_S:
+            self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
+
+    def said_goodbye(self, life: Life, code: Code) -> None:
+        """A process told a client why its connection ends."""
+        self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
+        if code in (Code.REPLACED, Code.CLOSED):
+            life.displaced_at = self._world.agenda.now
+        if code.reconnect:
+            return
+        uid, device = life.key
+        newest = max(self._world.truth.by_user[uid][device], key=lambda each: each.arrived)
+        if newest is life:
+            self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
+
+    # What Redis does
+
+    def ran(self, ran: Ran) -> None:
+        """A script was run."""
+        if not isinstance(ran.reply, dict) or ran.reply.get("status") != "ok":
+            return
+        now = self._world.agenda.now
+        if ran.script == "claim":
+            self._world.note("row of {}: {} becomes {}", *(word.decode() for word in ran.arguments[:3]))
+        elif ran.script == "fence":
+            caller, other = ran.arguments[0].decode(), ran.arguments[9].decode()
+            self._world.note("{} fences {} in {}", caller, other, ran.keys[0].decode())
+        elif ran.script == "lease":
+            self._renewed_at[ran.arguments[0].decode()] = now
+        elif ran.script == "apply":
+            items: list[Any] = msgpack.unpackb(ran.arguments[10])
+            for first in range(0, len(items), ITEM_VALUES):
+                op, session = items[first], items[first + 3]
+                self.applied.setdefault((op == "end", session), now)
+
+    def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
+        """Redis went back to what it had when `kept` was made; None: it has nothing."""
+        self.forgot_at = self._world.agenda.now
+        self.online = dict(kept or {})
+        if silently:
+            self._rolled_back_at = self.forgot_at
+
+    def kept(self) -> Kept:
+        """Return what is to be given back when Redis goes back to this moment."""
+        return dict(self.online)
+
+    def entry(self, entry: Entry) -> None:
+        """An entry was written."""
+        self.entries += 1
+        fields = entry.fields
+        match fields["type"]:
+            case "gap":
+                host = self._world.of_node[fields["node"]]
+                self.gaps[host] = self.gaps.get(host, 0) + int(fields["dropped"])
+                self._world.note("{} gap of {}", host.name, fields["dropped"])
+            case "online":
+                self._online(entry)
+            case "offline":
+                self._offline(entry)
+
+    def _online(self, entry: Entry) -> None:
+        uid, session = entry.fields["uid"], entry.fields["session"]
+        self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
+        if uid in self.online:
+            self.broken("doubled", "{} online again, {}", uid, session)
+        self.online[uid], self.told[uid] = Period(entry.id), "online"
+        ended_at = self.applied.get((True, session))
+        if ended_at is not None and ended_at < entry.at and self.forgot_at < ended_at:
+            self.broken("risen", "{} of {} had ended at {:.3f}", session, uid, ended_at)
+
+    def _offline(self, entry: Entry) -> None:
+        uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
+        self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
+        period, self.told[uid] = self.online.pop(uid, None), "offline"
+        if period is None:
+            self.broken("doubled", "{} offline again, {}", uid, session)
+        elif period.id != entry.fields["since_id"]:
+            self.broken("doubled", "{} offline names {}, was {}", uid, entry.fields["since_id"], period.id)
+        life = self._world.truth.lives[session]
+        decided_at = entry.at
+        if entry.script == "apply":
+            if life.ended_at is None:
+                self.broken("unfounded", "{} of {} {}", session, uid, reason)
+                return
+            decided_at = life.ended_at
+        elif entry.script == "sweep":
+            self._check_sweep(entry, life)
+        for newest in self._world.truth.newest(uid):
+            if self._lives(newest, decided_at):
+                text = "{} offline by {} ({} {}) though {} lives at {}"
+                self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
+
+    def _check_sweep(self, entry: Entry, life: Life) -> None:
+        settings = self._world.plan.settings
+        dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
+        renewed_at = self._renewed_at.get(dead, LONG_AGO)
+        away_s = self._world.redis.away_between(renewed_at, entry.at)
+        silent_s = (entry.at - renewed_at - away_s) * sweeper.clock.rate
+        least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
+        if silent_s < least_s - EPSILON_S:
+            self.broken("swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s)
+
+    def _lives(self, life: Life, decided_at: float) -> bool:
+        """Whether a session lives and Redis has to know."""
+        now = self._world.agenda.now
+        machine = life.host.machine
+        if life.handled > min(decided_at, now - LOGIN_LAG_S) or not life.is_beating(now):
+            return False
+        if now - self._rolled_back_at < ROLLBACK_S:
+            return False
+        is_stopped = machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S
+        if is_stopped or life.host.wires["relay"].is_in_trouble(now - RECOVERY_S):
+            return False
+        return life.is_held()
+
+    def final(self) -> None:
+        """All is over and quiet."""
+        compare(self._world, self)

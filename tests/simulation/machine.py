@@ -1,0 +1,115 @@
+"""What a process runs on: a clock of its own, and time in which it is stopped."""
+
+from random import Random
+
+from tests.simulation.agenda import Act, Agenda
+
+ROUNDING_S = 1e-9
+
+
+class NodeClock:
+    """A machine's clocks: they run at their own rate, and start anywhere.
+
+    Args:
+        agenda: true time.
+        rate: of its seconds to true ones.
+        offset_s: added to the wall clock.
+    """
+
+    def __init__(self, agenda: Agenda, rate: float, offset_s: float) -> None:
+        self._agenda = agenda
+        self.rate = rate
+        self._offset_s = offset_s
+
+    def monotonic(self) -> float:
+        """Return its monotonic seconds."""
+        return self.of(self._agenda.now)
+
+    def of(self, moment: float) -> float:
+        """Return its monotonic seconds at a true moment."""
+        return 1000.0 + moment * self.rate
+
+    def wall(self) -> float:
+        """Return its Unix seconds."""
+        return 1_700_000_000.0 + self._offset_s + self._agenda.now * self.rate
+
+
+class Machine:
+    """Runs what is posted, unless its process is stopped or has ended.
+
+    While it is stopped everything waits, and then happens in no certain order: as in a pass of trio's.
+
+    Args:
+        agenda: true time.
+        clock: its own.
+        random: decides that order.
+
+    Attributes:
+        alive: whether its process runs, stopped or not.
+        stopped_since: true time; None while it runs.
+        resumed_at: true time of the last end of a stop.
+        at_end: called when the process has ended.
+    """
+
+    def __init__(self, agenda: Agenda, clock: NodeClock, random: Random) -> None:
+        self.agenda = agenda
+        self.clock = clock
+        self.alive = True
+        self.stopped_since: float | None = None
+        self.resumed_at = -1e9
+        self.at_end: list[Act] = []
+        self._stopped: list[tuple[float, float]] = []
+        self._random = random
+        self._stops = 0
+        self._backlog: list[Act] = []
+
+    def post(self, act: Act) -> None:
+        """Run something now, or when the process goes on."""
+        if not self.alive:
+            return
+        if self._stops:
+            self._backlog.append(act)
+        else:
+            act()
+
+    def post_after(self, seconds: float, act: Act) -> None:
+        """Run something after seconds of its own clock."""
+        # Rounded up: a task that wakes too early by less than a float can tell would wake for ever.
+        due = seconds / self.clock.rate + ROUNDING_S if seconds > 0 else 0.0
+        self.agenda.after(due, lambda: self.post(act))
+
+    def stop_for(self, seconds: float) -> None:
+        """Stop the process for true seconds."""
+        if not self.alive:
+            return
+        self._stops += 1
+        if self.stopped_since is None:
+            self.stopped_since = self.agenda.now
+        self.agenda.after(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._stops -= 1
+        if self._stops or not self.alive:
+            return
+        if self.stopped_since is not None:
+            self._stopped.append((self.stopped_since, self.agenda.now))
+        self.stopped_since = None
+        self.resumed_at = self.agenda.now
+        backlog, self._backlog = self._backlog, []
+        self._random.shuffle(backlog)
+        for act in backlog:
+            self.agenda.at(self.agenda.now, lambda act=act: self.post(act))  # type: ignore[misc]
+
+    def stopped_between(self, since: float, until: float) -> float:
+        """Return for how many true seconds of some it was stopped."""
+        spans = [*self._stopped, *([(self.stopped_since, until)] if self.stopped_since is not None else [])]
+        return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in spans)
+
+    def end(self) -> None:
+        """End the process where it stands."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._backlog.clear()
+        for act in self.at_end:
+            act()

@@ -1,0 +1,124 @@
+"""The fake Redis of the simulation, which remembers what it did though it may forget its data."""
+
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from presence.store import scripting
+from tests.simulation.agenda import Agenda
+from tests.simulation.fake import streams
+from tests.simulation.fake.server import COMMANDS, FakeRedis, Snapshot
+from tests.simulation.fake.values import Reply
+
+REDIS_START_S: Final = 1_700_000_000.0
+SCRIPTS: Final = tuple(
+    each.name.removesuffix(".lua")
+    for each in (resources.files("presence.store") / "scripts").iterdir()
+    if each.name != "prelude.lua"
+)
+
+
+class Entry(NamedTuple):
+    """An entry of a stream, as it was written.
+
+    Attributes:
+        at: true time.
+        key: of the stream.
+        id: the entry's.
+        fields: what it says.
+        script: who wrote it.
+        caller: the node that called the script.
+    """
+
+    at: float
+    key: str
+    id: str
+    fields: dict[str, str]
+    script: str
+    caller: str
+
+
+class Ran(NamedTuple):
+    """A call of a script that was not refused by an error."""
+
+    script: str
+    keys: tuple[bytes, ...]
+    arguments: tuple[bytes, ...]
+    reply: Any
+
+
+class ObservedRedis(FakeRedis):
+    """See the module.
+
+    Args:
+        agenda: true time.
+        seed: for replication ids.
+
+    Attributes:
+        clock_offset_s: of its clock to true time.
+        away: how many faults keep everybody from it; see `leave`.
+        refuses: whether it is down, so that its machine refuses connections.
+        epoch: another with each restart, which ends all connections.
+        on_entry, on_run: told of every entry written to a stream, and of every script.
+    """
+
+    def __init__(self, agenda: Agenda, seed: str) -> None:
+        self._agenda = agenda
+        self.clock_offset_s = 0.0
+        self.away = 0
+        self._absences: list[tuple[float, float]] = []
+        self.refuses = False
+        self.epoch = 0
+        self.on_entry: Callable[[Entry], None] = lambda _: None
+        self.on_run: Callable[[Ran], None] = lambda _: None
+        self._script, self._caller = "", ""
+        self._names = {scripting.digest(name).encode(): name for name in SCRIPTS}
+        super().__init__(
+            lambda: REDIS_START_S + agenda.now + self.clock_offset_s,
+            seed=seed,
+            commands={**COMMANDS, b"XADD": (self._xadd, 4, float("inf"))},
+        )
+
+    def _xadd(self, db: FakeRedis, key: bytes, *words: bytes) -> Reply:
+        entry_id = streams.xadd(db, key, *words)
+        texts = [word.decode() for word in words[1:]]
+        fields = dict(zip(texts[::2], texts[1::2], strict=True))
+        self.on_entry(
+            Entry(self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller)
+        )
+        return entry_id
+
+    def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
+        """See `FakeRedis.run_script`."""
+        keys, arguments = tuple(keys), tuple(arguments)
+        self._script, self._caller = self._names[digest], arguments[0].decode()
+        reply = super().run_script(digest, keys, arguments)
+        packed = reply[0] if isinstance(reply, list) else reply
+        self.on_run(Ran(self._script, keys, arguments, msgpack.unpackb(packed)))
+        return reply
+
+    def leave(self, seconds: float, *, refuses: bool) -> None:
+        """Be out of everybody's reach for a while."""
+        self.away += 1
+        self.refuses = refuses
+        self._absences.append((self._agenda.now, self._agenda.now + seconds))
+
+        def come_back() -> None:
+            self.away -= 1
+
+        self._agenda.after(seconds, come_back)
+
+    def away_between(self, since: float, until: float) -> float:
+        """Return for how many true seconds of some nobody could reach it."""
+        total, covered = 0.0, since
+        for begin, end in sorted(self._absences):
+            total += max(0.0, min(end, until) - max(begin, covered))
+            covered = max(covered, end)
+        return total
+
+    def restart(self, kept: Snapshot | None = None) -> None:
+        """See `FakeRedis.restart`."""
+        super().restart(kept)
+        self.epoch += 1

@@ -1,0 +1,128 @@
+"""What a seed stands for: a cluster, its users and what they do, and the faults; all of it data.
+
+What is drawn at random while a simulation runs is drawn by each device, connection and process for itself, so
+that leaving out one of them changes little for the others: a failing plan can be made smaller.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from presence.settings import Settings
+
+
+class Deed(Enum):
+    """What a device does beside beating."""
+
+    SILENT = "falls silent: its network is dead for so long; no FIN"
+    LOGOUT = "logs out, and comes back later"
+    DROP = "closes its connection, and comes back later"
+    MOVE = "leaves its connection half open and logs in elsewhere"
+    TWICE = "logs in elsewhere though its connection is fine"
+    NEAR = "beats close to its time-out for so long"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A deed at a moment.
+
+    Attributes:
+        at: true seconds.
+        deed: what.
+        seconds: how long it lasts; infinity: for good.
+    """
+
+    at: float
+    deed: Deed
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """One device of one user.
+
+    Attributes:
+        name: unique; seeds what it draws.
+        uid, device: as it logs in.
+        idle_timeout: as it wishes, seconds; None: the server's.
+        asks: whether it notices a dead server and goes elsewhere, as the client library does.
+        start: true seconds of its first login.
+        actions: in order.
+    """
+
+    name: str
+    uid: str
+    device: str
+    idle_timeout: float | None
+    asks: bool
+    start: float
+    actions: tuple[Action, ...]
+
+
+class Kind(Enum):
+    """Faults. `Fault.seconds` is how long one lasts, or until the process is started again."""
+
+    STOP = "a process is stopped"
+    STUTTER = "a process is busy for most of a tick, again and again"
+    CRASH_RESET = "a process is killed; its machine resets the connections"
+    CRASH_SILENT = "a machine dies; its connections stay half open"
+    DRAIN = "a process is told to stop, and started again"
+    JOIN = "one more node"
+    CUT_ALL = "a process is cut from Redis"
+    CUT_LEASES = "a process cannot reach the table of leases"
+    CUT_SHARDS = "a process cannot reach the shards"
+    CUT_SWEEPS = "a process cannot fence or sweep"
+    CLIENTS_CUT = "a process's clients are cut from it"
+    REDIS_AWAY = "Redis cannot be reached by anybody"
+    REDIS_SLOW = "Redis answers slowly"
+    REDIS_EMPTY = "Redis restarts empty"
+    REDIS_BACK = "Redis restarts with an earlier state"
+    REDIS_BACK_SAME = "Redis goes back to an earlier state in the same history"
+    FLUSH = "FLUSHALL"
+    LOSS = "requests and answers get lost"
+    LATE = "requests are carried out long after their time-out, and twice"
+    STRAY = "one call of a process is carried out long after its time-out"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: true seconds.
+        kind: what.
+        seconds: how long.
+        node: whose; the number of a place, taken by one process after another. Redis' faults have none.
+        amount: of REDIS_BACK, how many seconds it goes back; of LOSS and LATE a probability; of REDIS_SLOW
+            the longest delay one way in seconds.
+    """
+
+    at: float
+    kind: Kind
+    seconds: float
+    node: int = 0
+    amount: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is decided before.
+
+    Attributes:
+        seed: what the plan was drawn from, and everything else is.
+        settings: of every node.
+        nodes: places at first.
+        rates: of the clocks of each place's machine.
+        devices: who connects.
+        faults: in order.
+        heal_at: true seconds from which nothing goes wrong any more.
+        end_at: true seconds of the final comparison.
+    """
+
+    seed: int
+    settings: Settings
+    nodes: int
+    rates: tuple[float, ...]
+    devices: tuple[DevicePlan, ...]
+    faults: tuple[Fault, ...]
+    heal_at: float
+    end_at: float

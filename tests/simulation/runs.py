@@ -1,0 +1,79 @@
+"""Running seeds: one, or many in several processes."""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import structlog
+
+from tests.simulation.draw import draw_plan
+from tests.simulation.guards import GUARDS
+from tests.simulation.plan import Plan
+from tests.simulation.world import World
+
+FRAMES = 4  # of an exception, those next to where it was raised
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a seed.
+
+    Attributes:
+        seed: which.
+        violations: broken promises, or an exception.
+        faults: how often each kind was carried out.
+        entries: events and gaps written.
+        virtual_s: simulated seconds.
+    """
+
+    seed: int
+    violations: tuple[str, ...]
+    faults: Counter[str]
+    entries: int
+    virtual_s: float
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep nodes from logging."""
+    before = structlog.get_config()
+
+    def drop(_logger: Any, _name: str, _event: Any) -> Any:
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop], wrapper_class=structlog.BoundLogger)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def run_plan(plan: Plan, *, guard: str = "", tell: Callable[[str], None] | None = None) -> Outcome:
+    """Carry a plan out with a guard switched off, or none."""
+    off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
+    with quiet(), off:
+        world = World(plan, tell=tell)
+        try:
+            violations = world.run()
+        except Exception:  # a node's own failure is a broken promise too
+            violations = [f"{world.agenda.now:.3f} exception: {traceback.format_exc(limit=-FRAMES)}"]
+    done = Counter({kind.name: times for kind, times in world.faults.done.items()})
+    return Outcome(plan.seed, tuple(violations), done, world.judge.entries, plan.end_at)
+
+
+def run_seed(seed: int, guard: str = "") -> Outcome:
+    """Carry a seed's plan out."""
+    return run_plan(draw_plan(seed), guard=guard)
+
+
+def run_many(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Run seeds in several processes; outcomes come as they are ready."""
+    if jobs == 1:
+        yield from map(run_seed, seeds)
+        return
+    with get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=4)

@@ -1,0 +1,166 @@
+"""TCP between a device and a process: bytes arrive, wait in a kernel, and are read when a process runs."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import protocol
+from presence.registry import Peer, Session
+from protocol import KEEPALIVE, Code, Decoder, Kind, Packet
+
+if TYPE_CHECKING:
+    from tests.simulation.agenda import Agenda
+    from tests.simulation.devices import Device
+    from tests.simulation.host import Host
+    from tests.simulation.truth import Life
+
+ONE_WAY_S: Final = (0.001, 0.05)
+WINDOW_S: Final = 0.1  # Settings.batch_window_ms
+LOGOUT_FRAME: Final = protocol.encode(protocol.logout(id=2))
+
+
+class Connection:
+    """Both ends of one connection.
+
+    Attributes:
+        peer: who it belongs to at the server; None once hung up there.
+        is_open: whether the client has not closed it.
+        life: its session, once there is one.
+        waiting: bytes that nobody has read.
+        data_at: true time at which the last of them arrived.
+        fin: whether the client's FIN has arrived.
+        hung_up: whether the server has closed its end.
+        device_knows: whether the client has read that it is logged in.
+    """
+
+    def __init__(self, agenda: Agenda, host: Host, device: Device, random: Random) -> None:
+        self.agenda = agenda
+        self.host = host
+        self.device = device
+        self._random = random
+        self.peer: Peer | None = None
+        self.is_open = True
+        self.life: Life | None = None
+        self.waiting = b""
+        self.data_at = 0.0
+        self.fin = False
+        self.hung_up = False
+        self.device_knows = False
+        self._last_arrival = 0.0
+        self._read_due = False
+
+    # The client's end
+
+    def send(self, data: bytes) -> None:
+        """Send one whole frame."""
+        self._travel(lambda: self._arrive(data))
+
+    def close(self) -> None:
+        """Close the client's end; the FIN travels behind what was sent."""
+        if self.is_open:
+            self.is_open = False
+            self._travel(self._arrive_fin)
+
+    def abandon(self) -> None:
+        """Forget the client's end without a FIN."""
+        self.is_open = False
+
+    def _travel(self, arrive: object) -> None:
+        if self.device.is_cut(self.host):
+            return
+        due = max(self._last_arrival, self.agenda.now + self._random.uniform(*ONE_WAY_S))
+        self._last_arrival = due
+        self.agenda.at(due, arrive)  # type: ignore[arg-type]
+
+    # The server's kernel
+
+    def _arrive(self, data: bytes) -> None:
+        machine = self.host.machine
+        if not machine.alive or self.hung_up:
+            if not self.host.vanished:
+                self.reset()
+            return
+        self.waiting += data
+        self.data_at = self.agenda.now
+        if self.life is not None:
+            self.life.readable = self.agenda.now
+            if data == LOGOUT_FRAME and self.life.logout_at is None:
+                self.life.logout_at = self.agenda.now
+        self._wake_reader()
+
+    def _arrive_fin(self) -> None:
+        if self.host.machine.alive and not self.hung_up:
+            self.fin = True
+            if self.life is not None and self.life.fin_at is None:
+                self.life.fin_at = self.agenda.now
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if not self._read_due:
+            self._read_due = True
+            window_s = WINDOW_S if isinstance(self.peer, Session) else 0.002
+            delay = self._random.uniform(0.0, window_s)
+            self.agenda.after(delay, lambda: self.host.machine.post(self.read))
+
+    def reset(self) -> None:
+        """The client learns that its connection is dead."""
+        if self.is_open:
+            self.agenda.after(self._random.uniform(*ONE_WAY_S), lambda: self.device.lost(self))
+
+    # The server's process
+
+    def read(self) -> None:
+        """Read all that waits, and do what follows from it."""
+        self._read_due = False
+        data, self.waiting = self.waiting, b""
+        if self.peer is None:
+            return
+        core = self.host.node.core
+        if data == KEEPALIVE and isinstance(self.peer, Session) and self.peer.partial is None:
+            core.beats([self.peer])
+        elif data:
+            self.host.reading = self
+            outcome = core.received(self.peer, data)
+            if outcome.failure is not None:
+                raise outcome.failure
+            if (
+                self.peer is not None
+            ):  # a login of its own device on another connection does not come from here
+                self.peer = outcome.peer
+            if outcome.end_code is not None:
+                self.hang_up(bytes(outcome.reply))
+            elif outcome.reply:
+                self._to_client(bytes(outcome.reply))
+        if self.fin and self.peer is not None:
+            core.closed(self.peer)
+            self.peer = None
+            self.hung_up = True
+
+    def hang_up(self, farewell: bytes) -> None:
+        """Say a last word and close the server's end."""
+        self.peer = None
+        self.hung_up = True
+        for packet in _packets(farewell):
+            if packet.kind == Kind.GOODBYE and self.life is not None:
+                self.host.said_goodbye(self.life, Code(packet.payload["code"]))
+        self._to_client(farewell)
+
+    def _to_client(self, data: bytes) -> None:
+        delay = self._random.uniform(*ONE_WAY_S)
+
+        def arrive() -> None:
+            if self.is_open and not self.device.is_cut(self.host):
+                for packet in _packets(data):
+                    self.device.receives(self, packet)
+
+        self.agenda.after(delay, arrive)
+
+
+def _packets(data: bytes) -> list[Packet]:
+    decoder = Decoder()
+    decoder.feed(data)
+    packets = []
+    while (packet := decoder.next()) is not None:
+        packets.append(packet)
+    return packets

@@ -1,0 +1,81 @@
+"""What the clients truly did, session by session, in true time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.sockets import Connection
+
+Key = tuple[str, str]  # uid, device
+LONG_AGO = -1e9
+
+
+@dataclass(eq=False)
+class Life:
+    """A session.
+
+    Attributes:
+        id: the session's id.
+        key: uid and device.
+        host: the process that granted it.
+        connection: which it was granted on.
+        arrived: when the login became readable.
+        handled: when it was granted.
+        idle_timeout: seconds.
+        readable: when its last packet became readable.
+        fin_at: when its client's FIN became readable.
+        logout_at: when its logout became readable.
+        ended_at, end_code: when and why its process ended it.
+        displaced_at: when its process gave it up to another login.
+    """
+
+    id: str
+    key: Key
+    host: Host
+    connection: Connection
+    arrived: float
+    handled: float
+    idle_timeout: float
+    readable: float
+    fin_at: float | None = None
+    logout_at: float | None = None
+    ended_at: float | None = None
+    end_code: int = 0
+    displaced_at: float | None = None
+
+    def is_held(self) -> bool:
+        """Whether its process has it now."""
+        if not self.host.machine.alive:
+            return False
+        sessions = self.host.node.core.sessions
+        uid, device = self.key
+        session = sessions.get((uid, device) if device else uid)
+        return session is not None and sessions.session_id(session) == self.id
+
+    def is_beating(self, now: float) -> bool:
+        """Whether its client is there, and was heard within its time-out by its node's clock."""
+        if self.fin_at is not None or self.logout_at is not None or self.ended_at is not None:
+            return False
+        return (now - self.readable) * self.host.machine.clock.rate < self.idle_timeout
+
+
+@dataclass
+class Truth:
+    """All sessions that there ever were."""
+
+    lives: dict[str, Life] = field(default_factory=dict)
+    by_user: dict[str, dict[str, list[Life]]] = field(default_factory=dict)
+
+    def add(self, life: Life) -> None:
+        """Enter a session."""
+        self.lives[life.id] = life
+        uid, device = life.key
+        self.by_user.setdefault(uid, {}).setdefault(device, []).append(life)
+
+    def newest(self, uid: str) -> list[Life]:
+        """Return the session of each device of a user whose login arrived last."""
+        devices = self.by_user.get(uid, {})
+        return [max(lives, key=lambda life: life.arrived) for lives in devices.values()]

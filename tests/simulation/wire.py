@@ -1,0 +1,146 @@
+"""A process's connections to Redis, and everything that may go wrong on them.
+
+Each round trip takes a while there and a while back. It may be lost before Redis or after, may be carried out
+long after its caller has given up, or twice. What is lost is a failure after redis-py's own time-out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import redis
+from greenlet import getcurrent
+
+from presence.store.client import CALL_TIMEOUT_S
+from tests.simulation.agenda import Agenda
+from tests.simulation.fake.client import Answers, Perform
+from tests.simulation.observed import ObservedRedis
+
+SLOW_S: Final = 0.5  # a call that took longer was in trouble
+ONE_WAY_S: Final = (0.0002, 0.004)
+
+
+@dataclass
+class Weather:
+    """What a connection has to go through just now: probabilities, and seconds of delay each way."""
+
+    lose_request: float = 0.0
+    lose_reply: float = 0.0
+    late: float = 0.0
+    late_s: tuple[float, float] = (2.0, 60.0)
+    twice: float = 0.0
+    delay_s: float = 0.0
+
+
+FAIR: Final = Weather()
+
+
+class Wire:
+    """One connection of one process.
+
+    Args:
+        agenda: true time.
+        redis: the server.
+        random: decides fates.
+
+    Attributes:
+        weather: what it goes through.
+        cuts: how many faults keep it from Redis now.
+        refused: whether a cut is told at once, not by a time-out.
+        troubled_until: true time at which its last call failed or was slow.
+        sent_at: true time of the call that is under way; None without one.
+    """
+
+    def __init__(self, agenda: Agenda, server: ObservedRedis, random: Random) -> None:
+        self._agenda = agenda
+        self._server = server
+        self._random = random
+        self.weather = FAIR
+        self.cuts = 0
+        self.refused = False
+        self.troubled_until = -1e9
+        self.sent_at: float | None = None
+        self.trips = self.failures = 0
+
+    def deliver(self, perform: Perform) -> Answers:
+        """Make a round trip; called in a greenlet, which waits here.
+
+        Raises:
+            redis.TimeoutError, redis.ConnectionError: it failed; it may have been performed, or may yet be.
+        """
+        caller = getcurrent().parent
+        assert caller is not None
+        began = self.sent_at = self._agenda.now
+        self.trips += 1
+        result = caller.switch(lambda answer: self._send(perform, answer))
+        self.sent_at = None
+        failed = isinstance(result, Exception)
+        self.failures += failed
+        if failed or self._agenda.now - began > SLOW_S:
+            self.troubled_until = self._agenda.now
+        if failed:
+            raise result
+        answers: Answers = result
+        return answers
+
+    def _send(self, perform: Perform, answer: Callable[[Any], None]) -> None:
+        agenda, weather, draw = self._agenda, self.weather, self._random.random
+        gives_up_at = agenda.now + CALL_TIMEOUT_S
+        there, back = self._one_way_s(), self._one_way_s()
+        epoch = self._server.epoch
+        state = {"open": True}
+
+        def finish(result: Any) -> None:
+            if state["open"]:
+                state["open"] = False
+                answer(result)
+
+        def time_out() -> None:
+            finish(redis.TimeoutError("Timeout reading from socket"))
+
+        def fail() -> None:
+            finish(redis.ConnectionError("Connection reset by peer"))
+
+        def arrive(first: bool = True) -> None:
+            if self._server.epoch != epoch:
+                fail()
+            elif not first:
+                perform()
+            elif self._is_cut():
+                return  # on the way; the caller's time-out tells
+            else:
+                answers = perform()
+                agenda.after(back, lambda: returned(answers))
+
+        def returned(answers: Answers) -> None:
+            if self._server.epoch != epoch:
+                fail()
+            elif not self._is_cut() and draw() >= weather.lose_reply:
+                finish(answers)
+
+        if self._is_cut() and (self.refused or self._server.refuses):
+            agenda.after(0.001, fail)
+            return
+        agenda.at(gives_up_at, time_out)
+        if draw() < weather.lose_request or self._is_cut():
+            return
+        if draw() < weather.late:
+            agenda.after(self._random.uniform(*weather.late_s), lambda: arrive(first=False))
+            return
+        if draw() < weather.twice:
+            agenda.after(there + self._random.uniform(0.0, weather.late_s[1]), lambda: arrive(first=False))
+        agenda.after(there, arrive)
+
+    def _is_cut(self) -> bool:
+        return self.cuts > 0 or self._server.away > 0
+
+    def _one_way_s(self) -> float:
+        usual = self._random.uniform(*ONE_WAY_S)
+        return usual + (self._random.uniform(0.0, self.weather.delay_s) if self.weather.delay_s else 0.0)
+
+    def is_in_trouble(self, since: float) -> bool:
+        """Whether a call has failed since a true moment, or the one under way is about to."""
+        if self.troubled_until >= since:
+            return True
+        return self.sent_at is not None and self._agenda.now - self.sent_at > SLOW_S

@@ -1,0 +1,84 @@
+"""Everything together: a plan carried out, and judged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from presence.store.keys import Keys
+from tests.simulation.agenda import Agenda
+from tests.simulation.devices import Device
+from tests.simulation.faults import Faults
+from tests.simulation.host import Host
+from tests.simulation.judge import Judge
+from tests.simulation.observed import ObservedRedis
+from tests.simulation.plan import Plan
+from tests.simulation.truth import Truth
+
+SLICE_S: Final = 10.0
+
+
+class World:
+    """One simulation.
+
+    Args:
+        plan: what happens.
+        tell: is told the story, line by line; None: nobody listens.
+
+    Attributes:
+        hosts: the process of each place; one that has ended stays until another takes its place.
+        of_node: the process that had a node id.
+    """
+
+    def __init__(self, plan: Plan, *, tell: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self._tell = tell
+        self.agenda = Agenda()
+        self.keys = Keys(plan.settings.prefix, plan.settings.shards)
+        self.redis = ObservedRedis(self.agenda, str(plan.seed))
+        self.truth = Truth()
+        self.judge = Judge(self)
+        self.redis.on_entry = self.judge.entry
+        self.redis.on_run = self.judge.ran
+        self.hosts: list[Host] = []
+        self.all_hosts: list[Host] = []
+        self.of_node: dict[str, Host] = {}
+        self.devices: list[Device] = []
+        self.faults = Faults(self)
+
+    def note(self, text: str, *values: object) -> None:
+        """Add a line to the story."""
+        if self._tell is not None:
+            self._tell(f"{self.agenda.now:9.3f}  {text.format(*values)}")
+
+    def start_host(self, place: int) -> Host:
+        """Start a process."""
+        host = Host(self, place, len(self.all_hosts))
+        self.all_hosts.append(host)
+        if place < len(self.hosts):
+            self.hosts[place] = host
+        else:
+            self.hosts.append(host)
+        return host
+
+    def pick(self, draw: Random) -> Host | None:
+        """Return a process for a client to connect to; now and then one that does not answer."""
+        able = [host for host in self.hosts if host.accepts()]
+        return draw.choice(able) if able else None
+
+    def run(self) -> list[str]:
+        """Carry the plan out; return the promises that were broken."""
+        random.seed(self.plan.seed)  # what nodes draw
+        for place in range(self.plan.nodes):
+            self.start_host(place)
+        self.devices = [Device(self, device) for device in self.plan.devices]
+        self.faults.schedule()
+        while self.agenda.now < self.plan.end_at and not self.judge.violations:
+            self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))
+        if not self.judge.violations:
+            self.judge.final()
+        for host in self.all_hosts:
+            host.machine.end()
+        return self.judge.violations
