@@ -200,6 +200,8 @@ class Cluster:
             return True
         if row and row.sweeper and not self.observer.is_orphan(each):
             return False
+        if not self._can_sweep(each):
+            return False  # a certificate in the hands of one who has to wait would keep all others from it
         counter, n = (row.counter, row.sweeper_n + 1) if row else (NEVER_RENEWED, 1)
         wanted, end_ms = f"{counter} {me} {n}", row.lease_end_ms if row else 0
         if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted)):
@@ -210,6 +212,11 @@ class Cluster:
         )
         self.observer.claimed(each, LeaseRow(wanted, counter, me, n, end_ms))
         return True
+
+    def _can_sweep(self, each: Watched) -> bool:
+        """Whether this node has seen the other fenced in all shards, and no resync is in its way."""
+        now = self._clock()
+        return all(w.shard in each.shards and w.is_settled(now) for w in self._relay.writers)
 
     async def _sweep(self, each: Watched) -> None:
         """End what a dead node owns, as far as it is due, until the next beat is."""

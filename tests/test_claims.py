@@ -1,0 +1,141 @@
+"""Who takes it upon himself to sweep after a dead node, in time that jumps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from presence.cluster import Cluster
+from presence.relay import Relay
+from presence.runtime import TrioRuntime
+from presence.store.batches import LeaseRow, LeaseTable, Reply, Status, Store
+
+T = TypeVar("T")
+LEASE_S, IDLE_S = 2.0, 3.0
+DEAD = "dead"
+
+
+class Inline(TrioRuntime):
+    """Makes calls at once: a clock that jumps takes a busy thread for idleness."""
+
+    def caller(self, interrupt: Callable[[], None]) -> Any:
+        return self
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return blocking()
+
+
+class Step(NamedTuple):
+    kind: str
+    shard: int
+    node: str
+
+
+@dataclass
+class Writer:
+    """What a cluster asks of the writer of a shard."""
+
+    shard: int
+    settled: bool = True
+    settling: Any = field(default_factory=lambda: SimpleNamespace(others=()))
+
+    def is_settled(self, _now: float) -> bool:
+        return self.settled
+
+    def fencing(self, other: str) -> Step:
+        return Step("fence", self.shard, other)
+
+    def sweep(self, other: str, *_progress: object) -> Step:
+        return Step("sweep", self.shard, other)
+
+
+@dataclass
+class Redis:
+    """Relay, table and store in one: a node has died, and everything that is asked for is done."""
+
+    writers: list[Writer] = field(default_factory=lambda: [Writer(0), Writer(1)])
+    rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
+    did: list[Step] = field(default_factory=list)
+    node: str = "me"
+
+    def renew(self, node: str, counter: int, *_: object) -> Mapping[str, LeaseRow]:
+        return {**self.rows, node: LeaseRow(str(counter), str(counter))}
+
+    def claim(self, node: str, _seen: str, wanted: str) -> bool:
+        self.did.append(Step("claim" if wanted else "bury", -1, node))
+        if wanted:
+            counter, sweeper, n = wanted.split()
+            self.rows[node] = LeaseRow(wanted, counter, sweeper, int(n))
+        else:
+            del self.rows[node]
+        return True
+
+    def apply(self, steps: Sequence[Step]) -> list[Reply]:
+        self.did += steps
+        return [Reply(Status.OK, "r", cursor="0", done=True) for _ in steps]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [step.kind for step in self.did]
+
+
+@pytest.fixture
+def redis() -> Redis:
+    return Redis()
+
+
+async def live(redis: Redis, seconds: float) -> None:
+    """Let a node watch for so long."""
+    cluster = Cluster(
+        cast(Relay, redis),
+        cast(LeaseTable, redis),
+        cast(Store, redis),
+        lease_s=LEASE_S,
+        idle_timeout_s=IDLE_S,
+        healthy=lambda: True,
+        describe=dict,
+        clock=trio.current_time,
+        runtime=Inline(),
+    )
+    with trio.move_on_after(seconds):
+        await cluster.run()
+
+
+async def test_a_dead_node_is_fenced_then_claimed_swept_and_buried(
+    autojump_clock: MockClock, redis: Redis
+) -> None:
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "fence", "claim", "sweep", "sweep", "bury"]
+    assert redis.rows == {}
+
+
+async def test_nobody_is_claimed_before_lease_and_idle_timeout(
+    autojump_clock: MockClock, redis: Redis
+) -> None:
+    await live(redis, LEASE_S + IDLE_S - 0.1)
+    assert redis.kinds == ["fence", "fence"]
+
+
+@pytest.mark.parametrize("settled", [[False, False], [True, False]], ids=["nowhere", "in one shard"])
+async def test_who_cannot_sweep_yet_leaves_a_dead_node_to_others(
+    autojump_clock: MockClock, redis: Redis, settled: list[bool]
+) -> None:
+    for writer, is_settled in zip(redis.writers, settled, strict=True):
+        writer.settled = is_settled
+    await live(redis, 2 * (LEASE_S + IDLE_S))
+    assert "claim" not in redis.kinds
+
+
+async def test_who_has_claimed_goes_on_when_a_resync_is_over(autojump_clock: MockClock, redis: Redis) -> None:
+    redis.rows[DEAD] = LeaseRow("7 me 1", "7", "me", 1)
+    redis.writers[1].settled = False
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "sweep"]
+    redis.writers[1].settled = True
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds[-1] == "bury"
