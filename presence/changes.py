@@ -14,6 +14,7 @@ class Op(Enum):
     LOGIN = "login"
     END = "end"
     REGISTER = "register"
+    UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
 
 
 class SessionName(NamedTuple):

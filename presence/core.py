@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import protocol
-from presence.changes import Change, SessionName
+from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.session import Outcome, SessionProtocol
@@ -220,8 +220,8 @@ class Core:
         """Return registrations of the sessions that live at this moment, each made when it is asked for.
 
         Whoever comes or goes in between changes nothing: a session that has ended meanwhile is registered
-        too, and its end follows in the outbox. Sessions not heard within their time-out are not vouched for;
-        they register with their next packet.
+        too, and its end follows in the outbox. Sessions not heard within their time-out are not vouched for
+        (`Op.UNHEARD`); they register with their next packet.
         """
         return self._registrations(list(self._registry), self._clock.now())
 
@@ -231,6 +231,7 @@ class Core:
                 yield self._registry.registration(session, now)
             else:
                 self._stale.add(session)  # if it has ended meanwhile, the next tick forgets it again
+                yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
 
     def vouched(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""

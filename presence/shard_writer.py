@@ -12,6 +12,9 @@ acknowledged one, begins a *resync*, which is a new generation:
    login was acknowledged *restores*: the script tells the whole period, unless the user is online.
 4. Retire what older generations still own: ends that were skipped, or that Redis lost.
 
+Sessions too silent to be registered are registered when they are heard. If they end instead, and Redis had
+lost them, that end restores too.
+
 A full outbox has a resync of its own, which begins when everything before the skipped changes is written:
 only then are the live sessions what follows. A resync that finds changes waiting leaves the rest to that one.
 
@@ -110,6 +113,7 @@ class ShardWriter:
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
+        self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
         self._began = -math.inf
         self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
@@ -294,12 +298,14 @@ class ShardWriter:
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
         )
+        if lost:
+            self._unheard = {}
         pending, superseded = self._settle_pending(opened)
         waiting = [*pending, *self._held, *self._sequence]
-        waiting += map(Item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
+        waiting += map(self._item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
         self._standing, replayed = plan(
             waiting,
-            self._live(self.shard),
+            self._vouched_for(self._live(self.shard), lost),
             lost=lost,
             skipped_from=self._outbox.skipped_from(self.shard),
         )
@@ -308,6 +314,23 @@ class ShardWriter:
         self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
+
+    def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change]:
+        for change in live:
+            if change.op is not Op.UNHEARD:
+                yield change
+            elif lost:
+                self._unheard.setdefault(change.uid, set()).add(change.session)
+
+    def _item(self, change: Change) -> Item:
+        """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
+        sessions = self._unheard.get(change.uid)
+        if sessions is None or change.session not in sessions:
+            return Item(change)
+        sessions.discard(change.session)
+        if not sessions:
+            del self._unheard[change.uid]
+        return Item(change, restores=change.op is Op.END and not sessions)
 
     def _settle_pending(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
         """Return what of the batch under way is still to be sent, and the answer it got if it was applied."""
@@ -334,7 +357,9 @@ class ShardWriter:
             if not self._sequence:
                 if settled and self._may_retire():
                     break  # what comes next happened after the retirement was due
-                self._sequence.extend(map(Item, self._outbox.take(self.shard, BATCH_ITEMS - len(items))))
+                self._sequence.extend(
+                    map(self._item, self._outbox.take(self.shard, BATCH_ITEMS - len(items)))
+                )
                 if not self._sequence:
                     break
             item = self._sequence.popleft()

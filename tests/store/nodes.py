@@ -41,6 +41,7 @@ class ManualNode:
         self.node = node
         self.now = 1000.0
         self.live: dict[tuple[str, str], Change] = {}
+        self.unheard: set[str] = set()  # users whose sessions are too silent to be vouched for
         self.truth: list[tuple[str, str]] = []
         self.superseded: list[Superseded] = []
         self.lost: Tally[Loss] = Tally()
@@ -51,7 +52,8 @@ class ManualNode:
         ]
 
     def _registrations(self, shard: int) -> list[Change]:
-        return [c for c in self.live.values() if self.keys.shard(c.uid) == shard]
+        live = [c for c in self.live.values() if self.keys.shard(c.uid) == shard]
+        return [c._replace(op=Op.UNHEARD) if c.uid in self.unheard else c for c in live]
 
     def _change(self, op: Op, uid: str, device: str, session: str, code: int) -> Change:
         self.now += 0.001

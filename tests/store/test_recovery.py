@@ -491,3 +491,44 @@ def test_a_hundred_thousand_offline_transitions(node: ManualNode, server: Server
     assert server.client.xlen(node.keys.events(0)) == 200_000
     assert server.client.hlen(node.keys.online(0)) == 0
     assert node.outbox.held == 0
+
+
+@pytest.mark.parametrize("devices", [[""], ["", "phone"]])
+def test_the_end_of_a_session_nobody_vouched_for_tells_what_redis_lost(
+    node: ManualNode, server: Server, devices: list[str]
+) -> None:
+    for device in devices:
+        node.login("u1", device)
+    node.settle()
+    server.client.flushall()
+    node.unheard.add("u1")
+    node.settle()
+    assert online_sessions(server.client) == set(), "too silent to be registered"
+    for device in devices:
+        node.end("u1", device)
+    node.settle()
+    assert story(server.client) == [("online", "u1", "returned"), ("offline", "u1", "idle_timeout")]
+
+
+def test_where_redis_lost_nothing_it_tells_nothing_more(node: ManualNode, server: Server) -> None:
+    node.login("u1")
+    node.settle()
+    node.unheard.add("u1")
+    server.change_history()
+    node.settle()
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"], "retired"
+    node.end("u1")
+    node.settle()
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]
+
+
+def test_one_that_is_heard_again_registers_and_ends_as_usual(node: ManualNode, server: Server) -> None:
+    node.login("u1")
+    node.settle()
+    server.client.flushall()
+    node.unheard.add("u1")
+    node.settle()
+    node.outbox.append(node.live["u1", ""])
+    node.end("u1")
+    node.settle()
+    assert story(server.client) == [("online", "u1", "returned"), ("offline", "u1", "idle_timeout")]
