@@ -94,9 +94,12 @@ class Ticker:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
         tick = self._ticks.begun(self._clock.now())
         while True:
-            await self._runtime.sleep(self._ticks.starts(tick + 1) - self._clock.now())
+            due = self._ticks.starts(tick + 1)
+            # A credit may have put that off by as much as T. Sleeping so long would be the next stall, and
+            # the lease of a node whose clients are few would end.
+            await self._runtime.sleep(min(due - self._clock.now(), self._ticks.slot_s))
             now = self._clock.now()
-            self._note_overrun(now - self._ticks.starts(tick + 1))
+            self._note_overrun(max(0.0, now - due))
             self._guard.alive(now)
             credit = self._guard.take_credit(now)
             if self.credit and credit:

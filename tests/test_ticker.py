@@ -103,6 +103,18 @@ async def test_ticks_stand_on_absolute_deadlines(autojump_clock: MockClock) -> N
     assert ticker.statistics().overrun_max_s < 1e-6
 
 
+async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
+    recorder, clock = Recorder(), Clock(trio.current_time, lambda: 0.0)
+    now = clock.now()
+    guard = StallGuard(1.0, 30.0, now - 20.0)
+    ticker = Ticker(recorder, Ticks(0.5, now), guard, clock)
+    with trio.move_on_after(10.2):
+        await ticker.run()
+    assert guard.credited_s == 20.5
+    assert len(recorder.finished) == 20
+    assert clock.now() - guard.last < 0.5
+
+
 async def test_slices_are_taken_until_nothing_is_due(autojump_clock: MockClock) -> None:
     recorder = Recorder(slices=5)
     ticker, _ = ticker_of(recorder)
