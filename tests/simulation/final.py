@@ -92,14 +92,13 @@ def _owned(world: World) -> Owned:
 def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
     """Hold the sessions against the clients that beat."""
     sessions = {session for _, session in held}
-    beating = set()
-    for device in world.devices:
-        connection = device.main
-        if connection is None or connection.life is None or not connection.is_open:
-            continue
-        reaches = connection.host.machine.alive and not device.is_cut(connection.host)
-        if reaches and isinstance(connection.peer, Session):
-            beating.add(connection.life.id)
+    beating = {
+        connection.life.id
+        for host in _running(world)
+        for connection in host.connections
+        if connection.life and connection.is_open and not connection.device.is_cut(host)
+        if isinstance(connection.peer, Session)
+    }
     for session in sorted(beating ^ sessions):
         what = "a client beats without a session" if session in beating else "a session without a client"
         judge.broken("converged", "{}: {}", session, what)

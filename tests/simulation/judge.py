@@ -5,8 +5,8 @@ While the simulation runs
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
             silent for the time-out; as logout only if its logout was readable.
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
-            its node's clock. Time in which the process was stopped may come on top, twice: once since
-            nothing ran, once as credit.
+            its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
+            later the whole stop is credited, up to T.
  false      At an offline event, for no device of the user may the newest login stand for a session that
             lives: one that its process holds, whose client was heard within its time-out and has sent
             neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
@@ -34,6 +34,7 @@ When all is over
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -139,8 +140,9 @@ class Judge:
     def _check_late(self, life: Life, now: float) -> None:
         machine = life.host.machine
         tick_s = self._world.plan.settings.tick
-        stopped_s = machine.stopped_between(life.readable - 2 * tick_s, now)
-        allowed_s = life.idle_timeout + (tick_s + WINDOW_S + 2 * stopped_s) * machine.clock.rate
+        stopped_s = machine.stopped_between(life.readable, now)
+        credit_s = machine.credit_since(life.readable - 2 * tick_s, self._world.plan.settings.idle_timeout)
+        allowed_s = life.idle_timeout + (tick_s + WINDOW_S + stopped_s + credit_s) * machine.clock.rate
         silent_s = (now - life.readable) * machine.clock.rate
         if silent_s > allowed_s + EPSILON_S:
             self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
@@ -170,7 +172,9 @@ class Judge:
             caller, other = ran.arguments[0].decode(), ran.arguments[9].decode()
             self._world.note("{} fences {} in {}", caller, other, ran.keys[0].decode())
         elif ran.script == "lease":
-            self._renewed_at[ran.arguments[0].decode()] = now
+            # When it was sent: one that is carried out late is no sign of life.
+            node, sent_at = ran.arguments[0].decode(), json.loads(ran.arguments[3])["sent_at"]
+            self._renewed_at[node] = max(sent_at, self._renewed_at.get(node, LONG_AGO))
         elif ran.script == "apply":
             items: list[Any] = msgpack.unpackb(ran.arguments[10])
             for first in range(0, len(items), ITEM_VALUES):
@@ -248,7 +252,7 @@ class Judge:
         """Whether a session lives and Redis has to know."""
         now = self._world.agenda.now
         machine = life.host.machine
-        if life.handled > min(decided_at, now - LOGIN_LAG_S) or not life.is_beating(now):
+        if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
             return False
         if now - self._rolled_back_at < ROLLBACK_S:
             return False

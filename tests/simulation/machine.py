@@ -102,8 +102,11 @@ class Machine:
 
     def stopped_between(self, since: float, until: float) -> float:
         """Return for how many true seconds of some it was stopped."""
-        spans = [*self._stopped, *([(self.stopped_since, until)] if self.stopped_since is not None else [])]
-        return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in spans)
+        return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._stopped)
+
+    def credit_since(self, since: float, most: float) -> float:
+        """Return the most that it credits for stops that ended after a moment, each at most `most` s."""
+        return sum(min(most, end - begin) for begin, end in self._stopped if end > since)
 
     def end(self) -> None:
         """End the process where it stands."""
