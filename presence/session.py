@@ -126,11 +126,15 @@ class SessionProtocol:
             raise _refusal(
                 Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet
             )
+        key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
+        present = self._registry.get(key)
+        if present is not None and present.login_at > now - waited:
+            # After a pause connections are read in no certain order; the later login is where the client is.
+            raise _refusal(Code.REPLACED, "a later login of this device is here already", packet)
         if (retry_after := self._admission.login(now)) is not None:
             message = "this server takes no more logins at present"
             _send_away(packet, outcome, Code.BUSY, message, retry_after)
             return
-        key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
         idle_timeout = self._clamp(payload.get("idle_timeout"))
         joined = self._registry.login(guest, key, idle_timeout, now - waited, now)
         outcome.peer = joined.session

@@ -181,6 +181,20 @@ def test_a_logins_age_counts_from_its_arrival() -> None:
     assert world.session().last_seen == world.now
 
 
+def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first() -> None:
+    world = World()
+    abandoned = world.sockets.connect()
+    world.sockets.lain_s = 1.0
+    present = world.login()
+    session = world.session()
+    world.sockets.lain_s = 2.0
+    world.sockets.feed(abandoned, LOGIN_ADA)
+    assert [brief(each) for each in world.sockets.answers(abandoned)] == [(Kind.ERROR, None, Code.REPLACED)]
+    assert world.is_hung_up(abandoned)
+    assert not world.is_hung_up(present)
+    assert world.session() is session
+
+
 def test_a_handler_that_fails_ends_a_guest() -> None:
     def failing(wish: float | None) -> float:
         raise RuntimeError("a mistake of ours")
