@@ -112,11 +112,11 @@ class Device:
         else:
             unread = 0
         connection.send(KEEPALIVE)
-        self._agenda.after(self._next_beat_s(), lambda: self._beat(connection, unread))
+        self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, unread))
 
-    def _next_beat_s(self) -> float:
+    def _next_beat_s(self, host: Host) -> float:
         if self._agenda.now < self._near_until:
-            return self._beat_s / 0.4 - NEAR_S * self._random.uniform(1.0, 2.0)
+            return self._beat_s / 0.4 / host.clock.rate - NEAR_S * self._random.uniform(1.0, 2.0)
         return self._beat_s * self._random.uniform(0.9, 1.1)
 
     # What it hears
@@ -126,7 +126,7 @@ class Device:
         match packet.kind:
             case Kind.OK if not connection.device_knows:
                 connection.device_knows = True
-                self._agenda.after(self._next_beat_s(), lambda: self._beat(connection, 0))
+                self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, 0))
             case Kind.GOODBYE | Kind.ERROR:
                 self._part(connection, Code(packet.payload["code"]), packet.payload.get("retry_after"))
 

@@ -58,13 +58,13 @@ def _devices(random: Random, uid: str, settings: Settings, heal_at: float, crowd
         times = sorted(random.uniform(start + 3.0, heal_at) for _ in range(random.choice((0, 1, 2, 3))))
         if crowd:
             times = times[:1]
-        actions = tuple(_action(random, at, settings) for at in times)
+        actions = tuple(_action(random, at, settings, heal_at) for at in times)
         asks = random.random() < 0.7
         devices.append(DevicePlan(f"{uid}/{device}", uid, device, wish, asks, start, actions))
     return devices
 
 
-def _action(random: Random, at: float, settings: Settings) -> Action:
+def _action(random: Random, at: float, settings: Settings, heal_at: float) -> Action:
     t, grace = settings.idle_timeout, settings.disconnect_grace
     match random.choice(list(Deed)):
         case Deed.SILENT:
@@ -78,7 +78,7 @@ def _action(random: Random, at: float, settings: Settings) -> Action:
             return Action(at, Deed.MOVE, random.choice((0.0, random.uniform(0.0, t))))
         case Deed.TWICE:
             return Action(at, Deed.TWICE)
-    return Action(at, Deed.NEAR, random.uniform(2.0, 6.0) * t)
+    return Action(at, Deed.NEAR, min(random.uniform(2.0, 6.0) * t, heal_at - at))
 
 
 def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> tuple[Fault, ...]:
