@@ -84,6 +84,7 @@ class Host:
             Clock(self.clock.monotonic, self.clock.wall),
             self.runtime,
             token=self._token,
+            describe=lambda: {"sent_at": self._world.agenda.now},
         )
         append = node.outbox.append
 

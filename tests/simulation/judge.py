@@ -18,7 +18,7 @@ While the simulation runs
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
-            nobody could reach Redis does not count.
+            nobody could reach Redis for more than two beats does not count.
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from presence.changes import Change, Op
+from presence.cluster import BEATS_A_LEASE
 from presence.session import KEEPALIVE_SHARE
 from protocol import Code
 from tests.simulation.final import compare
@@ -242,7 +243,7 @@ class Judge:
         settings = self._world.plan.settings
         dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
         renewed_at = self._renewed_at.get(dead, LONG_AGO)
-        away_s = self._world.redis.away_between(renewed_at, entry.at)
+        away_s = self._world.redis.away_between(renewed_at, entry.at, 2 * settings.lease / BEATS_A_LEASE)
         silent_s = (entry.at - renewed_at - away_s) * sweeper.clock.rate
         least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
         if silent_s < least_s - EPSILON_S:

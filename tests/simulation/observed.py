@@ -110,13 +110,18 @@ class ObservedRedis(FakeRedis):
 
         self._agenda.after(seconds, come_back)
 
-    def away_between(self, since: float, until: float) -> float:
-        """Return for how many true seconds of some nobody could reach it."""
-        total, covered = 0.0, since
+    def away_between(self, since: float, until: float, least_s: float) -> float:
+        """Return for how many true seconds of some nobody could reach it, at least `least_s` at a time."""
+        spans: list[tuple[float, float]] = []
         for begin, end in sorted(self._absences):
-            total += max(0.0, min(end, until) - max(begin, covered))
-            covered = max(covered, end)
-        return total
+            if spans and begin <= spans[-1][1]:
+                first, last = spans.pop()
+                spans.append((first, max(end, last)))
+            else:
+                spans.append((begin, end))
+        return sum(
+            max(0.0, min(end, until) - max(begin, since)) for begin, end in spans if end - begin >= least_s
+        )
 
     def restart(self, kept: Snapshot | None = None) -> None:
         """See `FakeRedis.restart`."""

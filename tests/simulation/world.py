@@ -53,15 +53,13 @@ class World:
         if self._tell is not None:
             self._tell(f"{self.agenda.now:9.3f}  {text.format(*values)}")
 
-    def start_host(self, place: int) -> Host:
-        """Start a process."""
+    def start_host(self, place: int) -> None:
+        """Start a process, unless one runs in its place."""
+        if place < len(self.hosts) and self.hosts[place].machine.alive:
+            return
         host = Host(self, place, len(self.all_hosts))
         self.all_hosts.append(host)
-        if place < len(self.hosts):
-            self.hosts[place] = host
-        else:
-            self.hosts.append(host)
-        return host
+        self.hosts[place : place + 1] = [host]
 
     def pick(self, draw: Random) -> Host | None:
         """Return a process for a client to connect to; now and then one that does not answer."""
