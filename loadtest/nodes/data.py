@@ -109,9 +109,17 @@ class Data:
         """Return how many users have a record."""
         return sum(self.client.hlen(keys.online(shard)) for shard in range(keys.shards))
 
+    def fields(self, keys: Keys, node: str) -> int:
+        """Return how many fields a node's hashes have: its sessions, and a few others in each shard."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for shard in range(keys.shards):
+                pipe.hlen(keys.node(shard, node))
+            return sum(pipe.execute())
+
     def owned(self, keys: Keys, node: str) -> int:
-        """Return how many fields a node's hashes have: its sessions, and a few others."""
-        return sum(self.client.hlen(keys.node(shard, node)) for shard in range(keys.shards))
+        """Return how many sessions a node owns."""
+        names = (name for shard in range(keys.shards) for name in self.client.hkeys(keys.node(shard, node)))
+        return sum(b" " in name for name in names)
 
     def events(self, keys: Keys) -> list[Event]:
         """Return all that stands in the streams now."""
