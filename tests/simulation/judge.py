@@ -11,10 +11,11 @@ While the simulation runs
             lives: one that its process holds, whose client was heard within its time-out and has sent
             neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
             process was stopped, or one of the relay's calls failed or was slow, within the last
-            RECOVERY_S; the login is younger than LOGIN_LAG_S; or Redis went back to an earlier state of
-            the same history within ROLLBACK_S, which a node whose own counter agrees cannot see. Of an
-            end that a node decided what counts is the moment of the decision: who logged in later comes
-            online afterwards.
+            RECOVERY_S; its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the
+            login is younger than LOGIN_LAG_S; or Redis went back to an earlier state of the same history
+            within ROLLBACK_S, which a node whose own counter agrees cannot see. Of an end that a node
+            decided what counts is the moment of the decision: who logged in later comes online
+            afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
@@ -93,6 +94,7 @@ class Judge:
         self.applied: dict[tuple[bool, str], float] = {}
         self.forgot_at = LONG_AGO
         self._rolled_back_at = LONG_AGO
+        self._made_good_at: dict[Host, float] = {}  # when a gap entry of a process was written last
         self._renewed_at: dict[str, float] = {}
         self.entries = 0
 
@@ -201,6 +203,7 @@ class Judge:
             case "gap":
                 host = self._world.of_node[fields["node"]]
                 self.gaps[host] = self.gaps.get(host, 0) + int(fields["dropped"])
+                self._made_good_at[host] = entry.at
                 self._world.note("{} gap of {}", host.name, fields["dropped"])
             case "online":
                 self._online(entry)
@@ -256,6 +259,9 @@ class Judge:
         if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
             return False
         if now - self._rolled_back_at < ROLLBACK_S:
+            return False
+        skips = life.host.node.outbox.is_skipping(self._world.keys.shard(life.key[0]))
+        if skips or now - self._made_good_at.get(life.host, LONG_AGO) < RECOVERY_S:
             return False
         is_stopped = machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S
         if is_stopped or life.host.wires["relay"].is_in_trouble(now - RECOVERY_S):

@@ -17,7 +17,7 @@ from tests.simulation.agenda import Agenda
 from tests.simulation.fake.client import Answers, Perform
 from tests.simulation.observed import ObservedRedis
 
-SLOW_S: Final = 0.5  # a call that took longer was in trouble
+SLOW_S: Final = 0.1  # a call that took longer was in trouble; on a good day none takes 10 ms
 ONE_WAY_S: Final = (0.0002, 0.004)
 
 
