@@ -112,7 +112,7 @@ class Serving:
     def failures(self) -> list[str]:
         """Return what it logged of exceptions: none is expected, whatever is done to it."""
         return [
-            str(line.get("exception") or line["event"])[-500:]
+            str(line.get("exception") or f"{line['event']}: {line.get('error', '')}")[-500:]
             for line in self.lines
             if "exception" in line or line["event"].startswith(("Traceback", "Redis refused"))
         ]
