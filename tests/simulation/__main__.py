@@ -9,6 +9,7 @@ from collections import Counter
 from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
 from tests.simulation.runs import run_many, run_plan, run_seed
+from tests.simulation.shrink import described, shrink
 
 SHOWN = 3  # violations of a seed
 
@@ -20,13 +21,18 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print its story")
+    parser.add_argument("--shrink", action="store_true", help="make it smaller while it fails, and show that")
     parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], default="", help="switched off")
     parser.add_argument("--guards", action="store_true", help="each guard off: the seeds until that is found")
     return parser.parse_args()
 
 
 def _one(options: argparse.Namespace) -> int:
-    outcome = run_plan(draw_plan(options.seed), guard=options.guard, tell=print if options.trace else None)
+    plan = draw_plan(options.seed)
+    if options.shrink:
+        plan = shrink(plan, guard=options.guard, told=lambda line: print(line, file=sys.stderr))
+        print("\n".join(described(plan)))
+    outcome = run_plan(plan, guard=options.guard, tell=print if options.trace else None)
     for line in outcome.violations:
         print(line)
     return bool(outcome.violations)

@@ -17,7 +17,7 @@ def draw_plan(seed: int) -> Plan:
     random = Random(seed)
     crowd = seed % CROWD_EACH == CROWD_EACH - 1
     settings = _settings(random, crowd=crowd)
-    heal_at = random.uniform(60.0, 120.0) if crowd else random.uniform(80.0, 200.0)
+    heal_at = random.uniform(60.0, 100.0) if crowd else random.uniform(60.0, 160.0)
     nodes = random.randint(2, 4 if crowd else 5)
     rates = tuple(random.choice((1.0, 1.0, random.uniform(0.97, 1.03))) for _ in range(nodes))
     users = random.randint(1000, 3000) if crowd else random.randint(5, 50)
@@ -43,7 +43,7 @@ def _settings(random: Random, *, crowd: bool) -> Settings:
         **common,  # type: ignore[arg-type]
         idle_timeout=random.choice((10.0, 12.0, 15.0)),
         tick=random.choice((0.5, 1.0)),
-        lease=random.choice((4.0, 6.0)),
+        lease=random.choice((4.0, 8.0, 10.0)),
         disconnect_grace=random.choice((0.0, 2.0, 3.0)),
     )
 

@@ -1,0 +1,91 @@
+"""Making a failing plan smaller: whatever can be left out while the same rule is still broken is left out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from tests.simulation.plan import DevicePlan, Plan
+from tests.simulation.runs import Outcome, run_plan
+
+T = TypeVar("T")
+Fails = Callable[[Plan], bool]
+
+
+def rule_of(outcome: Outcome) -> str:
+    """Return the name of the first rule that was broken; "" if none was."""
+    return outcome.violations[0].split(" ", 2)[1] if outcome.violations else ""
+
+
+def shrink(plan: Plan, *, guard: str = "", told: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return a smaller plan that breaks the same rule.
+
+    Args:
+        plan: breaks a rule.
+        guard: what is switched off.
+        told: is told how far it has come.
+    """
+    rule = rule_of(run_plan(plan, guard=guard))
+
+    def fails(smaller: Plan) -> bool:
+        return rule_of(run_plan(smaller, guard=guard)) == rule
+
+    size = -1
+    while size != _size(plan):
+        size = _size(plan)
+        told(f"{rule}: {len(plan.faults)} faults, {len(plan.devices)} devices, {size} parts in all")
+        plan = _without(plan, plan.faults, lambda plan, left: replace(plan, faults=tuple(left)), fails)
+        plan = _without(plan, plan.devices, lambda plan, left: replace(plan, devices=tuple(left)), fails)
+        for device in plan.devices:
+            plan = _without(plan, device.actions, _with_actions(device.name), fails)
+    return plan
+
+
+def _size(plan: Plan) -> int:
+    return len(plan.faults) + len(plan.devices) + sum(len(device.actions) for device in plan.devices)
+
+
+def _with_actions(name: str) -> Callable[[Plan, Sequence[object]], Plan]:
+    def put(plan: Plan, left: Sequence[object]) -> Plan:
+        devices: list[DevicePlan] = [
+            replace(each, actions=tuple(left)) if each.name == name else each  # type: ignore[arg-type]
+            for each in plan.devices
+        ]
+        return replace(plan, devices=tuple(devices))
+
+    return put
+
+
+def _without(plan: Plan, parts: Sequence[T], put: Callable[[Plan, Sequence[T]], Plan], fails: Fails) -> Plan:
+    """Leave out as many of some parts as can be: halves first, then quarters, in the end one by one."""
+    left = list(parts)
+    chunk = len(left)
+    while chunk:
+        first = 0
+        while first < len(left):
+            fewer = left[:first] + left[first + chunk :]
+            smaller = put(plan, fewer)
+            if fails(smaller):
+                plan, left = smaller, fewer
+            else:
+                first += chunk
+        chunk //= 2
+    return plan
+
+
+def described(plan: Plan) -> list[str]:
+    """Return what a plan holds, a line each."""
+    settings = plan.settings
+    lines = [
+        f"T {settings.idle_timeout}, tick {settings.tick}, lease {settings.lease}, grace "
+        f"{settings.disconnect_grace}, {settings.shards} shards, {plan.nodes} nodes, rates {plan.rates}"
+    ]
+    lines += [
+        f"{fault.at:9.3f}  {fault.kind.name} place {fault.node}, {fault.seconds:.1f} s, {fault.amount:.2f}"
+        for fault in plan.faults
+    ]
+    for device in plan.devices:
+        deeds = ", ".join(f"{each.at:.3f} {each.deed.name} {each.seconds:.1f} s" for each in device.actions)
+        wish = f", idle time-out {device.idle_timeout:.1f}" if device.idle_timeout else ""
+        careful = "" if device.asks else ", asks nothing"
+        lines.append(f"{device.start:9.3f}  {device.name} logs in{wish}{careful}; {deeds}")
+    return lines
