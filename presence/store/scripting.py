@@ -42,15 +42,21 @@ _PASSING: Final = frozenset(
     }
 )
 
+# Read with the code that calls them: a worker forked after an upgrade in place has the code of before it.
+_TEXTS: Final = {
+    file.name: file.read_text("utf-8")
+    for file in (resources.files("presence.store") / "scripts").iterdir()
+    if file.name.endswith(".lua")
+}
+
 Connect = Callable[[str], "redis.Redis"]
 
 
 @cache
 def source(name: str) -> str:
     """Return the text of a script; one that works on a shard has what these share before it."""
-    folder = resources.files("presence.store") / "scripts"
     parts = ("prelude", name) if name in _OF_A_SHARD else (name,)
-    return "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    return "".join(_TEXTS[f"{part}.lua"] for part in parts)
 
 
 @cache

@@ -1,0 +1,19 @@
+"""Where the texts of the scripts come from."""
+
+from pathlib import Path
+
+import pytest
+
+from presence.store import scripting
+
+FOLDER = Path(scripting.__file__).parent / "scripts"
+
+
+def test_scripts_are_read_with_the_code_and_not_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise AssertionError("an upgrade may have changed the files since")
+
+    prelude, apply, lease = ((FOLDER / f"{name}.lua").read_text() for name in ("prelude", "apply", "lease"))
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert scripting.source.__wrapped__("apply") == prelude + apply
+    assert scripting.source.__wrapped__("lease") == lease
