@@ -14,6 +14,7 @@ class Op(Enum):
     LOGIN = "login"
     END = "end"
     REGISTER = "register"
+    HOLD = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
     UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
 
 

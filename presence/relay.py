@@ -36,6 +36,7 @@ GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notic
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
+OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
 _DRAIN_LOOK_S: Final = 0.02
@@ -153,7 +154,10 @@ class Relay:
         """Move changes for ever; cancel it to stop."""
         while True:
             try:
-                if self._away_since is not None or (now := self._clock()) >= self._next_probe(now):
+                now = self._clock()
+                if self._away_since is not None:
+                    await self._return()
+                if now >= self._next_probe(now):
                     await self._probe()
                     await self._compare()
                 await self._round()
@@ -178,6 +182,14 @@ class Relay:
         if node == self.node:
             self._take_new_id()
             self._bell.ring()
+
+    async def _return(self) -> None:
+        """See how things stand after an outage; after a longer one ends wait for what others have to tell."""
+        await self._probe()
+        now = self._clock()
+        if self._away_since is not None and now - self._away_since >= OUTAGE_S:
+            for writer in self.writers:
+                writer.settling.returned(now)
 
     async def _probe(self) -> None:
         node, read = self.node, [writer.inbox_read for writer in self.writers]

@@ -12,6 +12,10 @@ from typing import Final
 from presence.store.batches import Traces
 
 SETTLE_S: Final = 10.0
+# The same after an outage in which Redis lost nothing and nobody took this node for dead: a login that waited
+# elsewhere goes before an end that waited here. All nodes come back within a second or two; the outbox is to
+# be empty within 5 s.
+RETURN_SETTLE_S: Final = 3.0
 
 
 class Settling:
@@ -44,9 +48,20 @@ class Settling:
         """
         self.others = others
         self._before = self._steady
-        self._concerns_all = concerns_all
-        if not first and self._peers():
-            self.at = began + SETTLE_S
+        is_over = began >= self.at
+        if not first and (is_over or concerns_all) and self._peers():
+            self.at = (
+                began + SETTLE_S
+            )  # a wait that others' data do not concern goes on and does not begin anew
+        self._concerns_all = concerns_all or (self._concerns_all and not is_over)
+
+    def returned(self, now: float) -> None:
+        """Redis answers again after an outage."""
+        if not self._peers():
+            return
+        if now >= self.at:
+            self._concerns_all = False
+        self.at = max(self.at, now + RETURN_SETTLE_S)
 
     def saw(self, now: float) -> None:
         """A probe found this node's own counter as it should be; `others` are of that probe."""

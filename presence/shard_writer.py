@@ -116,6 +116,7 @@ class ShardWriter:
         self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
         self._began = -math.inf
         self._told_complete = False
+        self._has_marks = False  # in Redis, of logins held back
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
 
@@ -155,9 +156,18 @@ class ShardWriter:
 
     def _freeze(self, items: tuple[Item, ...], now: float) -> None:
         complete = not self._told_complete and not self._has_items()
-        if items or complete:
+        settled = self._has_marks and not self._held and not self._has_items()
+        if items or complete or settled:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
-            self._frozen = Batch(self.shard, counter, items, now, self._replication_id, complete=complete)
+            self._frozen = Batch(
+                self.shard,
+                counter,
+                items,
+                now,
+                self._replication_id,
+                complete=complete,
+                settled=settled,
+            )
 
     def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Take the answer to what `next` gave; return the sessions that have to go."""
@@ -170,6 +180,8 @@ class ShardWriter:
             return ()
         self._frozen = None
         self._told_complete |= step.complete
+        if step.settled:
+            self._has_marks = False
         self._release(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
@@ -311,7 +323,7 @@ class ShardWriter:
         )
         self._sequence, self._held, self._held_uids = deque(replayed), [], set()
         self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._gap, self._is_open, self._told_complete = None, True, False
+        self._gap, self._is_open, self._told_complete, self._has_marks = None, True, False, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
 
@@ -367,6 +379,9 @@ class ShardWriter:
             if not settled and (item.change.op is Op.END or uid in self._held_uids):
                 self._held.append(item)
                 self._held_uids.add(uid)
+                if item.change.op is not Op.END:
+                    self._has_marks = True
+                    items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
             else:
                 items.append(_by_age(item) if by_age else item)
         return tuple(items)

@@ -86,7 +86,8 @@ class Batch:
         now: monotonic seconds at this sending, from which ages are reckoned.
         replication_id: the history in which the generation was opened; "" in an opening.
         opening: makes this the batch that opens the generation.
-        complete: whether with it all live sessions of the node are registered under this generation.
+        complete: whether with it all live sessions of the node are registered or marked in this generation.
+        settled: whether with it no login is held back any more.
     """
 
     shard: int
@@ -96,6 +97,7 @@ class Batch:
     replication_id: str = ""
     opening: Opening | None = None
     complete: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,10 @@ class Keys:
         """Set: ids of the nodes that have a `node` hash in the shard."""
         return f"{self.prefix}:{{{shard}}}:members"
 
+    def holding(self, shard: int) -> str:
+        """Set: ids of the nodes that have marked sessions in their `node` hash, see `prelude.lua`."""
+        return f"{self.prefix}:{{{shard}}}:holding"
+
     def dead(self, shard: int) -> str:
         """Stream of dead letters: events that a consumer group gave up on, after several deliveries."""
         return f"{self.prefix}:{{{shard}}}:dead"

@@ -63,6 +63,7 @@ class Shape:
             keys.seen(shard),
             keys.node(shard, node),
             keys.members(shard),
+            keys.holding(shard),
         ]
 
     def _common(self, shard: int, node: str, generation: int, replication_id: str) -> list[Any]:
@@ -107,7 +108,7 @@ def _own_arguments(step: Step) -> list[Any]:
         case Batch():
             items, reasons = _packed_items(step.items, step.now)
             opening = _packed_opening(step.opening) if step.opening else b""
-            return [step.counter.n, items, opening, reasons, "1" if step.complete else ""]
+            return [step.counter.n, items, opening, reasons, _flags(step)]
         case Retirement():
             return [step.cursor, FIELDS_A_CALL, step.latest_ms]
         case Fencing():
@@ -120,6 +121,10 @@ def _own_arguments(step: Step) -> list[Any]:
             return [step.other, step.cursor, FIELDS_A_CALL, step.waited_ms, step.latest_ms, kept_ms]
 
 
+def _flags(batch: Batch) -> str:
+    return ("c" if batch.complete else "") + ("s" if batch.settled else "")
+
+
 def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
     values: list[object] = []
@@ -127,10 +132,11 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     for (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms), restores, _ in items:
         if code not in reasons:
             reasons[code] = Code(code).reason
+        age_ms = max(0, round((now - at) * 1000))
         if op is Op.END:
-            values += ("end", uid, device, session, str(code), str(at_ms), str(last_seen_ms), restores)
+            name = "restore" if restores else "end"
+            values += (name, uid, device, session, str(code), str(at_ms), str(last_seen_ms), age_ms)
         else:
-            age_ms = max(0, round((now - at) * 1000))
             values += (op.value, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms)
     texts = {str(code): reason for code, reason in reasons.items()}
     return msgpack.packb(values), msgpack.packb(texts)

@@ -58,6 +58,7 @@ LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 ITEM_VALUES: Final = 8  # see apply.lua
+ENDS: Final = frozenset({"end", "restore"})
 
 assert KEEPALIVE_SHARE < 1  # devices beat by it
 
@@ -182,7 +183,8 @@ class Judge:
             items: list[Any] = msgpack.unpackb(ran.arguments[10])
             for first in range(0, len(items), ITEM_VALUES):
                 op, session = items[first], items[first + 3]
-                self.applied.setdefault((op == "end", session), now)
+                if op != "hold":
+                    self.applied.setdefault((op in ENDS, session), now)
 
     def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""

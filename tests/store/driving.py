@@ -144,7 +144,7 @@ def owned(client: "redis.Redis", node: str, shard: int = 0) -> set[tuple[str, st
     return {
         (*field.decode().split(" "), value.decode().split(" ")[1])
         for field, value in raw.items()
-        if b" " in field
+        if field.count(b" ") == 1
     }
 
 

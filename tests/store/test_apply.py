@@ -2,9 +2,12 @@
 
 import json
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from presence.changes import Change, Op
 from presence.outbox import Gap
 from presence.store.batches import (
     Batch,
@@ -25,6 +28,7 @@ from tests.store.driving import (
     NOW_MS,
     NOW_S,
     Hand,
+    change,
     end,
     events,
     listen,
@@ -567,3 +571,80 @@ def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) ->
         a.open(generation)
         sizes.append(server.client.hstrlen(KEYS.node(0, "a"), "reply"))
     assert 0 < max(sizes[4:]) < min(sizes[4:]) + 8  # a longer number; the trail has its full length
+
+
+# Logins held back behind ends that wait
+
+
+def hold(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.HOLD, uid, session, device, code=1, **more)
+
+
+def test_a_mark_tells_nothing_by_itself(a: Hand, server: Server) -> None:
+    a.apply(hold("u", "s1"))
+    assert events(server.client) == []
+    assert record(server.client, "u") is None
+
+
+@pytest.mark.parametrize("through", ["end", "retire", "sweep"])
+def test_the_end_of_a_users_last_session_gives_over_to_a_marked_one(
+    a: Hand, b: Hand, server: Server, through: str
+) -> None:
+    b.apply(login("u", "sb", "phone"))
+    a.apply(hold("u", "sa", "desk", age_s=5))
+    if through == "end":
+        b.apply(end("u", "sb", "phone", age_s=1))
+    elif through == "retire":
+        b.open(2)
+        b.retire()
+    else:
+        c = Hand(a.store, "c")
+        c.open()
+        c.fence("b")
+        assert c.sweep("b").done
+    assert story(server.client) == [("online", "u", "login")]
+    assert online_sessions(server.client) == {("u", "desk", "sa")}
+    assert owned(server.client, "a") == {("u", "desk", "sa")}
+    a.apply(end("u", "before", "tv"), login("u", "sa", "desk", age_s=5), end("u", "sa", "desk"))
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]
+
+
+def test_an_end_before_the_marked_login_makes_the_user_offline(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb", "phone"))
+    a.apply(hold("u", "sa", "desk", age_s=2))
+    b.apply(end("u", "sb", "phone", age_s=5))
+    a.apply(login("u", "sa", "desk", age_s=2))
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline", "online"]
+
+
+def test_a_nodes_own_mark_holds_up_none_of_its_ends(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    a.apply(hold("u", "s2", age_s=1))
+    a.apply(end("u", "s1", age_s=2), login("u", "s2", age_s=1))
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline", "online"]
+
+
+def test_marks_of_a_fenced_node_count_for_nothing(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    a.apply(hold("u", "sa", "desk"))
+    fence(server, "a")
+    b.apply(end("u", "sb"))
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]
+
+
+def test_marks_go_with_the_login_and_the_last_batch_that_was_held(a: Hand, server: Server) -> None:
+    a.apply(hold("u", "s1"), hold("v", "s2"))
+    assert server.client.smembers(KEYS.holding(0)) == {b"a"}
+    a.apply(login("u", "s1"))
+    a.send(replace(a.batch([login("v", "s2")], a.n + 1), settled=True))
+    assert server.client.smembers(KEYS.holding(0)) == set()
+    names: Any = server.client.hkeys(KEYS.node(0, "a"))
+    assert [name for name in names if name.endswith(b"held")] == []
+
+
+def test_a_damaged_mark_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    a.apply(hold("u", "sa", "desk"))
+    server.client.hset(KEYS.node(0, "a"), "u  held", '[["desk"], 7, {"x": 1}]')
+    b.apply(end("u", "sb"))
+    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]

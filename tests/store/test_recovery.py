@@ -532,3 +532,30 @@ def test_one_that_is_heard_again_registers_and_ends_as_usual(node: ManualNode, s
     node.end("u1")
     node.settle()
     assert story(server.client) == [("online", "u1", "returned"), ("offline", "u1", "idle_timeout")]
+
+
+def test_a_login_behind_an_end_that_waits_is_marked_and_told_after_it(
+    make_node: MakeNode, server: Server
+) -> None:
+    node, other = make_node("a"), make_node("b")
+    node.login("u1", "phone")
+    node.settle()
+    other.login("u1", "desk")
+    other.settle()
+    node.probe()
+    server.client.flushall()
+    node.end("u1", "phone")
+    node.login("u1", "phone")
+    node.probe()
+    while node.round():
+        node.now += 0.001
+    assert {kind for kind, *_ in story(server.client)} == set(), "the end waits, and the login behind it"
+    other.settle()
+    node.now = other.now  # the end is the later one
+    other.end("u1", "desk")
+    while other.round():
+        other.now += 0.001
+    assert online_sessions(server.client) == {("u1", "phone", node.live["u1", "phone"].session)}
+    node.settle()
+    assert check_alternation(events(server.client)) == {"u1"}
+    assert [kind for kind, *_ in story(server.client)] == ["online"]

@@ -3,14 +3,17 @@
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
---      "login" or "register", uid, device, session, code, at_ms, age_ms, idle_timeout_ms
---      "end", uid, device, session, code, at_ms, last_seen_ms, restores
+--      "login", "register" or "hold" (a login that will follow: see the marks in prelude.lua), uid, device, session,
+--      code, at_ms, age_ms, idle_timeout_ms
+--      "end" or "restore" (an end that may have to tell its period whole), uid, device, session, code, at_ms,
+--      last_seen_ms, age_ms
 --      of which code, at_ms and last_seen_ms are digits
 --   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: changes
 --      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
 --      that the caller had in its generation before this one
 --   13 reasons, MessagePack: {code: reason} of the codes that occur
---   14 "1": with this batch all live sessions of the node are registered under this generation; else ""
+--   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or marked;
+--      "s": with it no login is held back any more
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `others`
 --   (as in probe) and `trail` = [[node, generation, n, superseded of that n]...]: how the counters of the
@@ -86,8 +89,20 @@ local function yields_to(present, op, login_ms, age_ms)
   return op == 'register' or (age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)
 end
 
+local is_holding = false
+for _, id in ipairs(holding()) do is_holding = is_holding or id == node end
+
+local function mark(uid, device, session, age_ms, idle_timeout_ms)
+  local marks = read_marks(node, uid)
+  marks[#marks + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms}
+  own(node_key, marks_field(uid), cjson.encode(marks))
+  if not is_holding then redis.call('SADD', holding_key, node) end
+  is_holding = true
+end
+
 local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
+  if is_holding then own(node_key, marks_field(uid), false) end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
@@ -115,10 +130,10 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
   own(node_key, field, digits(generation) .. ' ' .. session)
 end
 
-local function finish(uid, device, session, code, reason, at_ms, last_seen_ms, restores)
+local function finish(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms)
   local text = record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
-  if text then
+  if text and #holding() == 0 then
     since_id, since_ms, its_device, its_session, its_node = string.match(text, LONE)
   end
   if since_id then
@@ -131,8 +146,8 @@ local function finish(uid, device, session, code, reason, at_ms, last_seen_ms, r
   local record = text and read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
-    depart(record, uid, device, code, reason, at_ms, last_seen_ms)
-  elseif restores and not record then
+    depart(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms)
+  elseif op == 'restore' and not record then
     -- Redis lost the period that ends here: it is told whole, and leaves nothing behind.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
@@ -152,15 +167,18 @@ for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
 read_ahead(uids)
 for i = 1, #items, ITEM_VALUES do
   local op, uid, device, session, code, at_ms = unpack(items, i, i + 5)
-  if op == 'end' then
-    finish(uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+  if op == 'end' or op == 'restore' then
+    finish(op, uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+  elseif op == 'hold' then
+    mark(uid, device, session, items[i + 6], items[i + 7])
   else
     arrive(op, uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
   end
 end
 write_back()
 trim_seen(16 + 2 * #uids)
-if ARGV[14] == '1' then redis.call('HSET', node_key, 'complete', generation) end
+if string.find(ARGV[14], 'c', 1, true) then redis.call('HSET', node_key, 'complete', generation) end
+if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
 if opens then reply.others, reply.trail = others(), trail end

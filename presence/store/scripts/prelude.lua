@@ -8,8 +8,9 @@
 --   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and what it owns:
 --              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
 --              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
---              since when nothing is taken from this id any more
+--              since when nothing is taken from this id any more. "<uid>  held" (two spaces) -> JSON of `marks`
 --   5 members  set: ids of the nodes that have such a hash
+--   6 holding  set: ids of the nodes that have marks
 -- ARGV
 --   1 node id
 --   2 generation
@@ -24,6 +25,7 @@
 -- that one damaged value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, members_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local holding_key = KEYS[6]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 
@@ -223,12 +225,51 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   end
 end
 
--- Takes a session that `record` names out of it: an offline event if it was the user's last.
-local function depart(record, uid, device, code, reason, at_ms, last_seen_ms)
+-- Marks. After an outage a node's ends wait until others have registered, and what follows an end of the same user
+-- waits with it. A login that waits so is marked: an end of the user's last session elsewhere must not make him
+-- offline, but gives his record over to the marked session. A mark: [device, session, generation, login_ms,
+-- idle_timeout_ms].
+local holders
+local function holding()
+  holders = holders or redis.call('SMEMBERS', holding_key)
+  return holders
+end
+
+local function marks_field(uid)
+  return uid .. '  held'
+end
+
+local function read_marks(id, uid)
+  local key, field = node_prefix .. id, marks_field(uid)
+  local text = owned[key] and owned[key][field]
+  if text == nil then text = redis.call('HGET', key, field) end
+  local ok, marks = pcall(cjson.decode, text or '[]')
+  return ok and type(marks) == 'table' and marks or {}
+end
+
+-- Gives the record over to sessions that other nodes have marked, of logins before `ended_ms`; false: there are none.
+local function give_over(record, uid, ended_ms)
+  for _, id in ipairs(holding()) do
+    local is_other = id ~= node and not is_fenced(id)
+    for _, mark in ipairs(is_other and read_marks(id, uid) or {}) do
+      if type(mark) ~= 'table' then mark = {} end
+      local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
+        idle_timeout_ms = mark[5]}
+      if type(mark[1]) == 'string' and is_session(entry) and mark[4] <= ended_ms then
+        record.sessions[mark[1]] = entry
+        own(node_prefix .. id, uid .. ' ' .. mark[1], digits(mark[3]) .. ' ' .. mark[2])
+      end
+    end
+  end
+  return next(record.sessions) ~= nil
+end
+
+-- Takes a session that `record` names out of it: an offline event if it was the user's last, when it ended.
+local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms)
   local present = record.sessions[device]
   record.sessions[device] = nil
   own(node_prefix .. present.node, uid .. ' ' .. device, false)
-  if next(record.sessions) then
+  if next(record.sessions) or give_over(record, uid, ended_ms) then
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms)
@@ -248,7 +289,7 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
   if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
   local last_seen_ms = math.max(record.since_ms, latest_ms)
   depart(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
-    digits(last_seen_ms))
+    digits(last_seen_ms), now_ms)
   return true
 end
 

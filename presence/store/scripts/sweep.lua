@@ -43,6 +43,8 @@ for i = 1, #scan[2], 2 do
   if uid then
     local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
     sweep(scan[2][i], uid, device, tonumber(owned_generation), session)
+  elseif string.find(scan[2][i], '  held$') then
+    own(dead_key, scan[2][i], false)
   end
 end
 write_back()
@@ -55,6 +57,7 @@ end
 local done = redis.call('HLEN', dead_key) <= kept
 if done then
   redis.call('SREM', members_key, dead)
+  redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
 return {cmsgpack.pack({status = 'ok', last_id = highest_id, cursor = scan[1], ended = ended,
