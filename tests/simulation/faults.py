@@ -118,6 +118,7 @@ class Faults:
         def mend() -> None:
             for wire in wires:
                 wire.cuts -= 1
+                wire.rough_until = self._world.agenda.now
 
         self._later(fault.seconds, mend)
 
@@ -138,6 +139,7 @@ class Faults:
             for wire in wires:
                 if wire.weather is weather:
                     wire.weather = FAIR
+                    wire.rough_until = self._world.agenda.now
 
         self._later(seconds, calm)
 

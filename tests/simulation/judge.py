@@ -11,11 +11,11 @@ While the simulation runs
             lives: one that its process holds, whose client was heard within its time-out and has sent
             neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
             process was stopped, or one of the relay's calls failed or was slow, within the last
-            RECOVERY_S; its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the
-            login is younger than LOGIN_LAG_S; or Redis went back to an earlier state of the same history
-            within ROLLBACK_S, which a node whose own counter agrees cannot see. Of an end that a node
-            decided what counts is the moment of the decision: who logged in later comes online
-            afterwards.
+            RECOVERY_S, and not because nobody could reach Redis, unless that was shorter than BLINK_S;
+            its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the login is younger
+            than LOGIN_LAG_S; or Redis went back to an earlier state of the same history within
+            ROLLBACK_S, which a node whose own counter agrees cannot see. Of an end that a node decided
+            what counts is the moment of the decision: who logged in later comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
@@ -42,7 +42,6 @@ import msgpack
 
 from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
-from presence.session import KEEPALIVE_SHARE
 from protocol import Code
 from tests.simulation.final import compare
 from tests.simulation.observed import Entry, Ran
@@ -54,13 +53,12 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
+BLINK_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
 LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 ITEM_VALUES: Final = 8  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
-
-assert KEEPALIVE_SHARE < 1  # devices beat by it
 
 
 class Period(NamedTuple):
@@ -264,6 +262,8 @@ class Judge:
             return False
         skips = life.host.node.outbox.is_skipping(self._world.keys.shard(life.key[0]))
         if skips or now - self._made_good_at.get(life.host, LONG_AGO) < RECOVERY_S:
+            return False
+        if self._world.redis.is_just_back(RECOVERY_S, BLINK_S):
             return False
         is_stopped = machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S
         if is_stopped or life.host.wires["relay"].is_in_trouble(now - RECOVERY_S):

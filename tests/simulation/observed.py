@@ -110,6 +110,15 @@ class ObservedRedis(FakeRedis):
 
         self._agenda.after(seconds, come_back)
 
+    def was_away(self, since: float) -> bool:
+        """Whether nobody could reach it for a while that has not ended before a true moment."""
+        return any(end >= since for _, end in self._absences)
+
+    def is_just_back(self, within_s: float, least_s: float) -> bool:
+        """Whether it was away, for less than `least_s`, until a while ago that is shorter than `within_s`."""
+        now = self._agenda.now
+        return any(end - begin < least_s and begin <= now < end + within_s for begin, end in self._absences)
+
     def away_between(self, since: float, until: float, least_s: float) -> float:
         """Return for how many true seconds of some nobody could reach it, at least `least_s` at a time."""
         spans: list[tuple[float, float]] = []

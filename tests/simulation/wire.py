@@ -48,7 +48,9 @@ class Wire:
         weather: what it goes through.
         cuts: how many faults keep it from Redis now.
         refused: whether a cut is told at once, not by a time-out.
-        troubled_until: true time at which its last call failed or was slow.
+        rough_until: true time at which a cut or a weather last ended.
+        troubled_until: true time at which its last call failed or was slow, for a cause of its own: not because
+            nobody could reach Redis.
         sent_at: true time of the call that is under way; None without one.
     """
 
@@ -59,7 +61,7 @@ class Wire:
         self.weather = FAIR
         self.cuts = 0
         self.refused = False
-        self.troubled_until = -1e9
+        self.rough_until = self.troubled_until = -1e9
         self.sent_at: float | None = None
         self.trips = self.failures = 0
 
@@ -77,7 +79,7 @@ class Wire:
         self.sent_at = None
         failed = isinstance(result, Exception)
         self.failures += failed
-        if failed or self._agenda.now - began > SLOW_S:
+        if (failed or self._agenda.now - began > SLOW_S) and self._is_alone(began):
             self.troubled_until = self._agenda.now
         if failed:
             raise result
@@ -132,6 +134,11 @@ class Wire:
             agenda.after(there + self._random.uniform(0.0, weather.late_s[1]), lambda: arrive(first=False))
         agenda.after(there, arrive)
 
+    def _is_alone(self, began: float) -> bool:
+        """Whether a call that began at a true moment had other trouble than an absence of Redis."""
+        is_rough = self.cuts > 0 or self.weather is not FAIR or self.rough_until >= began
+        return is_rough or not self._server.was_away(began)
+
     def _is_cut(self) -> bool:
         return self.cuts > 0 or self._server.away > 0
 
@@ -143,4 +150,6 @@ class Wire:
         """Whether a call has failed since a true moment, or the one under way is about to."""
         if self.troubled_until >= since:
             return True
-        return self.sent_at is not None and self._agenda.now - self.sent_at > SLOW_S
+        if self.sent_at is None or self._agenda.now - self.sent_at <= SLOW_S:
+            return False
+        return self._is_alone(self.sent_at)
