@@ -49,8 +49,8 @@ class Wire:
         cuts: how many faults keep it from Redis now.
         refused: whether a cut is told at once, not by a time-out.
         rough_until: true time at which a cut or a weather last ended.
-        troubled_until: true time at which its last call failed or was slow, for a cause of its own: not because
-            nobody could reach Redis.
+        troubled_until: true time at which its last call failed or was slow, for a cause of its own: not
+            because nobody could reach Redis.
         sent_at: true time of the call that is under way; None without one.
     """
 
