@@ -26,6 +26,7 @@ from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
 from presence.relay import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Relay
 from presence.runtime import Runtime, TrioRuntime
 from presence.store.batches import (
+    Fencing,
     LeaseRow,
     LeaseTable,
     Reply,
@@ -39,6 +40,8 @@ from presence.store.batches import (
 BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
 HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made
 SWEEP_PAUSE_S: Final = 0.010  # between two calls, and at least as long as a call took: others come first
+
+FENCES_A_CALL: Final = 64
 
 _log = structlog.get_logger(__name__)
 
@@ -172,26 +175,35 @@ class Cluster:
         """Do what is due about silent nodes, until the next beat is."""
         if not self.observer.may_act():
             return
-        for each in self.observer.lapsed():
-            await self._fence(each)
-            if self.observer.is_dead(each) and await self._is_mine(each):
-                await self._sweep(each)
+        lapsed = self.observer.lapsed()
+        await self._fence(lapsed)
+        mine = []
+        for each in filter(self.observer.is_dead, lapsed):
+            if self._clock() >= self._next_beat:
+                return
+            if await self._is_mine(each):
+                mine.append(each)
+        await self._sweep(mine)
 
-    async def _fence(self, each: Watched) -> None:
-        """Fence a node wherever that was not seen to be done."""
-        now = self._clock()
-        writers = [w for w in self._relay.writers if w.shard not in each.shards and w.is_settled(now)]
-        if not writers:
-            return
-        if not each.shards:
-            self._fenced += 1
-            _log.warning("a node is silent: nothing more is taken from it", silent=each.node)
+    async def _fence(self, lapsed: Sequence[Watched]) -> None:
+        """Fence nodes wherever that was not seen to be done."""
+        now, steps = self._clock(), []
+        by_id = {each.node: each for each in lapsed}
+        for each in lapsed:
+            writers = [w for w in self._relay.writers if w.shard not in each.shards and w.is_settled(now)]
+            if writers and not each.shards:
+                self._fenced += 1
+                _log.warning("a node is silent: nothing more is taken from it", silent=each.node)
+            steps += [writer.fencing(each.node) for writer in writers]
 
         def note(step: Step, reply: Reply) -> None:
-            if reply.status is Status.OK:
-                self.observer.fenced(each, step.shard)
+            if isinstance(step, Fencing) and reply.status is Status.OK:
+                self.observer.fenced(by_id[step.other], step.shard)
 
-        await self._perform([writer.fencing(each.node) for writer in writers], note)
+        for first in range(0, len(steps), FENCES_A_CALL):
+            if first and self._clock() >= self._next_beat:
+                return
+            await self._perform(steps[first : first + FENCES_A_CALL], note)
 
     async def _is_mine(self, each: Watched) -> bool:
         """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
@@ -218,24 +230,36 @@ class Cluster:
         now = self._clock()
         return all(w.shard in each.shards and w.is_settled(now) for w in self._relay.writers)
 
-    async def _sweep(self, each: Watched) -> None:
-        """End what a dead node owns, as far as it is due, until the next beat is."""
+    async def _sweep(self, mine: list[Watched]) -> None:
+        """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
+        failure: StoreError | None = None
+        while mine and (begun := self._clock()) < self._next_beat:
+            each = mine.pop(0)
+            try:
+                if await self._sweep_once(each):
+                    mine.append(each)
+            except StoreError as error:  # of this one; the others are not to wait for it
+                failure = error
+            await self._runtime.sleep(max(SWEEP_PAUSE_S, self._clock() - begun))
+        if failure is not None:
+            raise failure
+
+    async def _sweep_once(self, each: Watched) -> bool:
+        """Make one call a shard, or bury a node that was swept; return whether more may be due."""
 
         def note(step: Step, reply: Reply) -> None:
             self._swept_sessions += reply.ended
             self.observer.swept(each, step.shard, reply)
 
-        while (begun := self._clock()) < self._next_beat:
-            steps = self._next_sweeps(each)
-            if not steps:
-                break
+        if steps := self._next_sweeps(each):
             await self._perform(steps, note)
-            await self._runtime.sleep(max(SWEEP_PAUSE_S, self._clock() - begun))
-        if not self.observer.is_swept(each, len(self._relay.writers)):
-            return
-        if await self._thread.call(lambda: self._table.claim(each.node, each.text, "")):
+            return True
+        if self.observer.is_swept(each, len(self._relay.writers)) and await self._thread.call(
+            lambda: self._table.claim(each.node, each.text, "")
+        ):
             self._swept += 1
             _log.info("a dead node's users are offline", dead=each.node)
+        return False
 
     def _next_sweeps(self, each: Watched) -> list[Step]:
         end_ms = each.row.lease_end_ms if each.row else 0

@@ -31,6 +31,9 @@ class Memory(NamedTuple):
 class Comparison:
     """One walk over all sessions after the other.
 
+    What differs once may be a change under way. So it is asked about again at the next turn, and counts if it
+    differs then too.
+
     Args:
         memory: see `Memory`.
         shard_of: the shard of a uid.
@@ -41,6 +44,7 @@ class Comparison:
         self._shard_of = shard_of
         self._walk: Iterator[SessionName] = iter(())
         self._cursors: dict[int, str] = {}
+        self._suspects: dict[int, set[SessionName]] = {}
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
         """Return what to ask now; of shards that are not among `writers` nothing, until the next walk."""
@@ -49,10 +53,12 @@ class Comparison:
             found[self._shard_of(each.uid)].append(each)
         chosen = list(writers)
         fields = SESSIONS_A_TURN // len(chosen) if chosen else 0
-        return [
-            writer.compare(self._cursors.get(writer.shard, "0"), fields + 1, tuple(found[writer.shard]))
-            for writer in chosen
-        ]
+        steps = []
+        for writer in chosen:
+            asked = dict.fromkeys([*self._suspects.get(writer.shard, ()), *found[writer.shard]])
+            cursor = self._cursors.get(writer.shard, "0")
+            steps.append(writer.compare(cursor, fields + 1, tuple(asked)))
+        return steps
 
     def _some(self) -> list[SessionName]:
         some = list(islice(self._walk, SESSIONS_A_TURN))
@@ -61,9 +67,14 @@ class Comparison:
         return some
 
     def differences(self, step: Compare, reply: Reply) -> int:
-        """Return how many sessions are on record and not here, or here and not on record."""
+        """Return how many sessions are on record or here, and not both, for the second time."""
         self._cursors[step.shard] = reply.cursor
-        session_of = self._memory.session_of
-        ghosts = sum(session_of(each.uid, each.device) != each.session for each in reply.owned)
-        asked = [step.sessions[number] for number in reply.missing]
-        return ghosts + sum(session_of(each.uid, each.device) == each.session for each in asked)
+        missing = {step.sessions[number] for number in reply.missing}
+        differing = {each for each in step.sessions if self._is_here(each) is (each in missing)}
+        differing |= {each for each in reply.owned if not self._is_here(each)}
+        confirmed = differing & self._suspects.get(step.shard, set()) & {*step.sessions}
+        self._suspects[step.shard] = differing - confirmed
+        return len(confirmed)
+
+    def _is_here(self, each: SessionName) -> bool:
+        return self._memory.session_of(each.uid, each.device) == each.session

@@ -243,13 +243,15 @@ class Core:
                 yield SessionName(session.uid, session.device, self._registry.session_id(session))
 
     def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
-        """Give up a session that another node has taken over; Redis knows already."""
+        """Give up a session that another node has taken over.
+
+        Redis knows already, as a rule. But a registration of it may be under way, and if the other session
+        has ended meanwhile nothing there refuses it: hence the end, which otherwise changes nothing.
+        """
         session = self._registry.get(key)
         if session is None or self._registry.session_id(session) != session_id:
             return False
-        self._registry.displace(session)
-        self._wheel.forget(key)
-        self._stale.discard(session)
+        self._end(session, Code.REPLACED, self._clock.now())
         self._taken_over += 1
         if session.link is not None:
             self._part(session, protocol.encode(protocol.goodbye(code)))

@@ -200,7 +200,12 @@ class Node:
         return self._node_id(self._token())
 
     def _is_healthy(self) -> bool:
-        """Whether connections were read or a tick was made a moment ago: the lease vouches for that."""
+        """Whether connections were read or a tick was made a moment ago: the lease vouches for that.
+
+        A node that drains ticks no more, and is to keep its lease until it has told everything.
+        """
+        if self.readiness_told is Readiness.DRAINING:
+            return True
         return self._clock.now() - self._guard.last <= 2 * self._settings.tick
 
     # What Redis and other nodes decided

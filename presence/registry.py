@@ -169,14 +169,6 @@ class Registry:
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
-    def displace(self, session: Session) -> bool:
-        """Remove `session` without a change: another node has taken it over, and Redis knows."""
-        if session not in self:
-            return False
-        del self._sessions[session.key]
-        self.version += 1
-        return True
-
     def registration(self, session: Session, now: float) -> Change:
         """Return the change that registers a live session anew."""
         return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)

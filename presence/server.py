@@ -188,6 +188,11 @@ class Server:
     def _returns(self) -> Callable[[], float]:
         """Return what names the seconds after which a client may return, spread over all clients."""
         spread_s = max(RETURN_SPREAD_S, len(self.node.core.sessions) / RETURNS_PER_S)
+        # Whoever comes back later than that may have been told about already.
+        limit_s = (self._settings.lease + self._settings.idle_timeout) / 2
+        if spread_s > limit_s:
+            log.warning("clients are asked back sooner than they can be served", spread_s=limit_s)
+            spread_s = limit_s
         return lambda: round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, no secret
 
     async def _say_goodbye(self, return_after: Callable[[], float]) -> None:

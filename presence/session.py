@@ -13,6 +13,7 @@ from presence.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from protocol import Code, Kind, Packet, ProtocolError
 
+ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
 KEEPALIVE_SHARE = 0.4  # of the idle time-out: two beats can be lost before the third would be late
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
 _LATER = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH, Kind.UPDATE})
@@ -128,7 +129,7 @@ class SessionProtocol:
             )
         key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
         present = self._registry.get(key)
-        if present is not None and present.login_at > now - waited:
+        if present is not None and present.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no certain order; the later login is where the client is.
             raise _refusal(Code.REPLACED, "a later login of this device is here already", packet)
         if (retry_after := self._admission.login(now)) is not None:

@@ -41,7 +41,7 @@ class Settling:
         """A generation was opened.
 
         Args:
-            began: monotonic seconds since when this node has been at it.
+            began: monotonic seconds of the sending that was answered.
             others: the traces as the opening saw them.
             first: whether it is this process' first: it knows nothing that others would have to confirm.
             concerns_all: whether other nodes had to begin anew as well.

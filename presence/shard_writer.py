@@ -50,6 +50,7 @@ from presence.store.batches import (
     Superseded,
     Sweep,
 )
+from protocol.constants import Code
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
@@ -305,7 +306,7 @@ class ShardWriter:
         if known.generation:
             self.resyncs += 1
         self.settling.begin(
-            self._began,
+            step.now,
             {node: trace for node, trace in opened.others.items() if node != known.node},
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
@@ -342,7 +343,8 @@ class ShardWriter:
         sessions.discard(change.session)
         if not sessions:
             del self._unheard[change.uid]
-        return Item(change, restores=change.op is Op.END and not sessions)
+        restores = change.op is Op.END and change.code != Code.REPLACED and not sessions
+        return Item(change, restores=restores)
 
     def _settle_pending(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
         """Return what of the batch under way is still to be sent, and the answer it got if it was applied."""

@@ -14,6 +14,7 @@ SIGUSR2 renews the workers, one after the other: each drains, and the next one's
 accepts.
 """
 
+import math
 import os
 import secrets
 import selectors
@@ -58,6 +59,7 @@ class _Worker:
         failures: ends in a row, each after a short life.
         is_ready: whether it has said that it accepts connections.
         is_renewed: whether it was asked to make room for its successor.
+        kill_at: when it is killed, if it was.
     """
 
     number: int
@@ -68,6 +70,7 @@ class _Worker:
     failures: int = 0
     is_ready: bool = False
     is_renewed: bool = False
+    kill_at: float = math.inf
 
     @property
     def pause_s(self) -> float:
@@ -142,7 +145,9 @@ class Supervisor:
 
     def _wait_s(self) -> float | None:
         due = [self._kill_at] if self._stopping else []
-        due += [each.start_at for each in self._workers if not each.pid and not self._stopping]
+        if not self._stopping:
+            due += [each.kill_at if each.pid else each.start_at for each in self._workers]
+            due = [at for at in due if at < math.inf]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     # Workers
@@ -156,6 +161,10 @@ class Supervisor:
         for each in self._workers:
             if not each.pid and now >= each.start_at:
                 self._start(each)
+            elif each.pid and now >= each.kill_at:
+                log.error("worker is killed: it did not drain in time", worker=each.number, pid=each.pid)
+                each.kill_at = math.inf
+                os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
     def _start(self, each: _Worker) -> None:
         try:
@@ -177,6 +186,7 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, each)
         each.pid, each.line, each.started_at = pid, ours, time.monotonic()
         each.is_ready = each.is_renewed = False
+        each.kill_at = math.inf
         log.info("worker started", worker=each.number, pid=pid)
 
     def _put_off(self, each: _Worker, error: OSError) -> None:
@@ -282,6 +292,7 @@ class Supervisor:
         if all(each.is_ready and not each.is_renewed for each in self._workers):
             each = self._to_renew.popleft()
             each.is_renewed = True
+            each.kill_at = time.monotonic() + self._settings.drain_timeout + STOP_MARGIN_S
             if each.line is not None:
                 with suppress(OSError):
                     each.line.send(worker.DRAIN)

@@ -1,7 +1,8 @@
 """Who takes it upon himself to sweep after a dead node, in time that jumps."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -12,7 +13,18 @@ from trio.testing import MockClock
 from presence.cluster import Cluster
 from presence.relay import Relay
 from presence.runtime import TrioRuntime
-from presence.store.batches import LeaseRow, LeaseTable, Reply, Status, Store
+from presence.store.batches import (
+    Counter,
+    Fencing,
+    LeaseRow,
+    LeaseTable,
+    Reply,
+    Status,
+    Step,
+    Store,
+    StoreError,
+    Sweep,
+)
 
 T = TypeVar("T")
 LEASE_S, IDLE_S = 2.0, 3.0
@@ -30,10 +42,15 @@ class Inline(TrioRuntime):
         return blocking()
 
 
-class Step(NamedTuple):
+class Claim(NamedTuple):
+    """What was done to a row."""
+
     kind: str
-    shard: int
     node: str
+
+
+ME = Counter("me", 1, 1)
+KINDS = {Fencing: "fence", Sweep: "sweep"}
 
 
 @dataclass
@@ -47,11 +64,11 @@ class Writer:
     def is_settled(self, _now: float) -> bool:
         return self.settled
 
-    def fencing(self, other: str) -> Step:
-        return Step("fence", self.shard, other)
+    def fencing(self, other: str) -> Fencing:
+        return Fencing(self.shard, ME, "r", other)
 
-    def sweep(self, other: str, *_progress: object) -> Step:
-        return Step("sweep", self.shard, other)
+    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+        return Sweep(self.shard, ME, "r", other, cursor, waited_ms, latest_ms)
 
 
 @dataclass
@@ -60,14 +77,14 @@ class Redis:
 
     writers: list[Writer] = field(default_factory=lambda: [Writer(0), Writer(1)])
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
-    did: list[Step] = field(default_factory=list)
+    did: list[Claim | Step] = field(default_factory=list)
     node: str = "me"
 
     def renew(self, node: str, counter: int, *_: object) -> Mapping[str, LeaseRow]:
         return {**self.rows, node: LeaseRow(str(counter), str(counter))}
 
     def claim(self, node: str, _seen: str, wanted: str) -> bool:
-        self.did.append(Step("claim" if wanted else "bury", -1, node))
+        self.did.append(Claim("claim" if wanted else "bury", node))
         if wanted:
             counter, sweeper, n = wanted.split()
             self.rows[node] = LeaseRow(wanted, counter, sweeper, int(n))
@@ -81,7 +98,7 @@ class Redis:
 
     @property
     def kinds(self) -> list[str]:
-        return [step.kind for step in self.did]
+        return [each.kind if isinstance(each, Claim) else KINDS[type(each)] for each in self.did]
 
 
 @pytest.fixture
@@ -139,3 +156,20 @@ async def test_who_has_claimed_goes_on_when_a_resync_is_over(autojump_clock: Moc
     redis.writers[1].settled = True
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds[-1] == "bury"
+
+
+async def test_one_that_cannot_be_swept_holds_up_no_other(autojump_clock: MockClock, redis: Redis) -> None:
+    """The sweep of one fails again and again, or never comes to an end."""
+    redis.rows = {"bad": LeaseRow("7", "7"), "endless": LeaseRow("7", "7"), DEAD: LeaseRow("7", "7")}
+    well = redis.apply
+
+    def apply(steps: Sequence[Step]) -> list[Reply]:
+        others = {step.other for step in steps if isinstance(step, Sweep)}
+        if "bad" in others:
+            raise StoreError("damaged")
+        return [replace(each, done="endless" not in others) for each in well(steps)]
+
+    redis.apply = apply  # type: ignore[method-assign]  # as this test has it
+    with contextlib.suppress(StoreError):
+        await live(redis, LEASE_S + IDLE_S + 2)
+    assert DEAD not in redis.rows

@@ -71,12 +71,28 @@ def test_what_is_here_and_there_is_no_difference() -> None:
     assert compared.differences(step, answer(owned=tuple(sessions.live.values()))) == 0
 
 
-def test_ghosts_and_missing_ones_are_counted() -> None:
+def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     sessions = Sessions(2)
     compared, writer = comparison(sessions)
     compared.next([writer])
     (step,) = compared.next([writer])
-    assert compared.differences(step, answer(owned=(named("ghost"), named("u0")), missing=(1,))) == 2
+    assert compared.differences(step, answer(owned=(named("ghost"), named("u0")), missing=(1,))) == 0
+    (again,) = compared.next([writer])
+    assert {"ghost", "u1"} <= {each.uid for each in again.sessions}
+    missing = [number for number, each in enumerate(again.sessions) if each.uid == "u1"]
+    assert compared.differences(again, answer(missing=tuple(missing))) == 2
+    assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
+
+
+def test_what_differs_once_does_not_count() -> None:
+    sessions = Sessions(2)
+    compared, writer = comparison(sessions)
+    compared.next([writer])
+    (step,) = compared.next([writer])
+    compared.differences(step, answer(owned=(named("ghost"),), missing=(1,)))
+    (again,) = compared.next([writer])
+    missing = [number for number, each in enumerate(again.sessions) if each.uid == "ghost"]
+    assert compared.differences(again, answer(missing=tuple(missing))) == 0
 
 
 def test_who_has_gone_meanwhile_is_no_difference() -> None:

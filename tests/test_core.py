@@ -149,7 +149,7 @@ def test_a_displacement_during_the_expiry_leaves_nothing_to_end() -> None:
     world.login()
     until_due(world)
     world.run_tick(between=lambda: world.core.displace("ada", world.changes[0].session))
-    assert world.story() == [LOGIN]
+    assert world.story() == [LOGIN, ended(Code.REPLACED)]
 
 
 # Stalls and clocks

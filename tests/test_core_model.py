@@ -158,8 +158,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         key = self.handles[handle]
         if (known := self.live.get(key)) and known.handle == handle:
             assert self.world.core.displace(key, known.session)
-            del self.live[key]
-            self.finished.add(known.session)
+            self.judge({Op.END}, at_once=(known.session, Code.REPLACED))
         self.judge(set())
 
     # Time

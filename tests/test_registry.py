@@ -58,14 +58,6 @@ def test_a_replaced_session_has_nothing_to_end() -> None:
     assert registry.get("ada") is new
 
 
-def test_a_replaced_session_cannot_be_displaced_again() -> None:
-    registry = Registry("boot", CLOCK)
-    old, new = login(registry), login(registry)
-    assert not registry.displace(old)
-    assert registry.displace(new)
-    assert len(registry) == 0
-
-
 def test_a_registration_keeps_the_logins_moment() -> None:
     registry = Registry("boot", CLOCK)
     change = registry.registration(login(registry), 40.0)

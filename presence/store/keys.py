@@ -36,9 +36,9 @@ class Keys:
         """Hash: what a node owns in the shard, its generation, last batch number, fence and inbox."""
         return f"{self.prefix}:{{{shard}}}:node:{node}"
 
-    def members(self, shard: int) -> str:
-        """Set: ids of the nodes that have a `node` hash in the shard."""
-        return f"{self.prefix}:{{{shard}}}:members"
+    def traces(self, shard: int) -> str:
+        """Hash: ids of the nodes that have a `node` hash in the shard, to what it says; see `prelude.lua`."""
+        return f"{self.prefix}:{{{shard}}}:traces"
 
     def holding(self, shard: int) -> str:
         """Set: ids of the nodes that have marked sessions in their `node` hash, see `prelude.lua`."""

@@ -7,7 +7,7 @@ import msgpack
 from presence.store.batches import LeaseRow
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.packing import FENCE_KEPT_S, read_lease_row
+from presence.store.packing import FENCE_KEPT_S, is_name, read_lease_row, unpacked
 from presence.store.scripting import Call, Connect, Scripting
 
 
@@ -31,15 +31,17 @@ class RedisLeaseTable:
     ) -> Mapping[str, LeaseRow] | None:
         """Renew a lease and return all rows; see `LeaseTable.renew`."""
         arguments = [node, counter, self._lease_ms, stats, msgpack.packb(list(sweeping))]
-        answer = msgpack.unpackb(self._scripting.one(Call("lease", self._keys.lease_keys, arguments)))
+        answer = unpacked(self._scripting.one(Call("lease", self._keys.lease_keys, arguments)))
         if answer["status"] != "ok":
             return None
-        return {name: read_lease_row(text, int(end_ms)) for name, text, end_ms in answer["rows"]}
+        return {
+            name: read_lease_row(text, int(end_ms)) for name, text, end_ms in answer["rows"] if is_name(name)
+        }
 
     def claim(self, node: str, seen: str, wanted: str) -> bool:
         """Change a row if it is as seen; see `LeaseTable.claim`."""
         arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
-        answer = msgpack.unpackb(self._scripting.one(Call("claim", self._keys.lease_keys, arguments)))
+        answer = unpacked(self._scripting.one(Call("claim", self._keys.lease_keys, arguments)))
         return bool(answer["status"] == "ok")
 
     def close(self) -> None:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import msgpack
-
 from presence.store.client import open_client
 from presence.store.erasing import Eraser, Progress
 from presence.store.keys import Keys
-from presence.store.packing import Shape
+from presence.store.packing import Shape, unpacked
 from presence.store.scripting import Connect, Scripting
 
 UIDS_A_CALL = 500
@@ -114,7 +112,7 @@ class Operator:
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        return [msgpack.unpackb(packed) for packed, _ in answers]
+        return [unpacked(packed) for packed, _ in answers]
 
     def close(self) -> None:
         """Close the connection."""

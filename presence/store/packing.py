@@ -62,7 +62,7 @@ class Shape:
             keys.online(shard),
             keys.seen(shard),
             keys.node(shard, node),
-            keys.members(shard),
+            keys.traces(shard),
             keys.holding(shard),
         ]
 
@@ -161,12 +161,12 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
 
 
 def _traces(rows: list[list[Any]]) -> Traces:
-    return {node: Trace(*rest) for node, *rest in rows}
+    return {node: Trace(*rest) for node, *rest in rows if is_name(node)}
 
 
 def read_reply(step: Step, answer: Answer) -> Reply:
     """Return what a script answered to `step`."""
-    reply = msgpack.unpackb(answer[0])
+    reply = unpacked(answer[0])
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
         stands = tuple(
@@ -190,13 +190,23 @@ def read_reply(step: Step, answer: Answer) -> Reply:
     )
 
 
+def unpacked(packed: bytes) -> Any:
+    """Return what a script packed; bytes that are no UTF-8, which nobody here wrote, become U+FFFD."""
+    return msgpack.unpackb(packed, unicode_errors="replace")
+
+
+def is_name(name: str) -> bool:
+    """Whether a name from Redis can be one that a node gave."""
+    return "\ufffd" not in name
+
+
 def _session_names(flat: list[str]) -> tuple[SessionName, ...]:
     return tuple(map(SessionName, flat[::3], flat[1::3], flat[2::3]))
 
 
 def read_probe(shard: int, node: str, answer: Answer) -> Probe:
     """Return what probe.lua answered."""
-    reply = msgpack.unpackb(answer[0])
+    reply = unpacked(answer[0])
     return Probe(
         shard=shard,
         replication_id=answer[1].decode(),

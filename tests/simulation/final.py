@@ -27,9 +27,9 @@ def compare(world: World, judge: Judge) -> None:
     if leases != nodes:
         judge.broken("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
     for shard in range(world.keys.shards):
-        members = world.redis.data.get(world.keys.members(shard).encode(), Members())
-        if not isinstance(members, Members) or not nodes >= set(_decoded(members)):
-            judge.broken("converged", "members {}, nodes {}", members, sorted(nodes))
+        members = world.redis.data.get(world.keys.traces(shard).encode(), Hash())
+        if not isinstance(members, Hash) or not nodes >= set(_decoded(members)):
+            judge.broken("converged", "traces {}, nodes {}", members, sorted(nodes))
     _clients(world, judge, set(held.values()))
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):

@@ -3,7 +3,8 @@
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
-            silent for the time-out; as logout only if its logout was readable.
+            silent for the time-out; as logout only if its logout was readable; as replaced only if
+            its device has logged in more than once.
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
             later the whole stop is credited, up to T.
@@ -128,6 +129,7 @@ class Judge:
             Code.IDLE_TIMEOUT: silent_s >= life.idle_timeout - EPSILON_S,
             Code.CLOSED: self._is_gone(life, now, rate) or silent_s >= life.idle_timeout - EPSILON_S,
             Code.LOGOUT: life.logout_at is not None,
+            Code.REPLACED: len(self._world.truth.by_user[change.uid][change.device]) > 1,
         }
         if not fits.get(Code(change.code), False):
             self.broken(

@@ -173,7 +173,7 @@ class ScriptPlay:
                 ["DEL", its],
                 ["HSET", its, "inbox", "{broken"],
                 ["HSET", its, f"{uid} ", "1 s1"],
-                ["SREM", KEYS.members(0), node],
+                ["HDEL", KEYS.traces(0), node],
                 ["HDEL", KEYS.online(0), uid],
                 ["HSET", KEYS.online(0), uid, '{"id": "1-1"}'],
                 ["HSET", KEYS.online(0), uid, "[" * 3],

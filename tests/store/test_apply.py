@@ -60,6 +60,8 @@ def b(store: RedisStore) -> Hand:
 
 def fence(server: Server, node: str) -> None:
     server.client.hset(KEYS.node(0, node), "fence", "1")
+    generation: Any = server.client.hget(KEYS.node(0, node), "gen")
+    server.client.hset(KEYS.traces(0), node, b"%b 0 1" % generation)
 
 
 # What is a transition

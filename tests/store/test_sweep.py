@@ -172,7 +172,7 @@ def test_fence_and_counter_outlive_the_sweep(dead: Hand, peer: Hand, server: Ser
     dead.apply(login("u", "s1"))
     peer.fence("dead")
     assert peer.sweep("dead").done
-    assert b"dead" not in server.client.smembers(KEYS.members(0))
+    assert not server.client.hexists(KEYS.traces(0), "dead")
     assert dead.apply(login("v", "s2")).status is Status.FENCED
     kept: int = server.client.ttl(KEYS.node(0, "dead"))
     assert FENCE_KEPT_S - 10 < kept <= FENCE_KEPT_S

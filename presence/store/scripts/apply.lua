@@ -31,7 +31,7 @@ local n = tonumber(ARGV[10])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
-local present_generation, last_n = tonumber(counter[1] or 0), tonumber(counter[2] or 0)
+local present_generation, last_n = count(counter[1]), count(counter[2])
 
 if ARGV[3] ~= history and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
 if counter[4] then return refuse('fenced', present_generation) end
@@ -60,14 +60,14 @@ end
 -- `before`: gen, n, reply and trail of the generation that went before. If that was under another id, nothing
 -- is taken from it any more: what of it is still under way must not be applied after this answer.
 local function open_generation(before)
-  redis.call('SADD', members_key, node)
+  trace(node)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
   end
-  local trail = {{opening.before, tonumber(before[1] or 0), tonumber(before[2] or 0),
+  local trail = {{opening.before, count(before[1]), count(before[2]),
     before[3] and cmsgpack.unpack(before[3]).superseded or {}}}
   for _, earlier in ipairs(before[4] and cmsgpack.unpack(before[4]) or {}) do
     if #trail < TRAIL_LIMIT then trail[#trail + 1] = earlier end
@@ -177,7 +177,10 @@ for i = 1, #items, ITEM_VALUES do
 end
 write_back()
 trim_seen(16 + 2 * #uids)
-if string.find(ARGV[14], 'c', 1, true) then redis.call('HSET', node_key, 'complete', generation) end
+if string.find(ARGV[14], 'c', 1, true) then
+  redis.call('HSET', node_key, 'complete', generation)
+  trace(node)
+end
 if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded}

@@ -27,10 +27,10 @@ local owned_here = {}
 local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])
 for i = 1, #scan[2], 2 do
   local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
-  if uid then
+  local session = uid and string.match(scan[2][i + 1], '^%d+ (.*)$')
+  if session then
     local n = #owned_here
-    owned_here[n + 1], owned_here[n + 2] = uid, device
-    owned_here[n + 3] = string.match(scan[2][i + 1], '^%d+ (.*)$')
+    owned_here[n + 1], owned_here[n + 2], owned_here[n + 3] = uid, device, session
   end
 end
 return {cmsgpack.pack({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing}), history}

@@ -15,4 +15,5 @@ for device, present in pairs(record and record.sessions or {}) do
       return_allowed = false})
   end
 end
+write_news()
 return {cmsgpack.pack({sessions = found}), history}

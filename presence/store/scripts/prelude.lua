@@ -9,7 +9,8 @@
 --              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
 --              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
 --              since when nothing is taken from this id any more. "<uid>  held" (two spaces) -> JSON of `marks`
---   5 members  set: ids of the nodes that have such a hash
+--   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced>"; what the node's
+--              own hash says, where all can be read at once
 --   6 holding  set: ids of the nodes that have marks
 -- ARGV
 --   1 node id
@@ -24,12 +25,17 @@
 -- The clock is TIME of this server and no other. A record that is not of the form above counts as absent, so
 -- that one damaged value cannot stop a shard.
 
-local events_key, online_key, seen_key, node_key, members_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local holding_key = KEYS[6]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 
 local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
+
+-- The number that a field holds; 0 if none.
+local function count(text)
+  return text and tonumber(text) or 0
+end
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -45,17 +51,23 @@ local function is_fenced(id)
   return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
 end
 
--- Takes nothing from a node id any more; returns ms since when.
+-- Notes what the hash of a node says.
+local function trace(id)
+  local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
+  redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d', count(counter[1]), count(counter[2]),
+    counter[3] and 1 or 0))
+end
+
+-- Takes nothing from a node id any more.
 local function fence(id)
   redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
-  redis.call('SADD', members_key, id)
-  return tonumber(redis.call('HGET', node_prefix .. id, 'fence'))
+  trace(id)
 end
 
 -- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
 local function refuse_outdated()
   local counter = redis.call('HMGET', node_key, 'gen', 'fence')
-  local present = tonumber(counter[1] or 0)
+  local present = count(counter[1])
   if ARGV[3] ~= history then return refuse('history', present) end
   if counter[2] then return refuse('fenced', present) end
   if present ~= generation then return refuse('unknown', present) end
@@ -64,12 +76,11 @@ end
 -- The other nodes that have left their traces here: [id, generation, complete, fenced]...
 local function others()
   local found = {}
-  for _, id in ipairs(redis.call('SMEMBERS', members_key)) do
-    if id ~= node then
-      local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
-      local present = tonumber(counter[1] or 0)
-      local complete = present > 0 and tonumber(counter[2] or 0) == present
-      found[#found + 1] = {id, present, complete, counter[3] and true or false}
+  local traces = redis.call('HGETALL', traces_key)
+  for i = 1, #traces, 2 do
+    local present, complete, fenced = string.match(traces[i + 1], '^(%d+) (%d+) ([01])$')
+    if present and traces[i] ~= node then
+      found[#found + 1] = {traces[i], tonumber(present), present ~= '0' and complete == present, fenced == '1'}
     end
   end
   return found
@@ -293,18 +304,31 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
   return true
 end
 
--- Tells a node about one of its sessions: numbered in its inbox, which its probe reads, and on its control
--- channel, which only hastens.
+-- Tells a node about one of its sessions; see `write_news`.
+local news = {}  -- node id -> entries
+local function tell(id, entry)
+  news[id] = news[id] or {}
+  table.insert(news[id], entry)
+end
+
+-- News are numbered in the inbox of a node, which its probe reads, and go over its control channel, which only hastens.
 local INBOX_LIMIT = 50  -- a node that misses more finds out by comparing
-local function tell(of_node, entry)
-  local key = node_prefix .. of_node
-  entry.n = redis.call('HINCRBY', key, 'inbox_n', 1)
-  local ok, inbox = pcall(cjson.decode, redis.call('HGET', key, 'inbox') or '[]')
-  if not ok or type(inbox) ~= 'table' then inbox = {} end
-  inbox[#inbox + 1] = entry
-  if #inbox > INBOX_LIMIT then table.remove(inbox, 1) end
-  redis.call('HSET', key, 'inbox', cjson.encode(inbox))
-  redis.call('PUBLISH', ARGV[7] .. of_node, cjson.encode(entry))
+local function write_news()
+  for id, entries in pairs(news) do
+    local key = node_prefix .. id
+    local present = redis.call('HMGET', key, 'inbox', 'inbox_n')
+    local ok, inbox = pcall(cjson.decode, #entries < INBOX_LIMIT and present[1] or '[]')
+    if not ok or type(inbox) ~= 'table' then inbox = {} end
+    local number = count(present[2])
+    for i, entry in ipairs(entries) do
+      entry.n = number + i
+      inbox[#inbox + 1] = entry
+      redis.call('PUBLISH', ARGV[7] .. id, cjson.encode(entry))
+    end
+    local last = {}
+    for i = math.max(1, #inbox - INBOX_LIMIT + 1), #inbox do last[#last + 1] = inbox[i] end
+    redis.call('HSET', key, 'inbox', cjson.encode(last), 'inbox_n', string.format('%.0f', number + #entries))
+  end
 end
 
 -- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.
@@ -333,6 +357,7 @@ local function write_back()
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
   for key, fields in pairs(owned) do write_all(key, fields, 'HSET', 'HDEL') end
+  write_news()
   if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
 end
 

@@ -7,7 +7,7 @@
 --   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inbox_n')
-local inbox_n, after = tonumber(counter[5] or 0), tonumber(ARGV[10])
+local inbox_n, after = count(counter[5]), tonumber(ARGV[10])
 if inbox_n < after then after = 0 end
 
 -- A damaged entry counts as absent, as a damaged record does.
@@ -25,5 +25,5 @@ if inbox_n > after and counter[4] then
   end
 end
 
-return {cmsgpack.pack({fenced = counter[3] and true or false, generation = tonumber(counter[1] or 0),
-  n = tonumber(counter[2] or 0), last_id = last_id(), others = others(), inbox_n = inbox_n, inbox = unread}), history}
+return {cmsgpack.pack({fenced = counter[3] and true or false, generation = count(counter[1]),
+  n = count(counter[2]), last_id = last_id(), others = others(), inbox_n = inbox_n, inbox = unread}), history}

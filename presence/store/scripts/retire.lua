@@ -19,7 +19,9 @@ for i = 1, #scan[2], 2 do
   if uid then
     local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
     owned_generation = tonumber(owned_generation)
-    if owned_generation < generation
+    if not owned_generation then
+      own(node_key, scan[2][i], false)  -- a damaged one
+    elseif owned_generation < generation
         and end_owned(node, scan[2][i], uid, device, owned_generation, session, tonumber(ARGV[12])) then
       ended = ended + 1
     end

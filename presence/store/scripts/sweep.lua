@@ -20,6 +20,10 @@ local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(
 local dead_key = node_prefix .. dead
 if not is_fenced(dead) then return refuse('unfenced', 0) end
 
+-- What is kept of a swept node: all that is no session.
+local COUNTERS = {gen = true, n = true, reply = true, trail = true, complete = true, fence = true, inbox = true,
+  inbox_n = true}
+
 node = dead  -- of the events
 local ended, wait_ms = 0, 0
 
@@ -27,6 +31,10 @@ local function sweep(field, uid, device, owned_generation, session)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local is_its = present and present.session == session and present.node == dead
+  if not owned_generation then
+    own(dead_key, field, false)  -- a damaged one
+    return
+  end
   local left_ms = is_its and (tonumber(present.idle_timeout_ms) or 0) - waited_ms or 0
   if left_ms > 0 then
     if wait_ms == 0 or left_ms < wait_ms then wait_ms = left_ms end
@@ -43,20 +51,17 @@ for i = 1, #scan[2], 2 do
   if uid then
     local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
     sweep(scan[2][i], uid, device, tonumber(owned_generation), session)
-  elseif string.find(scan[2][i], '  held$') then
-    own(dead_key, scan[2][i], false)
+  elseif not COUNTERS[scan[2][i]] then
+    own(dead_key, scan[2][i], false)  -- a mark, or what nobody knows
   end
 end
 write_back()
 
-local kept = 0  -- fields that are no sessions
-for _, value in ipairs(redis.call('HMGET', dead_key, 'gen', 'n', 'reply', 'trail', 'complete', 'fence', 'inbox',
-    'inbox_n')) do
-  if value then kept = kept + 1 end
-end
+local kept = 0
+for name in pairs(COUNTERS) do kept = kept + redis.call('HEXISTS', dead_key, name) end
 local done = redis.call('HLEN', dead_key) <= kept
 if done then
-  redis.call('SREM', members_key, dead)
+  redis.call('HDEL', traces_key, dead)
   redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
