@@ -34,11 +34,7 @@ def compare(world: World, judge: Judge) -> None:
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):
         _conserved(judge, host)
-    online = {uid for uid, _ in recorded}
-    for uid, devices in world.truth.by_user.items():
-        last = max((life for lives in devices.values() for life in lives), key=lambda life: life.handled)
-        if uid not in online and (True, last.id) in judge.applied and judge.told.get(uid) != "offline":
-            judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
+    _told(world, judge, {uid for uid, _ in recorded})
 
 
 def _running(world: World) -> list[Host]:
@@ -127,6 +123,18 @@ def _streams(world: World, judge: Judge, online: set[str]) -> None:
     ends_online = {uid for uid, (kind, _) in last.items() if kind == "online"}
     for uid in sorted(ends_online ^ online):
         judge.broken("converged", "{}: last event {}, record {}", uid, last.get(uid), uid in online)
+
+
+def _told(world: World, judge: Judge, online: set[str]) -> None:
+    """Hold what subscribers heard last of a user against how he is."""
+    for uid, devices in world.truth.by_user.items():
+        lives = [life for lives in devices.values() for life in lives]
+        last = max(lives, key=lambda life: life.handled)
+        nobody_knows = any(life.host.machine.ended_at <= judge.forgot_at for life in lives)
+        if uid in online or nobody_knows or (True, last.id) not in judge.applied:
+            continue
+        if judge.told.get(uid) != "offline":
+            judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 
 
 def _conserved(judge: Judge, host: Host) -> None:

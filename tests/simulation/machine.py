@@ -46,6 +46,7 @@ class Machine:
 
     Attributes:
         alive: whether its process runs, stopped or not.
+        ended_at: true time at which that ended.
         stopped_since: true time; None while it runs.
         resumed_at: true time of the last end of a stop.
         at_end: called when the process has ended.
@@ -55,6 +56,7 @@ class Machine:
         self.agenda = agenda
         self.clock = clock
         self.alive = True
+        self.ended_at = float("inf")
         self.stopped_since: float | None = None
         self.resumed_at = -1e9
         self.at_end: list[Act] = []
@@ -113,6 +115,7 @@ class Machine:
         if not self.alive:
             return
         self.alive = False
+        self.ended_at = self.agenda.now
         self._backlog.clear()
         for act in self.at_end:
             act()
