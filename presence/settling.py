@@ -36,6 +36,7 @@ class Settling:
         self._steady: Traces = {}  # the others' traces as last seen while all was well
         self._before: Traces = {}  # the same, when the resync began
         self._concerns_all = False
+        self._had_peers = False
 
     def begin(self, began: float, others: Traces, *, first: bool, concerns_all: bool) -> None:
         """A generation was opened.
@@ -49,19 +50,25 @@ class Settling:
         self.others = others
         self._before = self._steady
         is_over = began >= self.at
-        if not first and (is_over or concerns_all) and self._peers():
-            self.at = (
-                began + SETTLE_S
-            )  # a wait that others' data do not concern goes on and does not begin anew
+        if not first and (is_over or concerns_all):
+            self._wait(began, SETTLE_S)  # else one for its own sake goes on, and does not begin anew
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
 
     def returned(self, now: float) -> None:
         """Redis answers again after an outage."""
-        if not self._peers():
-            return
         if now >= self.at:
             self._concerns_all = False
-        self.at = max(self.at, now + RETURN_SETTLE_S)
+        self._wait(now, RETURN_SETTLE_S)
+
+    def _wait(self, now: float, seconds: float) -> None:
+        """Wait for peers; for such as were swept and may be on their way back, a little."""
+        if self._peers():
+            self._had_peers = True
+        elif self._had_peers:
+            seconds = RETURN_SETTLE_S
+        else:
+            return
+        self.at = max(self.at, now + seconds)
 
     def saw(self, now: float) -> None:
         """A probe found this node's own counter as it should be; `others` are of that probe."""
@@ -69,6 +76,7 @@ class Settling:
             self.at = now
         if now >= self.at:
             self._steady = self.others
+            self._had_peers |= bool(self._peers())
 
     def only_traces(self) -> bool:
         """Whether other nodes have left their traces and none of them is at work."""
@@ -84,9 +92,10 @@ class Settling:
 
         A generation that was there before tells nothing: Redis may have gone back to it.
         """
-        if not self._concerns_all:
+        peers = self._peers()
+        if not self._concerns_all or not peers:
             return False
-        for node in self._peers():
+        for node in peers:
             now, before = self.others.get(node), self._before.get(node)
             if now is None or not now.complete or (before and now.generation <= before.generation):
                 return False
