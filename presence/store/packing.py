@@ -160,8 +160,14 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
     return tuple(Superseded(*row) for row in rows)
 
 
-def _traces(rows: list[list[Any]]) -> Traces:
-    return {node: Trace(*rest) for node, *rest in rows if is_name(node)}
+def _traces(flat: list[str], own: str) -> Traces:
+    """Return the traces of the other nodes; a damaged one counts as absent."""
+    traces = {}
+    for node, text in zip(flat[::2], flat[1::2], strict=True):
+        generation, complete, fenced, *_ = [*text.split(), "", "", ""]
+        if node != own and is_name(node) and generation.isdigit():
+            traces[node] = Trace(int(generation), generation == complete != "0", fenced == "1")
+    return traces
 
 
 def read_reply(step: Step, answer: Answer) -> Reply:
@@ -173,7 +179,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
             Stand(Counter(node, generation, n), _superseded(rows))
             for node, generation, n, rows in reply["trail"]
         )
-        opened = Opened(stands, _traces(reply["others"]))
+        opened = Opened(stands, _traces(reply["traces"], step.counter.node))
     return Reply(
         status=Status(reply["status"]),
         replication_id=answer[1].decode(),
@@ -213,7 +219,7 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         fenced=reply["fenced"],
         counter=Counter(node, reply["generation"], reply["n"]),
         last_id=reply["last_id"],
-        others=_traces(reply["others"]),
+        others=_traces(reply["traces"], node),
         inbox_n=reply["inbox_n"],
         inbox=tuple(news for text in reply["inbox"] if (news := read_news(text)) is not None),
     )

@@ -31,7 +31,9 @@ When all is over
             leases and the members of each shard are the nodes that run. The last event of each user
             agrees with his record.
  conserved  Every login and end that an outbox of a living process took was applied, and nothing waits;
-            what it skipped is counted by gap entries.
+            what it skipped is counted by gap entries. Of a user whose last session a process ended,
+            subscribers heard an offline event last, whatever Redis lost; unless a process that had one of
+            his sessions died, and Redis lost its data after that: then nobody knows of him.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
 --   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or marked;
 --      "s": with it no login is held back any more
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
---   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `others`
+--   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `traces`
 --   (as in probe) and `trail` = [[node, generation, n, superseded of that n]...]: how the counters of the
 --   generations before stood until now, the latest first.
 --
@@ -184,7 +184,7 @@ end
 if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
-if opens then reply.others, reply.trail = others(), trail end
+if opens then reply.traces, reply.trail = redis.call('HGETALL', traces_key), trail end
 local packed = cmsgpack.pack(reply)
 redis.call('HSET', node_key, 'n', n, 'reply', packed)
 return {packed, history}

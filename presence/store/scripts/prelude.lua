@@ -73,19 +73,6 @@ local function refuse_outdated()
   if present ~= generation then return refuse('unknown', present) end
 end
 
--- The other nodes that have left their traces here: [id, generation, complete, fenced]...
-local function others()
-  local found = {}
-  local traces = redis.call('HGETALL', traces_key)
-  for i = 1, #traces, 2 do
-    local present, complete, fenced = string.match(traces[i + 1], '^(%d+) (%d+) ([01])$')
-    if present and traces[i] ~= node then
-      found[#found + 1] = {traces[i], tonumber(present), present ~= '0' and complete == present, fenced == '1'}
-    end
-  end
-  return found
-end
-
 local function last_id()
   if redis.call('EXISTS', events_key) == 0 then return '0-0' end
   local info = redis.call('XINFO', 'STREAM', events_key)
