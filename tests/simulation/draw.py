@@ -9,6 +9,7 @@ from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan
 FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
 CROWD_EACH: Final = 100  # one of so many seeds has thousands of users
+COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
 NO_DURATION: Final = {Kind.FLUSH, Kind.JOIN}
 
 
@@ -89,7 +90,43 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
         at = random.uniform(8.0, heal_at - 5.0)
         seconds = min(_seconds(random, kind, settings), heal_at - at)
         faults.append(Fault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
+    if random.random() < COMBINED:
+        faults += random.choice((_blind_observers, _death_in_an_outage, _loss_around_a_stray))(
+            random, nodes, settings, heal_at
+        )
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+    """A process renews nothing, and those that see it can neither fence nor sweep before it counts as dead."""
+    dead_s = settings.lease + settings.idle_timeout
+    at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
+    whose = random.randrange(nodes)
+    blind_s = dead_s + random.uniform(-1.0, 3.0)
+    others = [Fault(at, Kind.CUT_SWEEPS, min(blind_s, heal_at - at), n) for n in range(nodes) if n != whose]
+    return [Fault(at, Kind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose), *others]
+
+
+def _death_in_an_outage(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+    dead_s = settings.lease + settings.idle_timeout
+    at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
+    away = Fault(at, Kind.REDIS_AWAY, min(random.uniform(1.0, 1.5) * dead_s, heal_at - at))
+    died_at = min(heal_at - 1.0, at + random.uniform(-0.5, 0.5) * settings.lease)
+    kind = random.choice((Kind.CRASH_SILENT, Kind.CRASH_RESET))
+    return [away, Fault(died_at, kind, 2.0 * dead_s, random.randrange(nodes))]
+
+
+def _loss_around_a_stray(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+    """The first batches of a generation are under way while Redis forgets it."""
+    at = random.uniform(10.0, heal_at - 20.0)
+    stray_at = at + random.uniform(0.5, 4.0)
+    stray_s = random.uniform(3.0, 9.0)
+    again_at = stray_at + random.uniform(1.0, 4.0)
+    return [
+        Fault(at, Kind.FLUSH, 0.0),
+        Fault(stray_at, Kind.STRAY, stray_s, random.randrange(nodes)),
+        Fault(again_at, Kind.FLUSH, 0.0),
+    ]
 
 
 def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
@@ -104,7 +141,8 @@ def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
             return random.choice((0.3, random.uniform(0.0, 5.0), random.uniform(0.0, 30.0)))
         case Kind.STRAY:
             return random.choice((random.uniform(2.1, 10.0), random.uniform(2.1, 2.0 * dead_s)))
-        case kind if kind in NO_DURATION:
+        case kind if kind in COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
+NO_DURATION:
             return 0.0
     return random.choice((random.uniform(0.5, 10.0), random.uniform(0.5, 2.5) * dead_s))
 

@@ -137,7 +137,8 @@ class Judge:
             self.broken(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
-        self._check_late(life, now)
+        if change.code != Code.REPLACED and not host.draining:  # who is told to go needs no tick
+            self._check_late(life, now)
 
     def _is_gone(self, life: Life, now: float, rate: float) -> bool:
         grace_s = self._world.plan.settings.disconnect_grace
@@ -181,7 +182,7 @@ class Judge:
             # When it was sent: one that is carried out late is no sign of life.
             node, sent_at = ran.arguments[0].decode(), json.loads(ran.arguments[3])["sent_at"]
             self._renewed_at[node] = max(sent_at, self._renewed_at.get(node, LONG_AGO))
-        elif ran.script == "apply":
+        elif ran.script == "apply" and ran.is_new:
             items: list[Any] = msgpack.unpackb(ran.arguments[10])
             for first in range(0, len(items), ITEM_VALUES):
                 op, session = items[first], items[first + 3]

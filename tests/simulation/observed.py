@@ -10,7 +10,7 @@ from presence.store import scripting
 from tests.simulation.agenda import Agenda
 from tests.simulation.fake import streams
 from tests.simulation.fake.server import COMMANDS, FakeRedis, Snapshot
-from tests.simulation.fake.values import Reply
+from tests.simulation.fake.values import Hash, Reply
 
 REDIS_START_S: Final = 1_700_000_000.0
 SCRIPTS: Final = tuple(
@@ -41,12 +41,19 @@ class Entry(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A call of a script that was not refused by an error."""
+    """A call of a script that was not refused by an error.
+
+    Attributes:
+        script: its name.
+        keys, arguments, reply: as they were.
+        is_new: of a batch, whether its number was none that had been applied before.
+    """
 
     script: str
     keys: tuple[bytes, ...]
     arguments: tuple[bytes, ...]
     reply: Any
+    is_new: bool
 
 
 class ObservedRedis(FakeRedis):
@@ -94,10 +101,17 @@ class ObservedRedis(FakeRedis):
         """See `FakeRedis.run_script`."""
         keys, arguments = tuple(keys), tuple(arguments)
         self._script, self._caller = self._names[digest], arguments[0].decode()
+        before = self._counter(keys) if self._script == "apply" else None
         reply = super().run_script(digest, keys, arguments)
         packed = reply[0] if isinstance(reply, list) else reply
-        self.on_run(Ran(self._script, keys, arguments, msgpack.unpackb(packed)))
+        is_new = before is not None and before != self._counter(keys)
+        self.on_run(Ran(self._script, keys, arguments, msgpack.unpackb(packed), is_new))
         return reply
+
+    def _counter(self, keys: tuple[bytes, ...]) -> tuple[bytes | None, bytes | None]:
+        own = self.data.get(keys[3], Hash())
+        assert isinstance(own, Hash)
+        return own.get(b"gen"), own.get(b"n")
 
     def leave(self, seconds: float, *, refuses: bool) -> None:
         """Be out of everybody's reach for a while."""

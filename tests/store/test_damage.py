@@ -4,6 +4,7 @@ import pytest
 
 from presence.store.batches import Status
 from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
 from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions
 from tests.store.servers import Server
@@ -46,3 +47,50 @@ def test_a_damaged_inbox_does_not_stop_the_probe(a: Hand, server: Server, inbox:
     server.client.hset(KEYS.node(0, "a"), mapping={"inbox": inbox, "inbox_n": 1})
     (probe,) = a.store.probe("a", [0])
     assert (probe.inbox, probe.inbox_n) == ((), 1)
+
+
+# What stands where no node would write it
+
+
+def test_a_field_nobody_knows_does_not_keep_a_sweep_from_its_end(
+    a: Hand, store: RedisStore, server: Server
+) -> None:
+    dead = Hand(store, "dead")
+    dead.open()
+    dead.apply(login("u", "s1"))
+    server.client.hset(KEYS.node(0, "dead"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
+    a.fence("dead")
+    reply = a.sweep("dead")
+    assert (reply.ended, reply.done or a.sweep("dead").done) == (1, True)
+
+
+def test_a_damaged_field_does_not_stop_a_retirement(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    server.client.hset(KEYS.node(0, "a"), "w ", "garbage")
+    a.open(2)
+    reply = a.retire()
+    assert (reply.status, reply.ended) == (Status.OK, 1)
+
+
+@pytest.mark.parametrize("trace", [b"", b"x", b"1", b"1 1", b"-1 0 0"])
+def test_a_damaged_trace_is_passed_over(a: Hand, server: Server, trace: bytes) -> None:
+    server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
+    others = a.store.probe("a", [0])[0].others
+    assert set(others) <= {"other"}
+    assert not any(each.complete or each.fenced for each in others.values()) or trace == b"1 1"
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_table_of_leases(server: Server) -> None:
+    nodes, leases, *_ = KEYS.lease_keys
+    server.client.hset(leases, mapping={b"\xff": b"1", "b": b"\xfe 7 x"})
+    server.client.zadd(nodes, {b"\xff": 1})
+    table = RedisLeaseTable(server.url, KEYS, 10.0)
+    rows = table.renew("a", 1, "{}", [])
+    table.close()
+    assert rows is not None
+    assert set(rows) == {"a", "b"}
+
+
+def test_a_damaged_number_of_the_inbox_counts_as_none(a: Hand, server: Server) -> None:
+    server.client.hset(KEYS.node(0, "a"), "inbox_n", "x")
+    assert a.store.probe("a", [0])[0].inbox_n == 0
