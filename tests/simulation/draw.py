@@ -98,7 +98,7 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
 
 
 def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
-    """A process renews nothing, and those that see it can neither fence nor sweep before it counts as dead."""
+    """A process renews nothing, and those that see it cannot fence it before it counts as dead."""
     dead_s = settings.lease + settings.idle_timeout
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
     whose = random.randrange(nodes)
@@ -141,8 +141,7 @@ def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
             return random.choice((0.3, random.uniform(0.0, 5.0), random.uniform(0.0, 30.0)))
         case Kind.STRAY:
             return random.choice((random.uniform(2.1, 10.0), random.uniform(2.1, 2.0 * dead_s)))
-        case kind if kind in COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
-NO_DURATION:
+        case kind if kind in NO_DURATION:
             return 0.0
     return random.choice((random.uniform(0.5, 10.0), random.uniform(0.5, 2.5) * dead_s))
 
