@@ -16,10 +16,11 @@ from typing import Final
 
 import structlog
 
+from presence.backlog import Live
 from presence.comparison import Comparison, Memory
 from presence.outbox import Outbox
 from presence.runtime import Runtime, TrioRuntime
-from presence.shard_writer import BATCH_ITEMS, Live, ShardWriter
+from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import (
     Batch,
     News,
@@ -133,7 +134,7 @@ class Relay:
         self._bell = self._runtime.bell()
         self._comparison = Comparison(memory, outbox.shard_of)
         self._compare_at = -math.inf
-        self._probed_at = -math.inf
+        self._probed_at = self._answered_at = -math.inf
         self._away_since: float | None = None
         self._failures = 0  # in a row
         self._batches = self._items = self._retries = self._errors = self._differences = 0
@@ -185,16 +186,17 @@ class Relay:
 
     async def _return(self) -> None:
         """See how things stand after an outage; after a longer one ends wait for what others have to tell."""
+        before = self._answered_at  # others may have been away for longer than this node has noticed
         await self._probe()
         now = self._clock()
-        if self._away_since is not None and now - self._away_since >= OUTAGE_S:
+        if now - before >= OUTAGE_S:
             for writer in self.writers:
                 writer.settling.returned(now)
 
     async def _probe(self) -> None:
         node, read = self.node, [writer.inbox_read for writer in self.writers]
         probes = await self._thread.call(lambda: self._store.probe(node, read))
-        now = self._clock()
+        now = self._answered_at = self._clock()
         if node == self.node:  # else it was given up meanwhile
             news: list[News] = []
             for writer, probe in zip(self.writers, probes, strict=True):
@@ -243,6 +245,7 @@ class Relay:
         if not steps:
             return
         answers = await self._thread.call(lambda: self._store.apply(steps))
+        self._answered_at = self._clock()
         if node != self.node:
             return  # given up meanwhile; the opening under the new id tells what was applied
         superseded: list[Superseded] = []

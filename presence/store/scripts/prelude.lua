@@ -249,11 +249,12 @@ end
 local function give_over(record, uid, ended_ms)
   for _, id in ipairs(holding()) do
     local is_other = id ~= node and not is_fenced(id)
+    local present = tonumber(redis.call('HGET', node_prefix .. id, 'gen') or 0)
     for _, mark in ipairs(is_other and read_marks(id, uid) or {}) do
       if type(mark) ~= 'table' then mark = {} end
       local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
         idle_timeout_ms = mark[5]}
-      if type(mark[1]) == 'string' and is_session(entry) and mark[4] <= ended_ms then
+      if type(mark[1]) == 'string' and is_session(entry) and mark[3] == present and mark[4] <= ended_ms then
         record.sessions[mark[1]] = entry
         own(node_prefix .. id, uid .. ' ' .. mark[1], digits(mark[3]) .. ' ' .. mark[2])
       end

@@ -1,5 +1,5 @@
 -- Ends what the node's generations before this one still own: sessions that it no longer has, whose end
--- was skipped or lost. One bounded call of several.
+-- was skipped or lost; and marks that Redis went back to. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 cursor of HSCAN, "0" first
@@ -25,6 +25,8 @@ for i = 1, #scan[2], 2 do
         and end_owned(node, scan[2][i], uid, device, owned_generation, session, tonumber(ARGV[12])) then
       ended = ended + 1
     end
+  elseif string.find(scan[2][i], '  held$') then
+    own(node_key, scan[2][i], false)  -- a mark that Redis went back to: nothing is held back any more
   end
 end
 write_back()
