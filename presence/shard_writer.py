@@ -23,15 +23,13 @@ the retirement wait.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
-from presence.changes import Change, Op, SessionName
+from presence.backlog import Backlog, Live
+from presence.changes import Op, SessionName
 from presence.outbox import Gap, Outbox
-from presence.resync import plan
 from presence.settling import Settling
 from presence.store.batches import (
     NO_ENTRY_ID,
@@ -50,14 +48,10 @@ from presence.store.batches import (
     Superseded,
     Sweep,
 )
-from protocol.constants import Code
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
 OVERFLOW_PAUSE_S: Final = 1.0
-
-Live = Callable[[int], Iterable[Change]]
-"""Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ class ShardWriter:
         self.inbox_read = 0
         self._node = node
         self._outbox = outbox
-        self._live = live
+        self._backlog = Backlog(shard, outbox, live)
         self._acknowledged = Counter(node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
         self._is_open = False
@@ -110,14 +104,8 @@ class ShardWriter:
         self._gap: Gap | None = None  # until the opening that carries it is acknowledged
         self._frozen: Batch | None = None
         self._pending: _Pending | None = None
-        self._standing: Iterator[Item] | None = None  # of a resync; goes before the sequence
-        self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
-        self._held: list[Item] = []  # goes before the sequence, once settled
-        self._held_uids: set[str] = set()
-        self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
         self._began = -math.inf
         self._told_complete = False
-        self._has_marks = False  # in Redis, of logins held back
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
 
@@ -125,15 +113,15 @@ class ShardWriter:
         """Whether there is something to send that need not be gathered first."""
         if self.fenced:
             return False
-        if not self._is_open or self._frozen or self._has_items() or self._must_resync(now):
+        if not self._is_open or self._frozen or self._backlog.is_replaying or self._must_resync(now):
             return True
         if not self._told_complete:
             return True
-        return now >= self.settling.at and (bool(self._held) or self._may_retire())
+        return now >= self.settling.at and (self._backlog.is_holding or self._may_retire())
 
     def wakes_at(self, now: float) -> float | None:
         """Return when something that waits now becomes due, monotonic seconds."""
-        due = [self.settling.at] if self._held or self._cursor is not None else []
+        due = [self.settling.at] if self._backlog.is_holding or self._cursor is not None else []
         if self._outbox.is_skipping(self.shard):
             due.append(self._began + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
@@ -156,8 +144,9 @@ class ShardWriter:
         return None
 
     def _freeze(self, items: tuple[Item, ...], now: float) -> None:
-        complete = not self._told_complete and not self._has_items()
-        settled = self._has_marks and not self._held and not self._has_items()
+        is_replaying = self._backlog.is_replaying
+        complete = not self._told_complete and not is_replaying
+        settled = self._backlog.has_marks and not self._backlog.is_holding and not is_replaying
         if items or complete or settled:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
             self._frozen = Batch(
@@ -182,7 +171,7 @@ class ShardWriter:
         self._frozen = None
         self._told_complete |= step.complete
         if step.settled:
-            self._has_marks = False
+            self._backlog.has_marks = False
         self._release(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
@@ -265,17 +254,7 @@ class ShardWriter:
 
     def _is_waiting(self) -> bool:
         """Whether there are changes that Redis has not acknowledged."""
-        return bool(
-            self._frozen
-            or self._pending
-            or self._held
-            or self._has_items()
-            or self._outbox.queued(self.shard)
-        )
-
-    def _has_items(self) -> bool:
-        """Whether something goes before what is queued in the outbox."""
-        return self._standing is not None or bool(self._sequence)
+        return bool(self._frozen or self._pending or not self._backlog.is_empty)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
@@ -311,40 +290,12 @@ class ShardWriter:
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
         )
-        if lost:
-            self._unheard = {}
         pending, superseded = self._settle_pending(opened)
-        waiting = [*pending, *self._held, *self._sequence]
-        waiting += map(self._item, self._outbox.take(self.shard, self._outbox.queued(self.shard)))
-        self._standing, replayed = plan(
-            waiting,
-            self._vouched_for(self._live(self.shard), lost),
-            lost=lost,
-            skipped_from=self._outbox.skipped_from(self.shard),
-        )
-        self._sequence, self._held, self._held_uids = deque(replayed), [], set()
+        self._backlog.begin(pending, lost=lost)
         self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._gap, self._is_open, self._told_complete, self._has_marks = None, True, False, False
+        self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
-
-    def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change]:
-        for change in live:
-            if change.op is not Op.UNHEARD:
-                yield change
-            elif lost:
-                self._unheard.setdefault(change.uid, set()).add(change.session)
-
-    def _item(self, change: Change) -> Item:
-        """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
-        sessions = self._unheard.get(change.uid)
-        if sessions is None or change.session not in sessions:
-            return Item(change)
-        sessions.discard(change.session)
-        if not sessions:
-            del self._unheard[change.uid]
-        restores = change.op is Op.END and change.code != Code.REPLACED and not sessions
-        return Item(change, restores=restores)
 
     def _settle_pending(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
         """Return what of the batch under way is still to be sent, and the answer it got if it was applied."""
@@ -360,46 +311,21 @@ class ShardWriter:
     def _gather(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
         settled = now >= self.settling.at
+        if settled:
+            self._backlog.release()
+        # What comes next in the outbox happened after the retirement was due.
+        retires = settled and self._cursor is not None and not self._outbox.is_skipping(self.shard)
+        items = self._backlog.take(BATCH_ITEMS, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If nobody else is at work, those on record
         # would take the place of live ones and send their clients away: then ages decide, as of late logins.
-        by_age = self.settling.only_traces()
-        if settled and self._held:
-            self._sequence.extendleft(reversed(self._held))
-            self._held, self._held_uids = [], set()
-        items = self._next_standing(by_age)
-        while len(items) < BATCH_ITEMS:
-            if not self._sequence:
-                if settled and self._may_retire():
-                    break  # what comes next happened after the retirement was due
-                self._sequence.extend(
-                    map(self._item, self._outbox.take(self.shard, BATCH_ITEMS - len(items)))
-                )
-                if not self._sequence:
-                    break
-            item = self._sequence.popleft()
-            uid = item.change.uid
-            if not settled and (item.change.op is Op.END or uid in self._held_uids):
-                self._held.append(item)
-                self._held_uids.add(uid)
-                if item.change.op is not Op.END:
-                    self._has_marks = True
-                    items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
-            else:
-                items.append(_by_age(item) if by_age else item)
+        if any(item.change.op is Op.REGISTER for item in items) and self.settling.only_traces():
+            items = [_by_age(item) for item in items]
         return tuple(items)
-
-    def _next_standing(self, by_age: bool) -> list[Item]:
-        """Return the next of the sessions that a resync registers, as many as a batch has room for."""
-        if self._standing is None:
-            return []
-        items = list(islice(self._standing, BATCH_ITEMS))
-        if len(items) < BATCH_ITEMS:
-            self._standing = None
-        return [_by_age(item) for item in items] if by_age else items
 
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
-        waiting = self._held or self._has_items() or self._outbox.is_skipping(self.shard)
+        backlog = self._backlog
+        waiting = backlog.is_holding or backlog.is_replaying or self._outbox.is_skipping(self.shard)
         return self._cursor is not None and not waiting
 
     def _release(self, items: Iterable[Item]) -> None:

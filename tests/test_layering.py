@@ -72,6 +72,7 @@ ROOMS = [
             "presence.shard_writer",
             "presence.resync",
             "presence.settling",
+            "presence.backlog",
             "presence.observation",
             "presence.comparison",
         },

@@ -1,0 +1,141 @@
+"""What one node has to tell one shard, in the order in which it goes: pure.
+
+First the sessions that a resync registers, then what that resync replays, then what comes from the outbox.
+While others are waited for (see `settling`) ends are held back, and with them what follows of the same user.
+A login among these is announced by a mark, so that an end elsewhere does not make its user offline.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from presence.changes import Change, Op
+from presence.outbox import Outbox
+from presence.resync import plan
+from presence.store.batches import Item
+from protocol.constants import Code
+
+Live = Callable[[int], Iterable[Change]]
+"""Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
+
+
+class Backlog:
+    """What waits for one shard.
+
+    Args:
+        shard: the shard.
+        outbox: where changes come from.
+        live: see `Live`.
+
+    Attributes:
+        has_marks: whether there are marks in Redis.
+    """
+
+    def __init__(self, shard: int, outbox: Outbox, live: Live) -> None:
+        self.has_marks = False
+        self._shard = shard
+        self._outbox = outbox
+        self._live = live
+        self._standing: Iterator[Item] | None = None  # of a resync; goes before the sequence
+        self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
+        self._held: list[Item] = []  # goes before the sequence, once settled
+        self._held_uids: set[str] = set()
+        self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether something of a resync is left that need not wait."""
+        return self._standing is not None or bool(self._sequence)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._held)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, in the outbox neither."""
+        return not (self._held or self.is_replaying or self._outbox.queued(self._shard))
+
+    def begin(self, pending: Iterable[Item], *, lost: bool) -> None:
+        """Plan a resync from one moment's queue and sessions; the latter are looked at batch by batch.
+
+        Args:
+            pending: what was under way and not applied; goes before all that waits.
+            lost: whether Redis lost what it had acknowledged.
+        """
+        if lost:
+            self._unheard = {}
+        waiting = [*pending, *self._held, *self._sequence]
+        waiting += map(self._item, self._outbox.take(self._shard, self._outbox.queued(self._shard)))
+        self._standing, replayed = plan(
+            waiting,
+            self._vouched_for(self._live(self._shard), lost),
+            lost=lost,
+            skipped_from=self._outbox.skipped_from(self._shard),
+        )
+        self._sequence, self._held, self._held_uids = deque(replayed), [], set()
+        self.has_marks = False
+
+    def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change]:
+        for change in live:
+            if change.op is not Op.UNHEARD:
+                yield change
+            elif lost:
+                self._unheard.setdefault(change.uid, set()).add(change.session)
+
+    def _item(self, change: Change) -> Item:
+        """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
+        sessions = self._unheard.get(change.uid)
+        if sessions is None or change.session not in sessions:
+            return Item(change)
+        sessions.discard(change.session)
+        if not sessions:
+            del self._unheard[change.uid]
+        restores = change.op is Op.END and change.code != Code.REPLACED and not sessions
+        return Item(change, restores=restores)
+
+    def release(self) -> None:
+        """Hold nothing back any more."""
+        self._sequence.extendleft(reversed(self._held))
+        self._held, self._held_uids = [], set()
+
+    def take(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
+        """Return what goes next, in order for each user.
+
+        Args:
+            limit: how much, at most.
+            settled: whether ends need not wait.
+            from_outbox: whether what is queued there may go.
+        """
+        items = self._next_standing(limit)
+        while len(items) < limit:
+            if not self._sequence:
+                if not from_outbox:
+                    break
+                taken = self._outbox.take(self._shard, limit - len(items))
+                self._sequence.extend(map(self._item, taken))
+                if not self._sequence:
+                    break
+            item = self._sequence.popleft()
+            if settled or not self._must_wait(item.change):
+                items.append(item)
+                continue
+            self._held.append(item)
+            self._held_uids.add(item.change.uid)
+            if item.change.op is not Op.END:
+                self.has_marks = True
+                items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
+        return items
+
+    def _must_wait(self, change: Change) -> bool:
+        return change.op is Op.END or change.uid in self._held_uids
+
+    def _next_standing(self, limit: int) -> list[Item]:
+        """Return the next of the sessions that a resync registers."""
+        if self._standing is None:
+            return []
+        items = list(islice(self._standing, limit))
+        if len(items) < limit:
+            self._standing = None
+        return items
