@@ -233,7 +233,7 @@ def table(costs: list[Cost], plan: Plan) -> str:
         [f"{plan.users:,} users on {plan.nodes} nodes need", *shards],
         [
             line("transitions a second at the peak", lambda _cost: plan.transitions_s, 0),
-            line("probes a second", lambda cost: plan.nodes * cost.rest.scripts, 0),
+            line("scripts a second at rest", lambda cost: plan.nodes * cost.rest.scripts, 0),
             line("cores of Redis at the peak, each transition alone in its batch", busy, 2),
             line("seconds of Redis when all users of one node end in one tick", crash_s, 2),
             line("GB of memory, all online and the streams full", memory_gb),
