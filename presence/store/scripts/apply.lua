@@ -76,9 +76,10 @@ local function open_generation(before)
   return trail
 end
 
--- Whether it is unsure which of two logins of a (uid, device) is the later one.
-local function unsure(present, age_ms)
-  return now_ms - present.login_ms < UNSURE_LOGIN_MS
+-- Whether it is unsure which of two logins of a (uid, device) is the later one. Ages are told when a call is sent:
+-- one that was under way for long makes its logins younger than they are.
+local function unsure(present, login_ms, age_ms)
+  return login_ms - present.login_ms < UNSURE_LOGIN_MS
     or present.arrived_ms - present.login_ms > UNSURE_LOGIN_MS or age_ms > UNSURE_LOGIN_MS
 end
 
@@ -118,7 +119,7 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
     own(node_prefix .. present.node, field, false)
     if present.session ~= session and not is_fenced(present.node) then
       tell(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
-        by = node, return_allowed = unsure(present, age_ms)})
+        by = node, return_allowed = unsure(present, login_ms, age_ms)})
     end
   end
   if not record then
