@@ -129,11 +129,12 @@ def _told(world: World, judge: Judge, online: set[str]) -> None:
     """Hold what subscribers heard last of a user against how he is."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
-        last = max(lives, key=lambda life: life.handled)
         nobody_knows = any(life.host.machine.ended_at <= judge.forgot_at for life in lives)
-        if uid in online or nobody_knows or (True, last.id) not in judge.applied:
+        are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
+        if uid in online or nobody_knows or not are_told:
             continue
         if judge.told.get(uid) != "offline":
+            last = max(lives, key=lambda life: life.handled)
             judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 
 
