@@ -103,8 +103,12 @@ def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: fl
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
     whose = random.randrange(nodes)
     blind_s = dead_s + random.uniform(-1.0, 3.0)
-    others = [Fault(at, Kind.CUT_SWEEPS, min(blind_s, heal_at - at), n) for n in range(nodes) if n != whose]
-    return [Fault(at, Kind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose), *others]
+    others = [n for n in range(nodes) if n != whose]
+    return [
+        Fault(at, Kind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose),
+        # Refused at once: time-outs would be a loss of contact, in which nobody's silence is measured.
+        *(Fault(at, Kind.CUT_SWEEPS, min(blind_s, heal_at - at), n, amount=1.0) for n in others),
+    ]
 
 
 def _death_in_an_outage(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
@@ -122,11 +126,8 @@ def _loss_around_a_stray(random: Random, nodes: int, settings: Settings, heal_at
     stray_at = at + random.uniform(0.5, 4.0)
     stray_s = random.uniform(3.0, 9.0)
     again_at = stray_at + random.uniform(1.0, 4.0)
-    return [
-        Fault(at, Kind.FLUSH, 0.0),
-        Fault(stray_at, Kind.STRAY, stray_s, random.randrange(nodes)),
-        Fault(again_at, Kind.FLUSH, 0.0),
-    ]
+    strays = [Fault(stray_at, Kind.STRAY, stray_s, n) for n in range(nodes)]
+    return [Fault(at, Kind.FLUSH, 0.0), *strays, Fault(again_at, Kind.FLUSH, 0.0)]
 
 
 def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
