@@ -92,7 +92,9 @@ class Ticker:
 
     async def run(self) -> None:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
-        tick = self._ticks.begun(self._clock.now())
+        now = self._clock.now()
+        self._guard.begin(now)
+        tick = self._ticks.begun(now)
         while True:
             due = self._ticks.starts(tick + 1)
             # A credit may have put that off by as much as T. Sleeping so long would be the next stall, and

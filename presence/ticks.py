@@ -77,6 +77,10 @@ class StallGuard:
         self.credited_s = 0.0
         self.stalled_s = 0.0
 
+    def begin(self, now: float) -> None:
+        """Connections are accepted from now on: that Redis was waited for until then was no stall."""
+        self.last = now
+
     def alive(self, now: float) -> None:
         """The loop has just read connections, or ticked."""
         gap = now - self.last

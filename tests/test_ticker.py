@@ -106,13 +106,23 @@ async def test_ticks_stand_on_absolute_deadlines(autojump_clock: MockClock) -> N
 async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
     recorder, clock = Recorder(), Clock(trio.current_time, lambda: 0.0)
     now = clock.now()
-    guard = StallGuard(1.0, 30.0, now - 20.0)
+    guard = StallGuard(1.0, 30.0, now)
+    guard.alive(now + 20.0)
+    guard.last = now
     ticker = Ticker(recorder, Ticks(0.5, now), guard, clock)
     with trio.move_on_after(10.2):
         await ticker.run()
-    assert guard.credited_s == 20.5
+    assert guard.credited_s == 20.0
     assert len(recorder.finished) == 20
     assert clock.now() - guard.last < 0.5
+
+
+async def test_the_time_before_the_first_tick_is_no_stall(autojump_clock: MockClock) -> None:
+    ticker, _ = ticker_of(Recorder())
+    await trio.sleep(20)
+    with trio.move_on_after(5.2):
+        await ticker.run()
+    assert ticker.statistics().stall_credit_s == 0.0
 
 
 async def test_slices_are_taken_until_nothing_is_due(autojump_clock: MockClock) -> None:
