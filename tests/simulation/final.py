@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from presence.registry import Session
 from tests.simulation.fake.values import Hash, Members, Stream
+from tests.simulation.truth import LONG_AGO
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -129,11 +130,14 @@ def _told(world: World, judge: Judge, online: set[str]) -> None:
     """Hold what subscribers heard last of a user against how he is."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
-        nobody_knows = any(life.host.machine.ended_at <= judge.forgot_at for life in lives)
+        nobody_knows = any(
+            not life.host.machine.alive and judge.registered_at.get(life.id, LONG_AGO) <= judge.forgot_at
+            for life in lives
+        )
         are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
         if uid in online or nobody_knows or not are_told:
             continue
-        if judge.told.get(uid) != "offline":
+        if judge.told.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
             judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 

@@ -82,7 +82,8 @@ class Judge:
         told: by uid, what subscribers heard last.
         gaps: changes that gap entries told of, by the process that skipped them.
         accepted: logins and ends (True) that each process's outbox took.
-        applied: those that a script has applied.
+        applied: those that a script has applied, with the true time when it was the first time.
+        registered_at: true time at which Redis last heard that a session lives.
         forgot_at: true time at which Redis last forgot something.
     """
 
@@ -94,6 +95,7 @@ class Judge:
         self.gaps: dict[Host, int] = {}
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
+        self.registered_at: dict[str, float] = {}
         self.forgot_at = LONG_AGO
         self._rolled_back_at = LONG_AGO
         self._made_good_at: dict[Host, float] = {}  # when a gap entry of a process was written last
@@ -186,6 +188,8 @@ class Judge:
             items: list[Any] = msgpack.unpackb(ran.arguments[10])
             for first in range(0, len(items), ITEM_VALUES):
                 op, session = items[first], items[first + 3]
+                if op not in ENDS:
+                    self.registered_at[session] = now
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
 
