@@ -68,6 +68,7 @@ class ObservedRedis(FakeRedis):
         away: how many faults keep everybody from it; see `leave`.
         refuses: whether it is down, so that its machine refuses connections.
         epoch: another with each restart, which ends all connections.
+        under_way_s: for how long the call that is carried out has been under way.
         on_entry, on_run: told of every entry written to a stream, and of every script.
     """
 
@@ -78,6 +79,7 @@ class ObservedRedis(FakeRedis):
         self._absences: list[tuple[float, float]] = []
         self.refuses = False
         self.epoch = 0
+        self.under_way_s = 0.0
         self.on_entry: Callable[[Entry], None] = lambda _: None
         self.on_run: Callable[[Ran], None] = lambda _: None
         self._script, self._caller = "", ""

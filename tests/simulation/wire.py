@@ -90,7 +90,7 @@ class Wire:
         agenda, weather, draw = self._agenda, self.weather, self._random.random
         gives_up_at = agenda.now + CALL_TIMEOUT_S
         there, back = self._one_way_s(), self._one_way_s()
-        epoch = self._server.epoch
+        epoch, sent_at = self._server.epoch, agenda.now
         state = {"open": True}
 
         def finish(result: Any) -> None:
@@ -105,6 +105,7 @@ class Wire:
             finish(redis.ConnectionError("Connection reset by peer"))
 
         def arrive(first: bool = True) -> None:
+            self._server.under_way_s = agenda.now - sent_at
             if self._server.epoch != epoch:
                 fail()
             elif not first:
