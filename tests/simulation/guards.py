@@ -35,11 +35,13 @@ class Guard:
         name: as in the command line.
         scripts: what is changed in scripts.
         attributes: (owner, name) to what takes its place.
+        seed: found it, when that was last looked for.
     """
 
     name: str
     scripts: tuple[Change, ...] = ()
     attributes: Mapping[tuple[Any, str], Any] | None = None
+    seed: int = 0
 
     @contextmanager
     def off(self) -> Iterator[None]:

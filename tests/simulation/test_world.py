@@ -1,0 +1,180 @@
+"""What the simulation is made of: virtual time, machines that stop, connections that fail, its own story."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+
+from tests.simulation.agenda import Agenda
+from tests.simulation.draw import draw_plan
+from tests.simulation.machine import Machine, NodeClock
+from tests.simulation.observed import ObservedRedis
+from tests.simulation.plan import Kind, Plan
+from tests.simulation.runs import run_plan
+from tests.simulation.runtime import Task, VirtualRuntime
+from tests.simulation.shrink import shrink
+from tests.simulation.wire import Weather, Wire
+
+
+@pytest.fixture
+def agenda() -> Agenda:
+    return Agenda()
+
+
+def machine_of(agenda: Agenda, rate: float = 1.0) -> Machine:
+    return Machine(agenda, NodeClock(agenda, rate, 0.0), Random(1))
+
+
+def short(seed: int, end_at: float) -> Plan:
+    """A plan that ends in the middle of things."""
+    return replace(draw_plan(seed), end_at=end_at)
+
+
+def test_what_was_entered_first_happens_first(agenda: Agenda) -> None:
+    done: list[int] = []
+    for number, at in enumerate((2.0, 1.0, 2.0)):
+        agenda.at(at, lambda number=number: done.append(number))  # type: ignore[misc]
+    agenda.run(1.5)
+    assert (done, agenda.now) == ([1], 1.5)
+    agenda.run(2.0)
+    assert done == [1, 0, 2]
+
+
+def test_a_fast_clock_wakes_its_tasks_early(agenda: Agenda) -> None:
+    machine, woken = machine_of(agenda, rate=1.25), []
+
+    async def sleep() -> None:
+        await VirtualRuntime(machine).sleep(10.0)
+        woken.append(agenda.now)
+
+    Task(machine, sleep())
+    agenda.run(20.0)
+    assert woken == pytest.approx([8.0])
+
+
+def test_a_stopped_machine_does_everything_when_it_goes_on(agenda: Agenda) -> None:
+    machine, done = machine_of(agenda), []
+    machine.stop_for(5.0)
+    for number in range(9):
+        machine.post_after(1.0, lambda number=number: done.append((agenda.now, number)))  # type: ignore[misc]
+    agenda.run(10.0)
+    assert {at for at, _ in done} == {5.0}
+    assert sorted(number for _, number in done) == list(range(9))
+    assert [number for _, number in done] != list(range(9))  # in no certain order, as in trio
+
+
+def test_a_bell_is_heard_once(agenda: Agenda) -> None:
+    machine, heard = machine_of(agenda), []
+    bell = VirtualRuntime(machine).bell()
+
+    async def listen() -> None:
+        while True:
+            rung = await bell.wait(2.0)
+            heard.append((rung, round(agenda.now, 3)))
+
+    Task(machine, listen())
+    agenda.at(1.0, bell.ring)
+    agenda.run(6.0)
+    assert heard == [(True, 1.0), (False, 3.0), (False, 5.0)]
+
+
+class Trips:
+    """Round trips of one wire: when Redis performed them, and what came of them."""
+
+    def __init__(self, agenda: Agenda, prepare: Callable[[Wire, ObservedRedis], None]) -> None:
+        self.performed: list[float] = []
+        self.outcomes: list[Any] = []
+        server = ObservedRedis(agenda, "test")
+        wire = Wire(agenda, server, Random(3))
+        machine = machine_of(agenda)
+        prepare(wire, server)
+
+        def perform() -> list[Any]:
+            self.performed.append(agenda.now)
+            return ["done"]
+
+        def blocking() -> list[Any]:
+            return wire.deliver(perform)
+
+        async def call() -> None:
+            caller = VirtualRuntime(machine).caller(lambda: None)
+            try:
+                self.outcomes.append(await caller.call(blocking))
+            except redis.RedisError as error:
+                self.outcomes.append(type(error))
+            self.outcomes.append(round(agenda.now, 1))
+
+        Task(machine, call())
+        agenda.run(100.0)
+
+
+def test_a_round_trip_on_a_good_day(agenda: Agenda) -> None:
+    trips = Trips(agenda, lambda _wire, _server: None)
+    assert (len(trips.performed), trips.outcomes) == (1, [["done"], 0.0])
+
+
+def test_a_lost_request_is_not_performed(agenda: Agenda) -> None:
+    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(lose_request=1.0)))
+    assert (trips.performed, trips.outcomes) == ([], [redis.TimeoutError, 2.0])
+
+
+def test_a_call_whose_answer_is_lost_was_performed(agenda: Agenda) -> None:
+    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(lose_reply=1.0)))
+    assert (len(trips.performed), trips.outcomes) == (1, [redis.TimeoutError, 2.0])
+
+
+def test_a_late_call_is_performed_after_its_caller_has_given_up(agenda: Agenda) -> None:
+    late = Weather(late=1.0, late_s=(30.0, 40.0))
+    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", late))
+    assert trips.outcomes == [redis.TimeoutError, 2.0]
+    assert [30.0 < at < 40.0 for at in trips.performed] == [True]
+
+
+def test_a_call_may_be_performed_twice(agenda: Agenda) -> None:
+    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(twice=1.0)))
+    assert (len(trips.performed), trips.outcomes) == (2, [["done"], 0.0])
+
+
+def test_a_restart_of_redis_ends_the_call_under_way(agenda: Agenda) -> None:
+    def prepare(_: Wire, server: ObservedRedis) -> None:
+        agenda.at(0.0001, server.restart)
+
+    assert Trips(agenda, prepare).outcomes == [redis.ConnectionError, 0.0]
+
+
+def test_a_seed_is_drawn_alike_each_time() -> None:
+    assert draw_plan(7) == draw_plan(7) != draw_plan(8)
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    drawn = {fault.kind for seed in range(60) for fault in draw_plan(seed).faults}
+    assert drawn == set(Kind)
+
+
+def test_each_seed_has_five_faults_of_three_kinds() -> None:
+    for seed in range(100):
+        faults = draw_plan(seed).faults
+        assert len(faults) >= 5
+        assert len({fault.kind for fault in faults}) >= 3
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    stories: list[list[str]] = [[], []]
+    for story in stories:
+        run_plan(short(5, 40.0), tell=story.append)
+    assert len(stories[0]) > 50
+    assert stories[0] == stories[1]
+
+
+def test_a_failing_plan_is_shrunk() -> None:
+    guard = "script-decides-transitions"
+    plan = short(0, 4.0)
+    assert run_plan(plan, guard=guard).violations
+    smaller = shrink(plan, guard=guard)
+    print(f"test_a_failing_plan_is_shrunk: {len(plan.devices)} devices to {len(smaller.devices)}")
+    assert run_plan(smaller, guard=guard).violations
+    assert not smaller.faults
+    assert len(smaller.devices) <= 2 < len(plan.devices)
