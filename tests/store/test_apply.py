@@ -611,6 +611,13 @@ def test_the_end_of_a_users_last_session_gives_over_to_a_marked_one(
     assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]
 
 
+def test_a_period_that_redis_lost_ends_in_a_marked_session(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(hold("u", "sa", "desk", age_s=5))
+    b.apply(end("u", "sb", "phone", age_s=1), restores=True)
+    assert story(server.client) == [("online", "u", "returned")]
+    assert online_sessions(server.client) == {("u", "desk", "sa")}
+
+
 def test_an_end_before_the_marked_login_makes_the_user_offline(a: Hand, b: Hand, server: Server) -> None:
     b.apply(login("u", "sb", "phone"))
     a.apply(hold("u", "sa", "desk", age_s=2))

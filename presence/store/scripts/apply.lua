@@ -149,10 +149,15 @@ local function finish(op, uid, device, session, code, reason, at_ms, last_seen_m
   if present and present.session == session then
     depart(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms)
   elseif op == 'restore' and not record then
-    -- Redis lost the period that ends here: it is told whole, and leaves nothing behind.
+    -- Redis lost the period that ends here: it is told whole, and leaves nothing behind but what others hold back.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
-    go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+    record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
+    if give_over(record, uid, now_ms - age_ms) then
+      write_record(uid, record)
+    else
+      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+    end
   end
 end
 
