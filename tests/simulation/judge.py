@@ -8,6 +8,9 @@ While the simulation runs
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
             later the whole stop is credited, up to T.
+ untold     Where no fault is at work, nor was for some time, an end is told TELLING_S after its decision.
+ unswept    A session of a process that died alone, no fault before or after, is swept within a lease,
+            its time-out (at least T), three beats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, for no device of the user may the newest login stand for a session that
             lives: one that its process holds, whose client was heard within its time-out and has sent
             neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
@@ -48,20 +51,16 @@ import msgpack
 from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
 from protocol import Code
+from tests.simulation import lateness
 from tests.simulation.final import compare
+from tests.simulation.liveness import Liveness
 from tests.simulation.observed import Entry, Ran
-from tests.simulation.sockets import WINDOW_S
-from tests.simulation.truth import LONG_AGO, Key, Life
+from tests.simulation.truth import LONG_AGO, Life
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import World
 
-RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
-UNDER_WAY_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
-BLINK_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
-LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
-ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 ITEM_VALUES: Final = 8  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
@@ -100,10 +99,8 @@ class Judge:
         self.applied: dict[tuple[bool, str], float] = {}
         self.registered_at: dict[str, float] = {}
         self.forgot_at = LONG_AGO
-        self._rolled_back_at = LONG_AGO
-        self._made_good_at: dict[Host, float] = {}  # when a gap entry of a process was written last
+        self._liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
-        self._outdated_at: dict[Key, float] = {}  # when a login was applied that had been under way for long
         self.entries = 0
 
     def broken(self, rule: str, text: str, *values: object) -> None:
@@ -151,12 +148,8 @@ class Judge:
         return life.fin_at is not None and (now - life.fin_at) * rate >= grace_s - EPSILON_S
 
     def _check_late(self, life: Life, now: float) -> None:
-        machine = life.host.machine
-        tick_s = self._world.plan.settings.tick
-        stopped_s = machine.stopped_between(life.readable, now)
-        credit_s = machine.credit_since(life.readable - 2 * tick_s, self._world.plan.settings.idle_timeout)
-        allowed_s = life.idle_timeout + (tick_s + WINDOW_S + stopped_s + credit_s) * machine.clock.rate
-        silent_s = (now - life.readable) * machine.clock.rate
+        silent_s = (now - life.readable) * life.host.clock.rate
+        allowed_s = lateness.decision_allowed_s(self._world, life, now)
         if silent_s > allowed_s + EPSILON_S:
             self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
@@ -169,7 +162,7 @@ class Judge:
             return
         uid, device = life.key
         newest = max(self._world.truth.by_user[uid][device], key=lambda each: each.arrived)
-        if newest is life and self._outdated_at.get(life.key, LONG_AGO) < life.arrived:
+        if newest is life and not self._liveness.is_outdated(life):
             self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
 
     # What Redis does
@@ -194,8 +187,7 @@ class Judge:
                 op, session = items[first], items[first + 3]
                 if op not in ENDS:
                     self.registered_at[session] = now
-                    if self._world.redis.under_way_s > UNDER_WAY_S:
-                        self._outdated_at[items[first + 1], items[first + 2]] = now
+                    self._liveness.applied((items[first + 1], items[first + 2]))
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
 
@@ -204,7 +196,7 @@ class Judge:
         self.forgot_at = self._world.agenda.now
         self.online = dict(kept or {})
         if silently:
-            self._rolled_back_at = self.forgot_at
+            self._liveness.rolled_back_at = self.forgot_at
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
@@ -218,7 +210,7 @@ class Judge:
             case "gap":
                 host = self._world.of_node[fields["node"]]
                 self.gaps[host] = self.gaps.get(host, 0) + int(fields["dropped"])
-                self._made_good_at[host] = entry.at
+                self._liveness.made_good_at[host] = entry.at
                 self._world.note("{} gap of {}", host.name, fields["dropped"])
             case "online":
                 self._online(entry)
@@ -250,10 +242,13 @@ class Judge:
                 self.broken("unfounded", "{} of {} {}", session, uid, reason)
                 return
             decided_at = life.ended_at
+            took_s = entry.at - decided_at
+            if took_s > lateness.telling_allowed_s(self._world, decided_at):
+                self.broken("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
         for newest in self._world.truth.newest(uid):
-            if self._lives(newest, decided_at):
+            if self._liveness.has_to_be_known(newest, decided_at):
                 text = "{} offline by {} ({} {}) though {} lives at {}"
                 self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
 
@@ -266,26 +261,9 @@ class Judge:
         least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
         if silent_s < least_s - EPSILON_S:
             self.broken("swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s)
-
-    def _lives(self, life: Life, decided_at: float) -> bool:
-        """Whether a session lives and Redis has to know."""
-        now = self._world.agenda.now
-        machine = life.host.machine
-        if self._outdated_at.get(life.key, LONG_AGO) >= life.arrived:
-            return False
-        if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
-            return False
-        if now - self._rolled_back_at < ROLLBACK_S:
-            return False
-        skips = life.host.node.outbox.is_skipping(self._world.keys.shard(life.key[0]))
-        if skips or now - self._made_good_at.get(life.host, LONG_AGO) < RECOVERY_S:
-            return False
-        if self._world.redis.is_just_back(RECOVERY_S, BLINK_S):
-            return False
-        is_stopped = machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S
-        if is_stopped or life.host.wires["relay"].is_in_trouble(now - RECOVERY_S):
-            return False
-        return life.is_held()
+        since_death_s = entry.at - life.host.machine.ended_at
+        if since_death_s > lateness.sweep_allowed_s(self._world, life):
+            self.broken("unswept", "{} of {} for {:.3f} s", life.id, dead, since_death_s)
 
     def final(self) -> None:
         """All is over and quiet."""

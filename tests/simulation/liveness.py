@@ -1,0 +1,59 @@
+"""Whether Redis has to know that a session lives, and every excuse; see the rule `false` in `judge`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.truth import LONG_AGO, Key, Life
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
+UNDER_WAY_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
+BLINK_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
+LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
+ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
+
+
+class Liveness:
+    """What has happened that excuses somebody.
+
+    Attributes:
+        rolled_back_at: true time at which Redis last went back in the same history.
+        made_good_at: when a gap entry of a process was written last.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rolled_back_at = LONG_AGO
+        self.made_good_at: dict[Host, float] = {}
+        self._outdated_at: dict[Key, float] = {}
+
+    def applied(self, key: Key) -> None:
+        """Redis has applied a login, or a registration, of a device just now."""
+        if self._world.redis.under_way_s > UNDER_WAY_S:
+            self._outdated_at[key] = self._world.agenda.now
+
+    def is_outdated(self, life: Life) -> bool:
+        """Whether, since its login, Redis has applied another of its device that was under way for long."""
+        return self._outdated_at.get(life.key, LONG_AGO) >= life.arrived
+
+    def has_to_be_known(self, life: Life, decided_at: float) -> bool:
+        """Whether a session lived at a moment, lives now, and Redis has to know."""
+        now = self._world.agenda.now
+        if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
+            return False
+        return life.is_held() and not self.is_outdated(life) and not self._is_excused(life, now)
+
+    def _is_excused(self, life: Life, now: float) -> bool:
+        redis, machine = self._world.redis, life.host.machine
+        if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_back(RECOVERY_S, BLINK_S):
+            return True
+        skips = life.host.node.outbox.is_skipping(self._world.keys.shard(life.key[0]))
+        if skips or now - self.made_good_at.get(life.host, LONG_AGO) < RECOVERY_S:
+            return True
+        if machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S:
+            return True
+        return life.host.wires["relay"].is_in_trouble(now - RECOVERY_S)
