@@ -18,7 +18,7 @@ def draw_plan(seed: int) -> Plan:
     random = Random(seed)
     crowd = seed % CROWD_EACH == CROWD_EACH - 1
     settings = _settings(random, crowd=crowd)
-    heal_at = random.uniform(60.0, 100.0) if crowd else random.uniform(60.0, 160.0)
+    heal_at = random.uniform(50.0, 80.0) if crowd else random.uniform(50.0, 130.0)
     nodes = random.randint(2, 4 if crowd else 5)
     rates = tuple(random.choice((1.0, 1.0, random.uniform(0.97, 1.03))) for _ in range(nodes))
     users = random.randint(1000, 3000) if crowd else random.randint(5, 50)
@@ -38,7 +38,7 @@ def _settings(random: Random, *, crowd: bool) -> Settings:
         "shards": random.choice((1, 1, 2, 3)),
         "outbox_items": 0 if crowd or random.random() < 0.8 else random.randint(3, 30),
     }
-    if random.random() < 0.35:
+    if random.random() < 0.25:
         return Settings(**common)  # type: ignore[arg-type]
     return Settings(
         **common,  # type: ignore[arg-type]
@@ -91,9 +91,7 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
         seconds = min(_seconds(random, kind, settings), heal_at - at)
         faults.append(Fault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
     if random.random() < COMBINED:
-        faults += random.choice((_blind_observers, _death_in_an_outage, _loss_around_a_stray))(
-            random, nodes, settings, heal_at
-        )
+        faults += random.choice(_COMBINATIONS)(random, nodes, settings, heal_at)
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
@@ -128,6 +126,20 @@ def _loss_around_a_stray(random: Random, nodes: int, settings: Settings, heal_at
     again_at = stray_at + random.uniform(1.0, 4.0)
     strays = [Fault(stray_at, Kind.STRAY, stray_s, n) for n in range(nodes)]
     return [Fault(at, Kind.FLUSH, 0.0), *strays, Fault(again_at, Kind.FLUSH, 0.0)]
+
+
+def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+    """Redis forgets everything just when many sessions of a process end."""
+    t = settings.idle_timeout
+    at = random.uniform(15.0, max(16.0, heal_at - t - 5.0))
+    flush_at = at + random.uniform(0.6, 1.0) * t
+    return [
+        Fault(at, Kind.CLIENTS_CUT, min(1.1 * t, heal_at - at), random.randrange(nodes)),
+        Fault(min(flush_at, heal_at - 1.0), Kind.FLUSH, 0.0),
+    ]
+
+
+_COMBINATIONS: Final = (_blind_observers, _death_in_an_outage, _loss_around_a_stray, _ends_at_a_loss)
 
 
 def _seconds(random: Random, kind: Kind, settings: Settings) -> float:

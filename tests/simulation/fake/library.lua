@@ -104,14 +104,16 @@ local cjson = {
 
 local char, floor = string.char, math.floor
 
+local function bytes_of_four(number)
+  local high = floor(number / 0x10000)
+  return char(floor(high / 256) % 256, high % 256, floor(number / 256) % 256, number % 256)
+end
+
 -- Returns the `count` bytes of a whole number, the highest first; of a negative one its complement.
 local function bytes(number, count)
-  local text = ''
-  for _ = 1, count do
-    text = char(number % 256) .. text
-    number = floor(number / 256)
-  end
-  return text
+  if count == 2 then return char(floor(number / 256) % 256, number % 256) end
+  if count == 4 then return bytes_of_four(number) end
+  return bytes_of_four(floor(number / 0x100000000)) .. bytes_of_four(number)
 end
 
 local function pack_integer(number)
