@@ -271,8 +271,13 @@ class Core:
         self._rules.return_after = return_after
 
     def farewell(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
-        """Hang up on sessions without ending them: this server stops, and they have time to come back."""
+        """Hang up on sessions without ending them: this server stops, and they have time to come back.
+
+        What they have sent is read before: it may be a logout.
+        """
         for session in sessions:
+            if session.link is not None:
+                session.link.look(session.handle)
             if session.link is not None:
                 self._part(session, goodbye())
 

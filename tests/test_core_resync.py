@@ -86,3 +86,13 @@ def test_farewell_hangs_up_and_ends_nobody() -> None:
         (Kind.GOODBYE, None, Code.SERVER_DRAIN)
     ]
     assert world.story() == [LOGIN]
+
+
+def test_a_logout_that_lies_unread_at_the_stop_counts() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
+    world.core.farewell(list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN)))
+    assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]

@@ -161,7 +161,8 @@ async def _running(node: Node) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         for task in (node.relay.run, node.cluster.run, node.ticker.run):
             nursery.start_soon(task)
-        await trio.sleep(0.2)
+        while not all(writer.is_idle(time.monotonic()) for writer in node.relay.writers):  # noqa: ASYNC110 - once
+            await trio.sleep(0.05)  # until all that a start costs is over
         yield
         nursery.cancel_scope.cancel()
 
