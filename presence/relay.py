@@ -191,7 +191,7 @@ class Relay:
         now = self._clock()
         if now - before >= OUTAGE_S:
             for writer in self.writers:
-                writer.settling.returned(now)
+                writer.returned(now)
 
     async def _probe(self) -> None:
         node, read = self.node, [writer.inbox_read for writer in self.writers]

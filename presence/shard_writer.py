@@ -197,6 +197,15 @@ class ShardWriter:
             self.settling.saw(now)
         return probe.inbox
 
+    def returned(self, now: float) -> None:
+        """Redis answers again after an outage: ends wait, those of the batch under way too.
+
+        That batch may have been applied, or may be yet, so it can be taken apart in a new generation only.
+        """
+        self.settling.returned(now)
+        if self._frozen and now < self.settling.at and any(i.change.op is Op.END for i in self._frozen.items):
+            self._interrupt()
+
     def is_settled(self, now: float) -> bool:
         """Whether others may be judged by what the shard says: no resync is under way or just over."""
         return self._is_open and now >= self.settling.at

@@ -559,3 +559,26 @@ def test_a_login_behind_an_end_that_waits_is_marked_and_told_after_it(
     node.settle()
     assert check_alternation(events(server.client)) == {"u1"}
     assert [kind for kind, *_ in story(server.client)] == ["online"]
+
+
+def test_an_end_that_was_under_way_when_redis_went_away_waits_for_others_too(
+    make_node: MakeNode, server: Server
+) -> None:
+    node, other = make_node("a"), make_node("b")
+    node.login("u1", "phone")
+    for each in (node, other):
+        each.settle()
+    node.probe()
+    node.end("u1", "phone")
+    node.round(Loss.REQUEST)
+    other.login("u1", "desk")
+    node.probe()
+    for writer in node.writers:
+        writer.returned(node.now)
+    while node.round():
+        node.now += 0.001
+    assert [kind for kind, *_ in story(server.client)] == ["online"]
+    other.settle()
+    node.settle()
+    assert [kind for kind, *_ in story(server.client)] == ["online"]
+    assert online_sessions(server.client) == {("u1", "desk", other.live["u1", "desk"].session)}
