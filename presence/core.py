@@ -87,7 +87,7 @@ class Core:
         reach = int(max(idle_timeout, max_idle_timeout) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, ticks.begun(clock.now()))
         self._slice: list[Session] = []
-        self._stale: set[Session] = set()
+        self._stale: dict[Session, None] = {}  # in order
         self.awaits_readers = False
         self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
         self._refused: dict[str, int] = {}
@@ -125,7 +125,7 @@ class Core:
             self._outbox.append(outcome.change)
         if (old := outcome.displaced) is None:
             return
-        self._stale.discard(old)
+        self._stale.pop(old, None)
         if old.link is None:
             self._returned += 1
         else:
@@ -209,9 +209,9 @@ class Core:
         """Register those that were too silent to be registered, and have been heard since."""
         for session in list(self._stale):
             if session not in self._registry:
-                self._stale.discard(session)
+                self._stale.pop(session, None)
             elif now - session.last_seen <= session.idle_timeout:
-                self._stale.discard(session)
+                self._stale.pop(session, None)
                 self._outbox.append(self._registry.registration(session, now))
 
     # What the relay and the server call
@@ -230,7 +230,7 @@ class Core:
             if now - session.last_seen <= session.idle_timeout:
                 yield self._registry.registration(session, now)
             else:
-                self._stale.add(session)  # if it has ended meanwhile, the next tick forgets it again
+                self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
                 yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
 
     def vouched(self) -> Iterator[SessionName]:
@@ -308,7 +308,7 @@ class Core:
         change = self._registry.end(session, code, now)
         if change is not None:
             self._wheel.forget(session.key)
-            self._stale.discard(session)
+            self._stale.pop(session, None)
             _count(self._ended, code)
             self._outbox.append(change)
 
