@@ -77,7 +77,7 @@ class Device:
                 return
             self.main = connection = Connection(self._agenda, host, self, self._random)
             connection.peer = host.node.core.opened(host, connection)
-            host.connections.add(connection)
+            host.connections.append(connection)
             connection.send(self._frame)
             self._agenda.after(LOGIN_PATIENCE_S, lambda: self._check_login(connection))
 

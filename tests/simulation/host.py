@@ -62,7 +62,7 @@ class Host:
         self.wires = {
             name: Wire(world.agenda, world.redis, random) for name in ("relay", "cluster", "leases")
         }
-        self.connections: set[Connection] = set()
+        self.connections: list[Connection] = []
         self.reading: Connection | None = None
         self.unreachable = 0
         self.vanished = self.draining = False

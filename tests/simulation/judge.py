@@ -72,7 +72,11 @@ class Period(NamedTuple):
     id: str
 
 
-Kept = dict[str, Period]
+class Kept(NamedTuple):
+    """What Redis is known to have at one moment."""
+
+    online: dict[str, Period]
+    renewed_at: dict[str, float]
 
 
 class Judge:
@@ -194,13 +198,14 @@ class Judge:
     def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         self.forgot_at = self._world.agenda.now
-        self.online = dict(kept or {})
+        self.online = dict(kept.online) if kept else {}
+        self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
             self._liveness.rolled_back_at = self.forgot_at
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
-        return dict(self.online)
+        return Kept(dict(self.online), dict(self._renewed_at))
 
     def entry(self, entry: Entry) -> None:
         """An entry was written."""

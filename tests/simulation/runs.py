@@ -58,21 +58,21 @@ def run_plan(plan: Plan, *, guard: str = "", tell: Callable[[str], None] | None 
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
     with quiet(), off:
         world = World(plan, tell=tell)
+        # What a world leaves behind is one large circle, and goes with the next collection.
+        gc.disable()
         try:
             violations = world.run()
         except Exception:  # a node's own failure is a broken promise too
             violations = [f"{world.agenda.now:.3f} exception: {traceback.format_exc(limit=-FRAMES)}"]
+        finally:
+            gc.enable()
     done = Counter({kind.name: times for kind, times in world.faults.done.items()})
     return Outcome(plan.seed, tuple(violations), done, world.judge.entries, plan.end_at)
 
 
 def run_seed(seed: int, guard: str = "") -> Outcome:
     """Carry a seed's plan out."""
-    gc.disable()  # what a world leaves behind is one large circle, and goes with the next collection
-    try:
-        return run_plan(draw_plan(seed), guard=guard)
-    finally:
-        gc.enable()
+    return run_plan(draw_plan(seed), guard=guard)
 
 
 def run_many(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
