@@ -149,6 +149,6 @@ def _conserved(judge: Judge, host: Host) -> None:
     for is_end, session in judge.accepted.get(host, ()):
         if (is_end, session) not in judge.applied:
             judge.broken("conserved", "{} of {} was never applied", "end" if is_end else "login", session)
-    if judge.gaps.get(host, 0) < figures.dropped_total:
-        told = judge.gaps.get(host, 0)
+    told = judge.liveness.made_good.get(host, 0)
+    if told < figures.dropped_total:
         judge.broken("conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, told)

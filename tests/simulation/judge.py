@@ -3,23 +3,24 @@
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
-            silent for the time-out; as logout only if its logout was readable; as replaced only if
-            its device has logged in more than once.
+            silent for the time-out; as logout only if its logout was readable; as replaced only if its
+            device has logged in more than once.
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
             later the whole stop is credited, up to T.
  untold     Where no fault is at work, nor was for some time, an end is told TELLING_S after its decision.
- unswept    A session of a process that died alone, no fault before or after, is swept within a lease,
-            its time-out (at least T), three beats and SWEEP_SLACK_S, by the slowest clock.
+ unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
+            time-out (at least T), three beats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, for no device of the user may the newest login stand for a session that
             lives: one that its process holds, whose client was heard within its time-out and has sent
             neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
             process was stopped, or one of the relay's calls failed or was slow, within the last
             RECOVERY_S, and not because nobody could reach Redis, unless that was shorter than BLINK_S;
-            its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the login is younger
-            than LOGIN_LAG_S; or Redis went back to an earlier state of the same history within
-            ROLLBACK_S, which a node whose own counter agrees cannot see. Of an end that a node decided
-            what counts is the moment of the decision: who logged in later comes online afterwards.
+            its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the process that
+            tells has not yet seen its node at work in that shard; the login is younger than LOGIN_LAG_S;
+            or Redis went back to an earlier state of the same history within ROLLBACK_S, which a node
+            whose own counter agrees cannot see. Of an end that a node decided what counts is the moment
+            of the decision: who logged in later comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
@@ -27,9 +28,9 @@ While the simulation runs
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
- exile      No goodbye for good to the newest login of a device. Here as in `false` a device is left out to
-            which Redis has since applied a login that had been under way for more than UNDER_WAY_S: its age
-            is told when it is sent, so it may be taken for younger than it is.
+ exile      No goodbye for good to the newest login of a device. Here as in `false` a device is left out
+            to which Redis has since applied a login that had been under way for more than UNDER_WAY_S:
+            its age is told when it is sent, so it may be taken for younger than it is.
 When all is over
  converged  Redis' records are the union of the sessions of the processes that run, exactly, and these are
             the sessions of the clients that beat. What nodes own agrees with the records; the table of
@@ -86,7 +87,7 @@ class Judge:
         violations: what was broken.
         online: by uid, as the streams have it.
         told: by uid, what subscribers heard last.
-        gaps: changes that gap entries told of, by the process that skipped them.
+        liveness: see `Liveness`.
         accepted: logins and ends (True) that each process's outbox took.
         applied: those that a script has applied, with the true time when it was the first time.
         registered_at: true time at which Redis last heard that a session lives.
@@ -98,12 +99,11 @@ class Judge:
         self.violations: list[str] = []
         self.online: dict[str, Period] = {}
         self.told: dict[str, str] = {}
-        self.gaps: dict[Host, int] = {}
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
         self.registered_at: dict[str, float] = {}
         self.forgot_at = LONG_AGO
-        self._liveness = Liveness(world)
+        self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self.entries = 0
 
@@ -166,7 +166,7 @@ class Judge:
             return
         uid, device = life.key
         newest = max(self._world.truth.by_user[uid][device], key=lambda each: each.arrived)
-        if newest is life and not self._liveness.is_outdated(life):
+        if newest is life and not self.liveness.is_outdated(life):
             self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
 
     # What Redis does
@@ -191,7 +191,7 @@ class Judge:
                 op, session = items[first], items[first + 3]
                 if op not in ENDS:
                     self.registered_at[session] = now
-                    self._liveness.applied((items[first + 1], items[first + 2]))
+                    self.liveness.applied((items[first + 1], items[first + 2]))
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
 
@@ -201,7 +201,7 @@ class Judge:
         self.online = dict(kept.online) if kept else {}
         self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
-            self._liveness.rolled_back_at = self.forgot_at
+            self.liveness.rolled_back_at = self.forgot_at
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
@@ -214,8 +214,9 @@ class Judge:
         match fields["type"]:
             case "gap":
                 host = self._world.of_node[fields["node"]]
-                self.gaps[host] = self.gaps.get(host, 0) + int(fields["dropped"])
-                self._liveness.made_good_at[host] = entry.at
+                gaps = self.liveness.made_good
+                gaps[host] = gaps.get(host, 0) + int(fields["dropped"])
+                self.liveness.made_good_at[host] = entry.at
                 self._world.note("{} gap of {}", host.name, fields["dropped"])
             case "online":
                 self._online(entry)
@@ -252,8 +253,9 @@ class Judge:
                 self.broken("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
+        teller = self._world.of_node[entry.caller]
         for newest in self._world.truth.newest(uid):
-            if self._liveness.has_to_be_known(newest, decided_at):
+            if self.liveness.has_to_be_known(newest, decided_at, teller):
                 text = "{} offline by {} ({} {}) though {} lives at {}"
                 self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
 

@@ -22,12 +22,14 @@ class Liveness:
 
     Attributes:
         rolled_back_at: true time at which Redis last went back in the same history.
-        made_good_at: when a gap entry of a process was written last.
+        made_good: changes that gap entries told of, by the process that skipped them.
+        made_good_at: when the last of them was written.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.rolled_back_at = LONG_AGO
+        self.made_good: dict[Host, int] = {}
         self.made_good_at: dict[Host, float] = {}
         self._outdated_at: dict[Key, float] = {}
 
@@ -40,19 +42,31 @@ class Liveness:
         """Whether, since its login, Redis has applied another of its device that was under way for long."""
         return self._outdated_at.get(life.key, LONG_AGO) >= life.arrived
 
-    def has_to_be_known(self, life: Life, decided_at: float) -> bool:
-        """Whether a session lived at a moment, lives now, and Redis has to know."""
+    def has_to_be_known(self, life: Life, decided_at: float, teller: Host) -> bool:
+        """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
         now = self._world.agenda.now
+        if not self._is_seen(life, teller):
+            return False
         if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
             return False
         return life.is_held() and not self.is_outdated(life) and not self._is_excused(life, now)
+
+    def _is_seen(self, life: Life, teller: Host) -> bool:
+        """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""
+        if life.host is teller:
+            return True
+        settling = teller.node.relay.writers[self._world.keys.shard(life.key[0])].settling
+        return not life.host.ids.isdisjoint({*settling.others, *settling._steady})
 
     def _is_excused(self, life: Life, now: float) -> bool:
         redis, machine = self._world.redis, life.host.machine
         if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_back(RECOVERY_S, BLINK_S):
             return True
-        skips = life.host.node.outbox.is_skipping(self._world.keys.shard(life.key[0]))
-        if skips or now - self.made_good_at.get(life.host, LONG_AGO) < RECOVERY_S:
+        dropped = life.host.node.outbox.statistics().dropped_total
+        if (
+            dropped > self.made_good.get(life.host, 0)
+            or now - self.made_good_at.get(life.host, LONG_AGO) < RECOVERY_S
+        ):
             return True
         if machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S:
             return True
