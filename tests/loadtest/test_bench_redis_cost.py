@@ -15,9 +15,7 @@ async def test_a_node_at_rest_probes_and_transitions_cost() -> None:
     with redis_for("", keys) as url:
         cost = await measure(url, keys, 500, 3, rest_s=PROBE_INTERVAL_S)
     beats_s = BEATS_A_LEASE / Settings().lease
-    comparison_s = (
-        2 * 4 / PROBE_INTERVAL_S
-    )  # of each shard, or not yet; its script is loaded
+    comparison_s = 2 * 4 / PROBE_INTERVAL_S  # of each shard, or not yet; its script is loaded
     expected = 4 / PROBE_INTERVAL_S + beats_s
     assert expected * 0.8 <= cost.rest.scripts <= 1.2 * expected + comparison_s, "a probe each, and beats"
     assert cost.rest.commands > cost.rest.scripts, "the scripts call commands too"
