@@ -36,12 +36,14 @@ class Guard:
         scripts: what is changed in scripts.
         attributes: (owner, name) to what takes its place.
         seed: found it, when that was last looked for.
+        covered_by: the guard that keeps every promise though this one is off; "" if none does.
     """
 
     name: str
     scripts: tuple[Change, ...] = ()
     attributes: Mapping[tuple[Any, str], Any] | None = None
     seed: int = 0
+    covered_by: str = ""
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -78,6 +80,8 @@ def _changed(changes: tuple[Change, ...]) -> Callable[[str], str]:
 
 _SOURCE: Final = scripting.source
 _PRELUDE: Final = "-- What the scripts of one shard share"
+
+FOREVER_S: Final = 1e6
 
 _take_due = Core.take_due
 _probe = Relay._probe
@@ -117,17 +121,17 @@ _FENCE: Final = (
     Change("prelude", "if counter[2] then return refuse('fenced', present) end", ""),
     Change("probe", "fenced = counter[3] and true or false", "fenced = false"),
 )
-_TOMBSTONE: Final = (
+_CERTIFICATE: Final = (
     Change(
         "lease", "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))", "false"
     ),
 )
-_OUTLIVES: Final = (
+_TOMBSTONE: Final = (
     Change("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}),
+    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}, seed=2),
     Guard(
         "session-compare",
         (
@@ -154,7 +158,11 @@ GUARDS: Final = (
             Change("apply", "record = {id = id,", "record = record or {id = id,"),
         ),
     ),
-    Guard("batch-number", (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),)),
+    Guard(
+        "batch-number",
+        (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
+        seed=150,
+    ),
     Guard(
         "missing-counter",
         (
@@ -165,6 +173,7 @@ GUARDS: Final = (
                 "if not opens and generation ~= present_generation",
             ),
         ),
+        seed=45,
     ),
     Guard(
         "generation",
@@ -172,21 +181,30 @@ GUARDS: Final = (
             Change(
                 "apply",
                 "if not opens and generation ~= present_generation",
-                "if not opens and generation > present_generation",
+                "if not opens and present_generation == 0",
             ),
         ),
+        seed=258,
     ),
-    Guard("probe", attributes={(Relay, "_probe"): _probe_once}),
-    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}),
-    Guard("fence", _FENCE),
-    Guard("wait-before-sweep", attributes={(observation.Observer, "fenced"): _fenced_and_due}),
-    Guard("patience", attributes={(observation.Contact, "made"): _made_always}),
-    Guard("tombstone", _TOMBSTONE),
-    Guard("fence-outlives-sweep", _OUTLIVES),
-    Guard("tombstone+fence-outlives-sweep", (*_TOMBSTONE, *_OUTLIVES)),
+    Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=13),
+    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=52),
+    Guard("fence", _FENCE, seed=8),
+    Guard(
+        "wait-before-sweep",  # the observer's and the script's: each covers the other
+        attributes={
+            (observation.Observer, "fenced"): _fenced_and_due,
+            (observation.Observer, "waited_s"): lambda *_: FOREVER_S,
+        },
+        seed=416,
+    ),
+    Guard("patience", attributes={(observation.Contact, "made"): _made_always}, seed=6),
+    Guard("tombstone", _TOMBSTONE, seed=3),
+    Guard("certificate", _CERTIFICATE, covered_by="fence"),
+    Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
         "late-login-yields",
         (Change("apply", "(age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)", "false"),),
+        seed=11,
     ),
-    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}),
+    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}, seed=4),
 )
