@@ -20,7 +20,7 @@ While the simulation runs
             tells has not yet seen its node at work in that shard; the login is younger than LOGIN_LAG_S;
             or Redis went back to an earlier state of the same history within ROLLBACK_S, which a node
             whose own counter agrees cannot see. Of an end that a node decided what counts is the moment
-            of the decision: who logged in later comes online afterwards.
+            of the decision: who logged in later, by clocks as wrong as theirs, comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which

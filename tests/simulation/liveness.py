@@ -14,6 +14,7 @@ RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its bat
 UNDER_WAY_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
 BLINK_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
 LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
+EPSILON_S: Final = 0.005  # ages travel in whole milliseconds
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 
 
@@ -47,7 +48,14 @@ class Liveness:
         now = self._world.agenda.now
         if not self._is_seen(life, teller):
             return False
-        if life.handled >= decided_at or life.handled > now - LOGIN_LAG_S or not life.is_beating(now):
+        # Redis dates both by the ages that their nodes tell, each by its own clock.
+        clocks = abs(teller.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
+        doubt_s = EPSILON_S + (now - decided_at) * clocks
+        if (
+            life.handled >= decided_at - doubt_s
+            or life.handled > now - LOGIN_LAG_S
+            or not life.is_beating(now)
+        ):
             return False
         return life.is_held() and not self.is_outdated(life) and not self._is_excused(life, now)
 
