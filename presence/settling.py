@@ -37,6 +37,7 @@ class Settling:
         self._before: Traces = {}  # the same, when the resync began
         self._concerns_all = False
         self._had_peers = False
+        self._back_at = -math.inf  # when Redis answered again after an outage
 
     def begin(self, began: float, others: Traces, *, first: bool, concerns_all: bool) -> None:
         """A generation was opened.
@@ -59,6 +60,7 @@ class Settling:
         if now >= self.at:
             self._concerns_all = False
         self._wait(now, RETURN_SETTLE_S)
+        self._back_at = now
 
     def _wait(self, now: float, seconds: float) -> None:
         """Wait for peers; for such as were swept and may be on their way back, a little."""
@@ -73,7 +75,8 @@ class Settling:
     def saw(self, now: float) -> None:
         """A probe found this node's own counter as it should be; `others` are of that probe."""
         if now < self.at and self._have_all_registered():
-            self.at = now
+            # That they have registered once does not say what waits since an outage after it.
+            self.at = min(self.at, max(now, self._back_at + RETURN_SETTLE_S))
         if now >= self.at:
             self._steady = self.others
             self._had_peers |= bool(self._peers())

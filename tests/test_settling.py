@@ -91,3 +91,11 @@ def test_a_peer_that_was_swept_may_be_on_its_way_back(settling: Settling) -> Non
     settling.saw(2.0)
     settling.begin(5.0, {}, first=False, concerns_all=True)
     assert settling.at == 5.0 + RETURN_SETTLE_S
+
+
+def test_who_registered_before_an_outage_may_have_more_to_tell_after_it(settling: Settling) -> None:
+    settling.returned(50.0)
+    settling.begin(50.1, {"b": REGISTERED}, first=False, concerns_all=True)
+    settling.others = {"b": REGISTERED}
+    settling.saw(50.5)
+    assert settling.at == 50.0 + RETURN_SETTLE_S
