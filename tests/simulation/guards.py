@@ -184,7 +184,7 @@ GUARDS: Final = (
                 "if not opens and present_generation == 0",
             ),
         ),
-        seed=258,
+        seed=3541,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=13),
     Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=52),
