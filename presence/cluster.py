@@ -40,8 +40,7 @@ from presence.store.batches import (
 BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
 HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made
 SWEEP_PAUSE_S: Final = 0.010  # between two calls, and at least as long as a call took: others come first
-
-FENCES_A_CALL: Final = 64
+FENCES_A_CALL: Final = 64  # some milliseconds of Redis: many nodes at once must not delay a beat
 
 _log = structlog.get_logger(__name__)
 
@@ -214,15 +213,14 @@ class Cluster:
             return False
         if not self._can_sweep(each):
             return False  # a certificate in the hands of one who has to wait would keep all others from it
-        counter, n = (row.counter, row.sweeper_n + 1) if row else (NEVER_RENEWED, 1)
-        wanted, end_ms = f"{counter} {me} {n}", row.lease_end_ms if row else 0
-        if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted)):
+        wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
+        if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
             return False
         self._certificates += 1
         _log.warning(
             "a node is dead: its users go offline", dead=each.node, sweeper_before=row and row.sweeper
         )
-        self.observer.claimed(each, LeaseRow(wanted, counter, me, n, end_ms))
+        self.observer.claimed(each, wanted)
         return True
 
     def _can_sweep(self, each: Watched) -> bool:

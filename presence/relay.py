@@ -273,7 +273,7 @@ class Relay:
     async def _gather(self) -> None:
         """Wait until there is something to send, and a little longer for what comes with it."""
         now = self._clock()
-        if any(writer.fenced or writer.is_eager(now) for writer in self.writers):
+        if any(writer.is_eager(now) for writer in self.writers):
             return
         due = [at for writer in self.writers if (at := writer.wakes_at(now)) is not None]
         self._outbox.call_at(1, self._bell.ring)

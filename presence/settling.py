@@ -36,7 +36,7 @@ class Settling:
         self._steady: Traces = {}  # the others' traces as last seen while all was well
         self._before: Traces = {}  # the same, when the resync began
         self._concerns_all = False
-        self._had_peers = False
+        self._had_peers = False  # ever: one that was swept may be on its way back
         self._back_at = -math.inf  # when Redis answered again after an outage
 
     def begin(self, began: float, others: Traces, *, first: bool, concerns_all: bool) -> None:

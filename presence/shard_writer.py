@@ -110,10 +110,14 @@ class ShardWriter:
         self._latest_ms = 0
 
     def is_eager(self, now: float) -> bool:
-        """Whether there is something to send that need not be gathered first."""
-        if self.fenced:
-            return False
-        if not self._is_open or self._frozen or self._backlog.is_replaying or self._must_resync(now):
+        """Whether there is something to do that need not be gathered first: to send, or to take a new id."""
+        if (
+            self.fenced
+            or not self._is_open
+            or self._frozen
+            or self._backlog.is_replaying
+            or self._must_resync(now)
+        ):
             return True
         if not self._told_complete:
             return True

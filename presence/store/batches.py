@@ -321,6 +321,11 @@ class LeaseRow:
     sweeper_n: int = 0
     lease_end_ms: int = 0
 
+    def claimed_by(self, sweeper: str) -> "LeaseRow":
+        """Return the row with a death certificate that names `sweeper`; see lease.lua for its text."""
+        n = self.sweeper_n + 1
+        return LeaseRow(f"{self.counter} {sweeper} {n}", self.counter, sweeper, n, self.lease_end_ms)
+
 
 class LeaseTable(Protocol):
     """The leases of all nodes in Redis: calls as those of `Store`, with the same errors."""

@@ -249,7 +249,7 @@ end
 local function give_over(record, uid, ended_ms)
   for _, id in ipairs(holding()) do
     local is_other = id ~= node and not is_fenced(id)
-    local present = tonumber(redis.call('HGET', node_prefix .. id, 'gen') or 0)
+    local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
     for _, mark in ipairs(is_other and read_marks(id, uid) or {}) do
       if type(mark) ~= 'table' then mark = {} end
       local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
