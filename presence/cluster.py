@@ -256,6 +256,8 @@ class Cluster:
             lambda: self._table.claim(each.node, each.text, "")
         ):
             self._swept += 1
+            for writer in self._relay.writers:
+                writer.settling.swept(each.node)
             _log.info("a dead node's users are offline", dead=each.node)
         return False
 

@@ -81,6 +81,10 @@ class Settling:
             self._steady = self.others
             self._had_peers |= bool(self._peers())
 
+    def swept(self, node: str) -> None:
+        """A node's trace is gone, which the next probe will see."""
+        self.others = {other: trace for other, trace in self.others.items() if other != node}
+
     def only_traces(self) -> bool:
         """Whether other nodes have left their traces and none of them is at work."""
         return any(not trace.fenced for trace in self.others.values()) and not self._peers()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TELLING_S: Final = 0.5  # gathering, a batch under way before, and its own
 WAITS_S: Final = (
-    15.0  # ends wait for others that long after a resync, which follows a fault by a probe or two
+    15.0  # ends wait for others that long after a resync, which follows a fault by a probe or two, or a gap
 )
 SWEEP_SLACK_S: Final = 2.0  # beside a beat of the node that died, and one of its observer
 SLOWEST_CLOCK: Final = 0.97
@@ -31,9 +31,10 @@ def decision_allowed_s(world: World, life: Life, now: float) -> float:
     return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * machine.clock.rate
 
 
-def telling_allowed_s(world: World, decided_at: float) -> float:
-    """Return how long after its decision an end may be told."""
-    return TELLING_S if is_calm(world, decided_at - WAITS_S, world.agenda.now) else float("inf")
+def telling_allowed_s(world: World, decided_at: float, gap_at: float) -> float:
+    """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
+    since = decided_at - WAITS_S
+    return TELLING_S if gap_at < since and is_calm(world, since, world.agenda.now) else float("inf")
 
 
 def sweep_allowed_s(world: World, life: Life) -> float:

@@ -178,6 +178,15 @@ def test_fence_and_counter_outlive_the_sweep(dead: Hand, peer: Hand, server: Ser
     assert FENCE_KEPT_S - 10 < kept <= FENCE_KEPT_S
 
 
+def test_a_fence_that_comes_after_the_sweep_leaves_no_trace(dead: Hand, peer: Hand, server: Server) -> None:
+    dead.apply(login("u", "s1"))
+    peer.fence("dead")
+    assert server.client.hexists(KEYS.traces(0), "dead")
+    assert peer.sweep("dead").done
+    peer.fence("dead")
+    assert not server.client.hexists(KEYS.traces(0), "dead")
+
+
 def test_a_trail_of_openings_tells_what_was_applied(dead: Hand, store: RedisStore) -> None:
     """Two openings in a row whose answers got lost: the third still tells how the first counter stood."""
     dead.apply(login("u", "s1"), end("u", "s1"))

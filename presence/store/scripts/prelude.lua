@@ -58,10 +58,9 @@ local function trace(id)
     counter[3] and 1 or 0))
 end
 
--- Takes nothing from a node id any more.
+-- Takes nothing from a node id any more. One that was fenced before may have been swept since: no new trace of it.
 local function fence(id)
-  redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
-  trace(id)
+  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then trace(id) end
 end
 
 -- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
