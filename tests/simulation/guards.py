@@ -186,7 +186,7 @@ GUARDS: Final = (
         ),
         seed=3541,
     ),
-    Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=13),
+    Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=19),
     Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=52),
     Guard("fence", _FENCE, seed=8),
     Guard(
