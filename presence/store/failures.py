@@ -1,0 +1,112 @@
+"""What a failed call of Redis means: the one place that knows redis-py's exceptions and Redis' error codes.
+
+| what | for instance | and so |
+| --- | --- | --- |
+| it passes | the connection is lost, LOADING, OOM, BUSY | try again |
+| it passes, and another may serve now | MOVED, READONLY, the connection is lost | ask anew who does |
+| an operator has to mend it | NOAUTH, NOPERM, a certificate of no known CA | say so loudly; try again |
+| nothing known here | WRONGTYPE, an error in a script | say so loudly; try again |
+
+redis-py cuts the code off an error reply where it has a class for it, puts the command before the rest in a
+pipeline, and makes a `ConnectionError` of replies that say nothing of the connection (NOAUTH, WRONGPASS,
+LOADING).
+"""
+
+import re
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from redis import exceptions
+
+from presence.store.batches import StoreError, StoreUnavailable
+
+CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
+"""Redis cannot be reached, or has refused to speak with this user: `passes` tells which."""
+
+# Codes of error replies that pass with time.
+_PASSING: Final = frozenset(
+    {
+        "ASK",  # a slot is on its way to another node
+        "BUSY",  # a script runs for too long
+        "CLUSTERDOWN",
+        "LOADING",  # its data, from disk
+        "MASTERDOWN",
+        "MOVED",
+        "NOREPLICAS",  # fewer than `min-replicas-to-write`
+        "NOSCRIPT",  # flushed again between loading and calling
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",  # a slot is on its way, and the keys are on both sides
+        "UNKILLABLE",  # a script that has written runs for too long
+    }
+)
+# Those after which another may be the one to ask.
+_ELSEWHERE: Final = frozenset({"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY"})
+# Codes of error replies that last until an operator has changed a setting, here or there.
+_OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
+
+# Redis before 7 wraps the reply to a script's command; Redis 7 that to an EXEC.
+_WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -|discarded because of: )([A-Z]+) ")
+_CODE: Final = re.compile(r"[A-Z]+")
+
+# Ends of a TLS connection that say nothing of keys and certificates.
+_TLS_CUT: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError)
+
+
+def as_failure(error: Exception) -> StoreUnavailable | StoreError:
+    """Return what an exception of a call means for whoever made it."""
+    text = f"{type(error).__name__}: {error}"
+    if needs_operator(error):
+        return StoreError(text)
+    # What is no reply tells of a connection that broke, or was closed under the call's feet.
+    is_reply = isinstance(error, exceptions.ResponseError)
+    return StoreError(text) if is_reply and not passes(error) else StoreUnavailable(text)
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a failed call may work later with nothing changed: Redis is away, loading, busy or full."""
+    if needs_operator(error):
+        return False
+    return _is_lost(error) or code_of(error) in _PASSING
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether another server may be the one to ask now: the name is to be resolved, the map read anew."""
+    return not needs_operator(error) and (_is_lost(error) or code_of(error) in _ELSEWHERE)
+
+
+def needs_operator(error: BaseException) -> bool:
+    """Whether an operator has to mend it: a password, permissions, keys or certificates."""
+    return code_of(error) in _OPERATORS or any(
+        isinstance(each, exceptions.AuthenticationError)
+        or (isinstance(each, ssl.SSLError) and not isinstance(each, _TLS_CUT))
+        for each in _chain(error)
+    )
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error reply, as ``MOVED``; "" if it has none or is no reply."""
+    if not isinstance(error, exceptions.RedisError):
+        return ""
+    text = str(error).rpartition("caused error: ")[2]
+    if wrapped := _WRAPPED.search(text):
+        return wrapped[1]
+    if error.status_code:
+        return error.status_code
+    first = text.partition(" ")[0]
+    return first if isinstance(error, exceptions.ResponseError) and _CODE.fullmatch(first) else ""
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, (*CONNECTION_LOST, exceptions.SlotNotCoveredError))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it came from."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
