@@ -21,7 +21,8 @@ from loadtest.observer import check_redis
 from loadtest.options import add_options, scenario
 from loadtest.run import Run
 from loadtest.shapes import Ramp
-from presence.store.client import RedisError, redacted
+from presence.store.address import redacted
+from presence.store.client import RedisError
 
 # A hundred objects a device, which live as long as it does: to look at all of them again and again makes
 # beats late.

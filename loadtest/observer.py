@@ -10,7 +10,8 @@ from typing import Any
 import gevent
 
 from loadtest.judge import Finding, Judge
-from presence.store.client import CONNECTION_LOST, RedisError, open_client, redacted
+from presence.store.address import redacted
+from presence.store.client import CONNECTION_LOST, RedisError, open_client
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 from presence.subscriber.link import Link

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec
+from presence.store import address
 
 __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]
 
@@ -198,9 +199,7 @@ def shown(settings: Settings, name: str) -> str | float | None:
     """Return a setting as it may be printed: a plain value, the password of a URL replaced."""
     value: object = getattr(settings, name)
     if name == "redis" and isinstance(value, str):
-        from presence.store.client import redacted  # noqa: PLC0415 - loads redis-py, half a second
-
-        return redacted(value)
+        return address.redacted(value)
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)

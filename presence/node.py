@@ -85,7 +85,7 @@ class Node:
         self._family = family
         self._token = token
         self._describe = describe
-        self.keys = Keys(settings.prefix, settings.shards)
+        self.keys = Keys(settings.prefix, settings.shard_count)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
         now = clock.now()
@@ -94,7 +94,7 @@ class Node:
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
         self.outbox = Outbox(
             self.keys.shard,
-            settings.shards,
+            settings.shard_count,
             max_items=max_items,
             max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
         )

@@ -15,8 +15,8 @@ from presence.clock import Clock
 from presence.logs import LogWriter
 from presence.server import Server
 from presence.settings import Settings
+from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
-from presence.store.client import redacted
 
 FAILED = 1
 REFUSED = 2  # the settings ask for what cannot be had

@@ -25,8 +25,8 @@ from presence.control import Control
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
+from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
-from presence.store.client import redacted
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
@@ -211,7 +211,7 @@ class Server:
 
 
 def _stores(url: str, settings: Settings) -> Stores:
-    keys = Keys(settings.prefix, settings.shards)
+    keys = Keys(settings.prefix, settings.shard_count)
     shape = Shape(
         keys, maxlen=settings.stream_maxlen, seen_retention_ms=settings.seen_retention_days * 86_400_000
     )

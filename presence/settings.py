@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
-from urllib.parse import parse_qsl, urlsplit
+
+from presence.store import address
 
 VARIABLE_PREFIX = "PRESENCE_"
 _DAY_S = 86_400
@@ -33,23 +34,7 @@ def _address(text: str) -> None:
 
 
 def _redis_url(text: str) -> None:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError:  # its message would show a part of the URL, which may be the password
-        raise ValueError("is not a URL with a valid host and port") from None
-    if parts.scheme == "redis+cluster":
-        raise ValueError("redis+cluster:// comes with a later version; one Redis for now")
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise ValueError("must begin with redis://, rediss:// or unix://")
-    if not text.isprintable() or " " in text:
-        raise ValueError("must not hold white space or control characters")
-    if parts.scheme == "unix" and not parts.path:
-        raise ValueError("must name the socket: unix:///path/to/redis.sock")
-    for name, _value in parse_qsl(parts.query):
-        # redis-py takes any of its own options from here, the password and the time-outs included.
-        if name != "db" and not name.startswith("ssl_"):
-            raise ValueError("may have only db and ssl_… after the question mark; the password goes before @")
+    address.parse(text)
 
 
 def _setting(
@@ -74,10 +59,14 @@ class Settings:
     port: int = _setting(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))
     workers: int = _setting(1, "worker processes that share the port", bounds=(1, 256))
     redis: str | None = _setting(
-        None, "redis://, rediss:// or unix:// URL; without it, serve starts one of its own", form=_redis_url
+        None,
+        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, serve starts one of its own",
+        form=_redis_url,
     )
     prefix: str = _setting("presence", "what every key in Redis begins with", form=_prefix)
-    shards: int = _setting(1, "shards that the users are spread over", bounds=(1, 16384))
+    shards: int = _setting(
+        0, "shards that the users are spread over; 0 is 1, on a Redis Cluster 16", bounds=(0, 16384)
+    )
     data_dir: Path | None = _setting(  # noqa: RUF009 - declares a field, as dataclasses.field does
         None, "directory in which serve's own Redis keeps its data; without it, in memory only"
     )
@@ -162,6 +151,11 @@ class Settings:
     log_level: str = _setting(
         "info", "least severe level that is written", choices=("debug", "info", "warning", "error")
     )
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards the users are spread over."""
+        return self.shards or (address.CLUSTER_SHARDS if address.is_cluster(self.redis) else 1)
 
     def clamp_idle_timeout(self, wish: float | None = None) -> float:
         """Return the idle time-out in seconds for a client that wishes `wish` (None: the server's own).

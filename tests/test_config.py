@@ -28,9 +28,19 @@ BAD = {
     "accept_burst": ["0", "1.5"],
     "login_rate": ["0", "-1"],
     "login_burst": ["0", "100000001"],
-    "redis": ["", "http://h", "h:6379", "redis+cluster://h", "redis://h:port", "unix://", "redis://h h"],
+    "redis": [
+        "",
+        "http://h",
+        "h:6379",
+        "redis+cluster://h,",
+        "redis+cluster://h/1",
+        "redis+cluster://h?db=0",
+        "redis://h:port",
+        "unix://",
+        "redis://h h",
+    ],
     "prefix": ["", "a b", "{a}", "a\n"],
-    "shards": ["0", "16385", "1.5"],
+    "shards": ["-1", "16385", "1.5"],
     "data_dir": ["", "a\0b"],
     "idle_timeout": ["0", "-30", "nan", "inf", "30s", "86401"],
     "min_idle_timeout": ["0", "nan", "301"],
@@ -150,7 +160,7 @@ def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path, "tik = 1\nshards = 0")
+    path = written(tmp_path, "tik = 1\nshards = -1")
     found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_FOO": "1"})
     assert len(found) == 5
 
@@ -188,7 +198,7 @@ def test_file_that_is_not_there_is_refused() -> None:
         ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
         ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
-        ({"redis": "redis+cluster://h"}, "redis: redis+cluster:// comes with a later version"),
+        ({"redis": "redis+cluster://h/1"}, "redis: must name no database"),
     ],
 )
 def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object], message: str) -> None:

@@ -8,7 +8,8 @@ from presence.config import Settings
 from presence.embedded import EmbeddedError, embedded_redis
 from presence.files import FileLimitError
 from presence.logs import configure
-from presence.store.client import CONNECTION_LOST, redacted
+from presence.store.address import redacted
+from presence.store.client import CONNECTION_LOST
 
 
 def run(settings: Settings, seconds: float, clients: int) -> int:

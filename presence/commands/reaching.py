@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from presence.commands.outcome import FAILED, complain
+from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.client import CONNECTION_LOST, RedisError, redacted
+from presence.store.client import CONNECTION_LOST, RedisError
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:

@@ -1,7 +1,6 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -57,15 +56,6 @@ def passes(error: BaseException) -> bool:
     return isinstance(error, (*CONNECTION_LOST, *_PASSING_REPLIES)) or (
         isinstance(error, RedisError) and str(error).startswith("BUSY ")
     )
-
-
-def redacted(url: str) -> str:
-    """Return `url` with the password, if it has one, replaced by ``***``."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
 def forget_prefix(url: str, prefix: str) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from presence.store.address import redacted
 from presence.store.batches import (
     Probe,
     Reply,
@@ -11,7 +12,7 @@ from presence.store.batches import (
     StoreMismatch,
     StoreUnavailable,
 )
-from presence.store.client import open_client, redacted
+from presence.store.client import open_client
 from presence.store.packing import Shape, read_probe, read_reply
 from presence.store.scripting import Call, Connect, Scripting
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from presence.reader import stored_shards
-from presence.store.client import Redis, open_client, passes, redacted
+from presence.store.address import redacted
+from presence.store.client import Redis, open_client, passes
 from presence.store.keys import Keys
 
 BLOCK_MS = 500  # one blocking read; nobody waits for it, but a thread left behind should end soon

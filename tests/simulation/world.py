@@ -36,7 +36,7 @@ class World:
         self.plan = plan
         self._tell = tell
         self.agenda = Agenda()
-        self.keys = Keys(plan.settings.prefix, plan.settings.shards)
+        self.keys = Keys(plan.settings.prefix, plan.settings.shard_count)
         self.redis = ObservedRedis(self.agenda, str(plan.seed))
         self.truth = Truth()
         self.judge = Judge(self)

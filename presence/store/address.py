@@ -1,0 +1,108 @@
+"""Where Redis is: one server, or a cluster that is entered by some of its servers.
+
+::
+
+    redis://user:password@host:6379/0        rediss://…?ssl_ca_certs=/path/ca.pem        unix:///path/to.sock
+    redis+cluster://user:password@host-a:6379,host-b:6379        rediss+cluster://…?ssl_ca_certs=/path/ca.pem
+
+Names and passwords with special characters are percent-encoded.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+DEFAULT_PORT: Final = 6379
+CLUSTER_SHARDS: Final = 16  # of users, where nothing else is set: a cluster divides them, one server need not
+_CLUSTER: Final = "+cluster"
+_ONE_SERVER: Final = frozenset({"redis", "rediss", "unix"})
+_SCHEMES: Final = frozenset({*_ONE_SERVER, f"redis{_CLUSTER}", f"rediss{_CLUSTER}"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL taken apart.
+
+    Attributes:
+        url: as it was given.
+        is_cluster: whether a Redis Cluster is there.
+        seeds: plain URLs of the servers that it names, in its order; of one server its own.
+    """
+
+    url: str
+    is_cluster: bool
+    seeds: tuple[str, ...]
+
+    def at(self, host: str, port: int) -> str:
+        """Return the plain URL of another server, with the same user, password and options."""
+        return _with_host(self.seeds[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+def parse(url: str) -> Address:
+    """Take a URL apart.
+
+    Raises:
+        ValueError: what is wrong with it; the message shows nothing of it.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its message would show a part of the URL, which may be the password
+        raise ValueError("is not a URL with a valid host and port") from None
+    if parts.scheme not in _SCHEMES:
+        raise ValueError("must begin with redis://, rediss://, unix:// or redis+cluster://")
+    if not url.isprintable() or " " in url:
+        raise ValueError("must not hold white space or control characters")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("must name the socket: unix:///path/to/redis.sock")
+    is_cluster = parts.scheme.endswith(_CLUSTER)
+    if is_cluster and parts.path not in {"", "/", "/0"}:
+        raise ValueError("must name no database: a cluster has only number 0")
+    for name, _value in parse_qsl(parts.query):
+        # redis-py takes any of its own options from here, the password and the time-outs included.
+        if not (name == "db" and not is_cluster) and not name.startswith("ssl_"):
+            allowed = "ssl_…" if is_cluster else "db and ssl_…"
+            raise ValueError(f"may have only {allowed} after the question mark; the password goes before @")
+    if parts.scheme == "unix":
+        return Address(url, is_cluster=False, seeds=(url,))
+    user, at, hosts = parts.netloc.rpartition("@")
+    names = hosts.split(",") if is_cluster else [hosts]
+    _check_hosts(names, is_cluster=is_cluster)
+    if not is_cluster:
+        return Address(url, is_cluster=False, seeds=(url,))
+    plain = parts._replace(scheme=parts.scheme.removesuffix(_CLUSTER), path="")
+    return Address(
+        url, is_cluster=True, seeds=tuple(urlunsplit(plain._replace(netloc=f"{user}{at}{n}")) for n in names)
+    )
+
+
+def is_cluster(url: str | None) -> bool:
+    """Whether a URL that `parse` takes leads to a Redis Cluster."""
+    return url is not None and parse(url).is_cluster
+
+
+def redacted(url: str) -> str:
+    """Return `url` with the password, if it has one, replaced by ``***``."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return _with_host(url, parts.netloc.rpartition("@")[2], f"{parts.username or ''}:***")
+
+
+def _with_host(url: str, host: str, user: str | None = None) -> str:
+    parts = urlsplit(url)
+    before, at, _ = parts.netloc.rpartition("@")
+    if user is not None:
+        before, at = user, "@"
+    return urlunsplit(parts._replace(netloc=f"{before}{at}{host}"))
+
+
+def _check_hosts(names: Iterable[str], *, is_cluster: bool) -> None:
+    for name in names:
+        try:
+            parts = urlsplit(f"redis://{name}")
+            is_bad = parts.port == 0 or (is_cluster and not parts.hostname)
+        except ValueError:
+            is_bad = True
+        if is_bad:
+            raise ValueError("is not a URL with a valid host and port")
