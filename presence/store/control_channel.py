@@ -11,9 +11,10 @@ from redis.exceptions import RedisError
 
 from presence.store.batches import News, StoreUnavailable
 from presence.store.client import Redis, open_client
+from presence.store.failures import as_failure
 from presence.store.keys import Keys
 from presence.store.packing import read_news
-from presence.store.scripting import Connect, as_failure
+from presence.store.scripting import Connect
 
 T = TypeVar("T")
 

@@ -11,36 +11,12 @@ from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import redis
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import NoScriptError, RedisError
 
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
+from presence.store.failures import as_failure
 
 _OF_A_SHARD: Final = frozenset({"apply", "compare", "fence", "forget", "kick", "probe", "retire", "sweep"})
-# Error replies that pass with time.
-_PASSING: Final = frozenset(
-    {
-        "BUSY",
-        "CLUSTERDOWN",
-        "LOADING",
-        "MASTERDOWN",
-        "NOREPLICAS",
-        "NOSCRIPT",  # flushed again between loading and calling
-        "OOM",
-        "READONLY",
-        "TRYAGAIN",
-    }
-)
 
 # Read with the code that calls them: a worker forked after an upgrade in place has the code of before it.
 _TEXTS: Final = {
@@ -150,13 +126,3 @@ class Scripting:
             self.close()
             raise
         return answers
-
-
-def as_failure(error: Exception) -> StoreUnavailable | StoreError:
-    """Return what an exception of redis-py means for whoever asked."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, (RedisConnectionError, RedisTimeoutError)) or not isinstance(error, ResponseError):
-        return StoreUnavailable(text)
-    # redis-py cuts the code off where it has a class for it; a pipeline writes the command before the rest.
-    code = error.status_code or str(error).rpartition("caused error: ")[2].partition(" ")[0]
-    return StoreUnavailable(text) if code in _PASSING else StoreError(text)
