@@ -11,7 +11,8 @@ import gevent
 
 from loadtest.judge import Finding, Judge
 from presence.store.address import redacted
-from presence.store.client import CONNECTION_LOST, RedisError, open_client
+from presence.store.client import RedisError, open_client
+from presence.store.failures import CONNECTION_LOST
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 from presence.subscriber.link import Link

@@ -5,7 +5,8 @@ import threading
 import time
 
 from loadtest.scale.verdict import Event, WallClock
-from presence.store.client import CONNECTION_LOST, RedisError
+from presence.store.client import RedisError
+from presence.store.failures import CONNECTION_LOST
 from presence.subscriber.events import Entry, Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link

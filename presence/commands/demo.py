@@ -9,7 +9,7 @@ from presence.embedded import EmbeddedError, embedded_redis
 from presence.files import FileLimitError
 from presence.logs import configure
 from presence.store.address import redacted
-from presence.store.client import CONNECTION_LOST
+from presence.store.failures import CONNECTION_LOST
 
 
 def run(settings: Settings, seconds: float, clients: int) -> int:

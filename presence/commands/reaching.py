@@ -5,7 +5,8 @@ from collections.abc import Callable
 from presence.commands.outcome import FAILED, complain
 from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.client import CONNECTION_LOST, RedisError
+from presence.store.client import RedisError
+from presence.store.failures import CONNECTION_LOST
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:

@@ -9,15 +9,6 @@ from redis.retry import Retry
 # For the readers, so that redis-py is imported below `presence.store` only.
 Redis = redis.Redis
 RedisError = redis.RedisError
-CONNECTION_LOST = (redis.ConnectionError, redis.TimeoutError)  # passes when Redis is back
-
-_PASSING_REPLIES = (
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.MasterDownError,
-    redis.exceptions.TryAgainError,
-)
 
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
@@ -48,13 +39,6 @@ def open_client(
         protocol=2,
         decode_responses=False,
         **connection,
-    )
-
-
-def passes(error: BaseException) -> bool:
-    """Whether a failed call may work later with nothing changed: Redis is away, loading, busy or full."""
-    return isinstance(error, (*CONNECTION_LOST, *_PASSING_REPLIES)) or (
-        isinstance(error, RedisError) and str(error).startswith("BUSY ")
     )
 
 

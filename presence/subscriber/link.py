@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from presence.reader import stored_shards
 from presence.store.address import redacted
-from presence.store.client import Redis, open_client, passes
+from presence.store.client import Redis, open_client
+from presence.store.failures import passes
 from presence.store.keys import Keys
 
 BLOCK_MS = 500  # one blocking read; nobody waits for it, but a thread left behind should end soon
