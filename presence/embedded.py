@@ -112,7 +112,7 @@ class EmbeddedRedis:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - the process has one thread this early
+                preexec_fn=die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - the process has one thread this early
             )
         try:
             self._wait_until_ready(process)
@@ -168,13 +168,16 @@ def embedded_redis(data_dir: Path | None = None, extra: tuple[str, ...] = ()) ->
         server.stop()
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what the child calls before exec so that it ends with this process, if the system can."""
+def die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
+    """Return what a child calls before exec to get that signal when its parent ends, if the system can.
+
+    The parent is the thread that starts it.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def ask_kernel() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, by)
 
     return ask_kernel
