@@ -27,8 +27,9 @@ def decision_allowed_s(world: World, life: Life, now: float) -> float:
     """Return the silence, by its node's clock, after which a session must have ended."""
     machine, settings = life.host.machine, world.plan.settings
     stopped_s = machine.stopped_between(life.readable, now)
-    credit_s = machine.credit_since(life.readable - 2 * settings.tick, settings.idle_timeout)
-    return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * machine.clock.rate
+    rate = machine.clock.rate
+    credit_s = machine.credit_since(life.readable - 2 * settings.tick, settings.idle_timeout / rate)
+    return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * rate
 
 
 def telling_allowed_s(world: World, decided_at: float, gap_at: float) -> float:
