@@ -291,8 +291,9 @@ class Cluster:
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._errors += 1
+        is_new = not self._failures or str(error) != self._last_error
         self._last_error = str(error)
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) and is_new:
             _log.error("Redis refused", error=str(error))
         limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
         self._failures += 1

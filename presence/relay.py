@@ -4,7 +4,7 @@ Redis is called in a worker thread, one call at a time, so nothing here delays a
 what every shard's writer has next.
 
 Whatever fails is sent again, after a pause: no change is ever given up. An answer that waiting may not
-cure is an error in the log and is retried all the same.
+cure is an error in the log, once until it is another, and is retried all the same.
 """
 
 import math
@@ -285,10 +285,12 @@ class Relay:
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._retries += 1
+        is_new = self._away_since is None or str(error) != self._last_error
         self._last_error = str(error)
         if isinstance(error, StoreError):
             self._errors += 1
-            _log.error("Redis refused", error=str(error), waiting=self._outbox.held)
+            if is_new:
+                _log.error("Redis refused", error=str(error), waiting=self._outbox.held)
         if self._away_since is None:
             self._away_since = self._clock()
             if isinstance(error, StoreUnavailable):
