@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from loadtest.checker.comparison import Left, differences, last_events
 from presence.registry import Session
 from tests.simulation.fake.values import Hash, Members, Stream
 from tests.simulation.truth import LONG_AGO
@@ -22,8 +23,8 @@ def compare(world: World, judge: Judge) -> None:
     """Judge by `converged` and `conserved`; see `judge`."""
     held = _held(world)
     recorded, nodes = _records(world), {host.node.relay.node for host in _running(world)}
-    _differ(judge, "records, nodes", recorded, held)
-    _differ(judge, "what nodes own, records", _owned(world), recorded)
+    judge.all_broken(differences("records, nodes", recorded, held))
+    judge.all_broken(differences("what nodes own, records", _owned(world), recorded))
     leases = set(map(str, _decoded(world.redis.data.get(world.keys.lease_keys[1].encode(), Hash()))))
     if leases != nodes:
         judge.broken("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
@@ -44,14 +45,6 @@ def _running(world: World) -> list[Host]:
 
 def _decoded(names: Hash | Members | object) -> list[str]:
     return [name.decode() for name in names] if isinstance(names, (Hash, Members)) else []
-
-
-def _differ(judge: Judge, what: str, left: Owned, right: Owned) -> None:
-    if left == right:
-        return
-    for key in sorted({*left, *right}):
-        if left.get(key) != right.get(key):
-            judge.broken("converged", "{}: {} {} and {}", what, key, left.get(key), right.get(key))
 
 
 def _held(world: World) -> Owned:
@@ -106,24 +99,17 @@ def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
 
 def _streams(world: World, judge: Judge, online: set[str]) -> None:
     """Hold what is left of each stream against the records."""
-    last: dict[str, tuple[str, str]] = {}
+    entries: list[Left] = []
     for shard in range(world.keys.shards):
         stream = world.redis.data.get(world.keys.events(shard).encode(), Stream())
         assert isinstance(stream, Stream)
         for entry_id, words in zip(stream.ids, stream.entries, strict=True):
             texts = [word.decode() for word in words]
             fields = dict(zip(texts[::2], texts[1::2], strict=True))
-            uid, kind = fields.get("uid", ""), fields["type"]
-            if not uid:
-                continue
-            before = last.get(uid, ("offline", ""))
-            text = f"{entry_id[0]}-{entry_id[1]}"
-            if before[0] == kind or (kind == "offline" and fields["since_id"] != before[1]):
-                judge.broken("doubled", "{} {} after {} in what is left", uid, kind, before)
-            last[uid] = kind, text
-    ends_online = {uid for uid, (kind, _) in last.items() if kind == "online"}
-    for uid in sorted(ends_online ^ online):
-        judge.broken("converged", "{}: last event {}, record {}", uid, last.get(uid), uid in online)
+            if uid := fields.get("uid", ""):
+                text = f"{entry_id[0]}-{entry_id[1]}"
+                entries.append(Left(uid, fields["type"], text, fields.get("since_id", "")))
+    judge.all_broken(last_events(entries, online))
 
 
 def _told(world: World, judge: Judge, online: set[str]) -> None:
@@ -131,13 +117,14 @@ def _told(world: World, judge: Judge, online: set[str]) -> None:
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
         nobody_knows = any(
-            not life.host.machine.alive and judge.registered_at.get(life.id, LONG_AGO) <= judge.forgot_at
+            not life.host.machine.alive
+            and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.forgot_at
             for life in lives
         )
         are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
         if uid in online or nobody_knows or not are_told:
             continue
-        if judge.told.get(uid) == "online":
+        if judge.periods.told.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
             judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 

@@ -1,5 +1,8 @@
 """The checker: what the promises mean, as rules. A rule that is broken names itself, the moment and the user.
 
+What holds for real processes too stands in `loadtest.checker`: `doubled`, `risen`, `disorder`, the heart of
+`early` and `false`, the comparisons of `converged`. Here is how the simulation knows the truth.
+
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
@@ -50,6 +53,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
+from loadtest.checker import Broken
+from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
+from loadtest.checker.periods import Periods
 from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
 from protocol import Code
@@ -63,21 +69,14 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import World
 
-EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 ITEM_VALUES: Final = 8  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
-
-
-class Period(NamedTuple):
-    """A user online: the entry of his online event."""
-
-    id: str
 
 
 class Kept(NamedTuple):
     """What Redis is known to have at one moment."""
 
-    online: dict[str, Period]
+    online: dict[str, str]
     renewed_at: dict[str, float]
 
 
@@ -86,24 +85,20 @@ class Judge:
 
     Attributes:
         violations: what was broken.
-        online: by uid, as the streams have it.
-        told: by uid, what subscribers heard last.
+        periods: who is online, as the streams have it.
         liveness: see `Liveness`.
         accepted: logins and ends (True) that each process's outbox took.
         applied: those that a script has applied, with the true time when it was the first time.
         registered_at: true time at which Redis last heard that a session lives.
-        forgot_at: true time at which Redis last forgot something.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.violations: list[str] = []
-        self.online: dict[str, Period] = {}
-        self.told: dict[str, str] = {}
+        self.periods = Periods()
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
         self.registered_at: dict[str, float] = {}
-        self.forgot_at = LONG_AGO
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self.entries = 0
@@ -113,6 +108,11 @@ class Judge:
         line = f"{self._world.agenda.now:.3f} {rule}: {text.format(*values)}"
         self._world.note("VIOLATION {}", line)
         self.violations.append(line)
+
+    def all_broken(self, found: list[Broken]) -> None:
+        """Note what the rules found that hold for real processes too."""
+        for each in found:
+            self.broken(each.rule, "{}", each.text)
 
     # What nodes decide
 
@@ -135,22 +135,19 @@ class Judge:
         )
         rate = host.clock.rate
         silent_s = (now - life.readable) * rate
-        fits = {
-            Code.IDLE_TIMEOUT: silent_s >= life.idle_timeout - EPSILON_S,
-            Code.CLOSED: self._is_gone(life, now, rate) or silent_s >= life.idle_timeout - EPSILON_S,
-            Code.LOGOUT: life.logout_at is not None,
-            Code.REPLACED: len(self._world.truth.by_user[change.uid][change.device]) > 1,
-        }
-        if not fits.get(Code(change.code), False):
+        given = Given(
+            silent_s,
+            None if life.fin_at is None else (now - life.fin_at) * rate,
+            life.logout_at is not None,
+            len(self._world.truth.by_user[change.uid][change.device]) > 1,
+        )
+        grace_s = self._world.plan.settings.disconnect_grace
+        if not is_founded(change.code, given, Promised(life.idle_timeout, grace_s)):
             self.broken(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
         if change.code != Code.REPLACED and not host.draining:  # who is told to go needs no tick
             self._check_late(life, now)
-
-    def _is_gone(self, life: Life, now: float, rate: float) -> bool:
-        grace_s = self._world.plan.settings.disconnect_grace
-        return life.fin_at is not None and (now - life.fin_at) * rate >= grace_s - EPSILON_S
 
     def _check_late(self, life: Life, now: float) -> None:
         silent_s = (now - life.readable) * life.host.clock.rate
@@ -195,23 +192,27 @@ class Judge:
                     self.liveness.applied((items[first + 1], items[first + 2]))
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
+                if op in ENDS:
+                    self.periods.ended(session, now)
 
     def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
-        self.forgot_at = self._world.agenda.now
-        self.online = dict(kept.online) if kept else {}
+        now = self._world.agenda.now
+        self.periods.forgot(now, kept.online if kept else None)
         self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
-            self.liveness.rolled_back_at = self.forgot_at
+            self.liveness.rolled_back_at = now
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
-        return Kept(dict(self.online), dict(self._renewed_at))
+        return Kept(self.periods.kept(), dict(self._renewed_at))
 
     def entry(self, entry: Entry) -> None:
         """An entry was written."""
         self.entries += 1
         fields = entry.fields
+        if "uid" in fields:
+            self.all_broken(self.periods.in_order(fields["uid"], entry.id))
         match fields["type"]:
             case "gap":
                 host = self._world.of_node[fields["node"]]
@@ -227,21 +228,12 @@ class Judge:
     def _online(self, entry: Entry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
         self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
-        if uid in self.online:
-            self.broken("doubled", "{} online again, {}", uid, session)
-        self.online[uid], self.told[uid] = Period(entry.id), "online"
-        ended_at = self.applied.get((True, session))
-        if ended_at is not None and ended_at < entry.at and self.forgot_at < ended_at:
-            self.broken("risen", "{} of {} had ended at {:.3f}", session, uid, ended_at)
+        self.all_broken(self.periods.came(uid, session, entry.id, entry.at))
 
     def _offline(self, entry: Entry) -> None:
         uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
         self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
-        period, self.told[uid] = self.online.pop(uid, None), "offline"
-        if period is None:
-            self.broken("doubled", "{} offline again, {}", uid, session)
-        elif period.id != entry.fields["since_id"]:
-            self.broken("doubled", "{} offline names {}, was {}", uid, entry.fields["since_id"], period.id)
+        self.all_broken(self.periods.went(uid, session, entry.fields["since_id"]))
         life = self._world.truth.lives[session]
         decided_at = entry.at
         if entry.script == "apply":

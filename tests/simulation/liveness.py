@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
+from loadtest.checker.endings import NO_CLAIM, Claim, is_false
 from tests.simulation.truth import LONG_AGO, Key, Life
 
 if TYPE_CHECKING:
@@ -46,18 +48,18 @@ class Liveness:
     def has_to_be_known(self, life: Life, decided_at: float, teller: Host) -> bool:
         """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
         now = self._world.agenda.now
-        if not self._is_seen(life, teller):
-            return False
+        claim = self._claim(life, decided_at, teller)
+        return is_false(claim, decided_at, now) and life.is_held() and not self._is_excused(life, now)
+
+    def _claim(self, life: Life, decided_at: float, teller: Host) -> Claim:
+        """Return what speaks for a session by the word of `teller`."""
+        now = self._world.agenda.now
+        if not self._is_seen(life, teller) or not life.is_beating(now) or self.is_outdated(life):
+            return NO_CLAIM
         # Redis dates both by the ages that their nodes tell, each by its own clock.
         clocks = abs(teller.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
         doubt_s = EPSILON_S + (now - decided_at) * clocks
-        if (
-            life.handled >= decided_at - doubt_s
-            or life.handled > now - LOGIN_LAG_S
-            or not life.is_beating(now)
-        ):
-            return False
-        return life.is_held() and not self.is_outdated(life) and not self._is_excused(life, now)
+        return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
     def _is_seen(self, life: Life, teller: Host) -> bool:
         """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""

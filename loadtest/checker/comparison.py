@@ -1,0 +1,48 @@
+"""What has to agree when all is over and quiet: the rule `converged`, and `doubled` in what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from loadtest.checker import Broken
+
+
+class Left(NamedTuple):
+    """An event that is still in a stream; `since_id` is "" of an online event."""
+
+    uid: str
+    type: str
+    id: str
+    since_id: str
+
+
+def differences(
+    what: str, left: Mapping[tuple[str, str], object], right: Mapping[tuple[str, str], object]
+) -> list[Broken]:
+    """Return how two accounts of the sessions differ; both by uid and device."""
+    if left == right:
+        return []
+    return [
+        Broken("converged", f"{what}: {key} {left.get(key)} and {right.get(key)}")
+        for key in sorted({*left, *right})
+        if left.get(key) != right.get(key)
+    ]
+
+
+def last_events(entries: Iterable[Left], online: set[str]) -> list[Broken]:
+    """Hold what is left of the streams against the users who have a record; the entries in order."""
+    broken = []
+    last: dict[str, Left] = {}
+    for entry in entries:
+        before = last.get(entry.uid)
+        is_twin = entry.type == (before.type if before else "offline")
+        if is_twin or (entry.type == "offline" and before and entry.since_id != before.id):
+            broken.append(Broken("doubled", f"{entry.uid} {entry.type} after {before} in what is left"))
+        last[entry.uid] = entry
+    ends_online = {uid for uid, entry in last.items() if entry.type == "online"}
+    broken.extend(
+        Broken("converged", f"{uid}: last event {last.get(uid)}, record {uid in online}")
+        for uid in sorted(ends_online ^ online)
+    )
+    return broken
