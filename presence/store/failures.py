@@ -13,13 +13,12 @@ LOADING).
 """
 
 import re
-import ssl
-from collections.abc import Iterator
 from typing import Final
 
 from redis import exceptions
 
 from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.tls import TlsError
 
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 """Redis cannot be reached, or has refused to speak with this user: `passes` tells which."""
@@ -50,9 +49,6 @@ _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 _WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -|discarded because of: )([A-Z]+) ")
 _CODE: Final = re.compile(r"[A-Z]+")
 
-# Ends of a TLS connection that say nothing of keys and certificates.
-_TLS_CUT: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError)
-
 
 def as_failure(error: Exception) -> StoreUnavailable | StoreError:
     """Return what an exception of a call means for whoever made it."""
@@ -68,21 +64,18 @@ def passes(error: BaseException) -> bool:
     """Whether a failed call may work later with nothing changed: Redis is away, loading, busy or full."""
     if needs_operator(error):
         return False
-    return _is_lost(error) or code_of(error) in _PASSING
+    return isinstance(error, CONNECTION_LOST) or code_of(error) in _PASSING
 
 
 def is_elsewhere(error: BaseException) -> bool:
     """Whether another server may be the one to ask now: the name is to be resolved, the map read anew."""
-    return not needs_operator(error) and (_is_lost(error) or code_of(error) in _ELSEWHERE)
+    return not needs_operator(error) and (isinstance(error, CONNECTION_LOST) or code_of(error) in _ELSEWHERE)
 
 
 def needs_operator(error: BaseException) -> bool:
     """Whether an operator has to mend it: a password, permissions, keys or certificates."""
-    return code_of(error) in _OPERATORS or any(
-        isinstance(each, exceptions.AuthenticationError)
-        or (isinstance(each, ssl.SSLError) and not isinstance(each, _TLS_CUT))
-        for each in _chain(error)
-    )
+    refusals = (exceptions.AuthenticationError, TlsError)  # the first without a code where no user is set up
+    return isinstance(error, refusals) or code_of(error) in _OPERATORS
 
 
 def code_of(error: BaseException) -> str:
@@ -96,17 +89,3 @@ def code_of(error: BaseException) -> str:
         return error.status_code
     first = text.partition(" ")[0]
     return first if isinstance(error, exceptions.ResponseError) and _CODE.fullmatch(first) else ""
-
-
-def _is_lost(error: BaseException) -> bool:
-    return isinstance(error, (*CONNECTION_LOST, exceptions.SlotNotCoveredError))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those that it came from."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__

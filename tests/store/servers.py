@@ -22,15 +22,16 @@ BINARIES: dict[str, Callable[[], str | None]] = {"embedded": find_binary, "redis
 
 
 class Server:
-    """A server on a Unix socket in `folder`; with `keep` its data survives a kill."""
+    """A server on a Unix socket in `folder`; with `keep` its data survives a kill. `extra`: its arguments."""
 
-    def __init__(self, binary: str, folder: Path, *, keep: bool = False) -> None:
+    def __init__(self, binary: str, folder: Path, *, keep: bool = False, extra: tuple[str, ...] = ()) -> None:
         self._socket = folder / "redis.sock"
         self._command = [
             binary,
             *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder), "--save", ""),
             *("--appendonly", "yes" if keep else "no", "--appendfsync", "always"),
             *("--enable-debug-command", "yes"),
+            *extra,
         ]
         self._log = folder / "server.log"
         self.url = f"unix://{self._socket}"
