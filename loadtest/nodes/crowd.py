@@ -106,6 +106,10 @@ class Crowd:
         """Let clients send nothing more; their connections stay open."""
         self._do(lambda: self._swarm.hush(numbers))
 
+    def move(self, numbers: Iterable[int], away_s: tuple[float, float]) -> None:
+        """Let clients lose their connection without a word; each is back after a time between the two."""
+        self._do(lambda: self._swarm.drop(numbers, time.monotonic(), away_s))
+
     def log_out(self, numbers: Iterable[int]) -> None:
         """Let clients that are logged in log out."""
 
@@ -141,6 +145,11 @@ class Crowd:
             }
 
         return self._do(look)
+
+    def sessions(self) -> dict[str, str]:
+        """Return the sessions of those who are logged in, silent ones too, by uid."""
+        clients = self._clients
+        return self._do(lambda: {clients.uid(n): clients.sessions[n] for n in clients.numbers(online=True)})
 
     def _do(self, action: Callable[[], T]) -> T:
         """Do something in the thread of the clients, between two of their steps."""

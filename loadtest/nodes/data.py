@@ -1,36 +1,24 @@
 """A Redis that can be stopped, killed and started again at the same address, and what stands in it."""
 
 import contextlib
-import json
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from loadtest.scale.reader import event_of
-from loadtest.scale.verdict import Event, WallClock
+from loadtest.nodes.records import Records
 from presence.embedded import find_binary
 from presence.store.client import open_client
-from presence.store.keys import Keys
-from presence.subscriber.events import read_entry
 
 START_TIMEOUT_S = 8.0
 LOOK_S = 0.005
 
 
-class Difference(NamedTuple):
-    """Users whose record tells of a session that does not live, and those whose live session has none."""
-
-    ghosts: set[str]
-    missing: set[str]
-
-
-class Data:
+class Data(Records):
     """A server on a Unix socket, with a directory of its own.
 
     Args:
@@ -52,6 +40,7 @@ class Data:
         ]
         self.url = f"unix://{self.path}"
         self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once
+        super().__init__(lambda _key: self.client)
         self.start()
 
     def __enter__(self) -> "Data":
@@ -93,54 +82,3 @@ class Data:
     def thaw(self) -> None:
         """Let a frozen process go on."""
         self._process.send_signal(signal.SIGCONT)
-
-    def compare(self, keys: Keys, live: Mapping[str, str]) -> Difference:
-        """Hold the records against the sessions that live: uid to session."""
-        found: dict[str, set[str]] = {}
-        for shard in range(keys.shards):
-            for uid, text in self.client.hgetall(keys.online(shard)).items():
-                found[uid.decode()] = {each["session"] for each in json.loads(text)["sessions"].values()}
-        return Difference(
-            {uid for uid, sessions in found.items() if sessions != {live.get(uid)}},
-            {uid for uid, session in live.items() if session not in found.get(uid, ())},
-        )
-
-    def online(self, keys: Keys) -> int:
-        """Return how many users have a record."""
-        return sum(self.client.hlen(keys.online(shard)) for shard in range(keys.shards))
-
-    def fields(self, keys: Keys, node: str) -> int:
-        """Return how many fields a node's hashes have: its sessions, and a few others in each shard."""
-        with self.client.pipeline(transaction=False) as pipe:
-            for shard in range(keys.shards):
-                pipe.hlen(keys.node(shard, node))
-            return sum(pipe.execute())
-
-    def owned(self, keys: Keys, node: str) -> int:
-        """Return how many sessions a node owns."""
-        names = (name for shard in range(keys.shards) for name in self.client.hkeys(keys.node(shard, node)))
-        return sum(b" " in name for name in names)
-
-    def events(self, keys: Keys) -> list[Event]:
-        """Return all that stands in the streams now."""
-        clock = WallClock(time.time() - time.monotonic())
-        return [
-            event_of(read_entry(shard, raw), time.monotonic(), clock)
-            for shard in range(keys.shards)
-            for raw in self.client.xrange(keys.events(shard))
-        ]
-
-    def nodes(self, keys: Keys) -> dict[str, dict[str, Any]]:
-        """Return what each node tells of itself beside its lease: pid, sessions and more."""
-        stats = self.client.hgetall(keys.lease_keys[2])
-        return {node.decode(): json.loads(text) for node, text in stats.items()}
-
-    def sweeper(self, keys: Keys, node: str) -> str:
-        """Return the id of the node that sweeps another; "" if none does."""
-        row = self.client.hget(keys.lease_keys[1], node) or b""
-        _, *certificate = row.decode().split()
-        return certificate[0] if certificate else ""
-
-    def is_buried(self, keys: Keys, node: str) -> bool:
-        """Whether a dead node was swept to the end."""
-        return not self.client.hexists(keys.lease_keys[1], node)

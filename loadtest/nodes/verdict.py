@@ -47,6 +47,10 @@ class Verdict:
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{what}: {example}")
 
+    def count(self, what: str) -> int:
+        """Return how often something was wrong whose words have `what` among them."""
+        return sum(count for words, count in self.wrong.items() if what in words)
+
     @property
     def broken(self) -> list[str]:
         """What was wrong, in words with counts; nothing if all is as it has to be."""
@@ -73,6 +77,17 @@ def judge(expected: Expected, events: Iterable[Event]) -> Verdict:
     for uid, due in expected.items():
         _judge_user(verdict, uid, due, found.get(uid, []))
     return verdict
+
+
+def judge_order(verdict: Verdict, uids: Iterable[str], events: Iterable[Event]) -> None:
+    """Note who of these is not told of as online and offline by turns, whatever is due."""
+    found: dict[str, list[str]] = {uid: [] for uid in uids}
+    for event in events:
+        if event.uid in found:
+            found[event.uid].append(event.type)
+    for uid, types in found.items():
+        if types != [("online", "offline")[n % 2] for n in range(len(types))]:
+            verdict.note("events out of order", f"{uid}: {types}")
 
 
 def _judge_user(verdict: Verdict, uid: str, due: Sequence[Told], events: Sequence[Event]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.nodes import __main__ as command
-from loadtest.nodes.outage import groups
+from loadtest.nodes.story import groups
 from loadtest.nodes.outcome import Outcome, table
 from loadtest.nodes.serving import Setup
 from loadtest.nodes.stall import Case
@@ -89,7 +89,7 @@ def test_the_promised_time_is_made_of_the_settings() -> None:
 
 def test_everybody_has_something_to_do_in_an_outage() -> None:
     parts = groups(200)
-    assert [len(each) for each in parts] == [100, 20, 20, 20, 20, 20]
+    assert [len(each) for each in parts] == [80, 20, 20, 20, 20, 20, 20]
     assert [*parts.before, *parts.arriving] == [*range(200)]
 
 
