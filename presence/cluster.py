@@ -23,7 +23,8 @@ from typing import Any, Final
 import structlog
 
 from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
-from presence.relay import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Relay
+from presence.reach import backoff_s
+from presence.relay import Relay
 from presence.runtime import Runtime, TrioRuntime
 from presence.store.batches import (
     Fencing,
@@ -295,9 +296,9 @@ class Cluster:
         self._last_error = str(error)
         if isinstance(error, StoreError) and is_new:
             _log.error("Redis refused", error=str(error))
-        limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
+        limit_s = backoff_s(self._failures)
         self._failures += 1
-        await self._runtime.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - as the relay's
+        await self._runtime.sleep(limit_s * random.uniform(0.5, 1.0))  # noqa: S311 - as the relay's
 
     def _interrupt(self) -> None:
         self._store.close()

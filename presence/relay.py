@@ -19,11 +19,13 @@ import structlog
 from presence.backlog import Live
 from presence.comparison import Comparison, Memory
 from presence.outbox import Outbox
+from presence.reach import Reach
 from presence.runtime import Runtime, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import (
     Batch,
     News,
+    Probe,
     Reply,
     Retirement,
     Status,
@@ -38,11 +40,11 @@ PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnotic
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
 OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
-BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
 _DRAIN_LOOK_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
+
+Failures = list[StoreUnavailable | StoreError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class RelayStatistics:
         differences: sessions that were not on record as they were here, or the other way round.
         errors: answers that waiting may not cure.
         last_error: the last failure's text; "" if there was none.
-        connected: whether the last call got its answers.
-        away_since: monotonic seconds since when it is not; None while connected.
+        connected: whether every shard answers.
+        away_since: monotonic seconds since when one does not; None while connected.
         backlog: changes that wait or are under way.
     """
 
@@ -134,9 +136,10 @@ class Relay:
         self._bell = self._runtime.bell()
         self._comparison = Comparison(memory, outbox.shard_of)
         self._compare_at = -math.inf
-        self._probed_at = self._answered_at = -math.inf
+        self._reach = [Reach() for _ in self.writers]
+        self._probed_at = -math.inf
         self._away_since: float | None = None
-        self._failures = 0  # in a row
+        self._refusal = ""  # told last in this outage
         self._batches = self._items = self._retries = self._errors = self._differences = 0
         self._last_error = ""
 
@@ -149,24 +152,19 @@ class Relay:
             StoreError: it answered with another error.
         """
         await self._thread.call(self._store.check_meta)
-        await self._probe()
+        failures = await self._probe(self.writers)
+        if failures:
+            raise _first(failures)
 
     async def run(self) -> None:
         """Move changes for ever; cancel it to stop."""
         while True:
-            try:
-                now = self._clock()
-                if self._away_since is not None:
-                    await self._return()
-                if now >= self._next_probe(now):
-                    await self._probe()
-                    await self._compare()
-                await self._round()
-            except (StoreUnavailable, StoreError) as error:
-                await self._pause(error)
-            else:
-                self._came_back()
-                await self._gather()
+            now = self._clock()
+            failures = await self._probe(self._due_probes(now))
+            await self._compare()
+            failures += await self._round()
+            self._note(failures)
+            await self._gather()
 
     async def drain(self, timeout_s: float) -> int:
         """Wait until every change is in Redis, at most `timeout_s`; return how many are not.
@@ -184,30 +182,45 @@ class Relay:
             self._take_new_id()
             self._bell.ring()
 
-    async def _return(self) -> None:
-        """See how things stand after an outage; after a longer one ends wait for what others have to tell."""
-        before = self._answered_at  # others may have been away for longer than this node has noticed
-        await self._probe()
-        now = self._clock()
-        if now - before >= OUTAGE_S:
-            for writer in self.writers:
-                writer.returned(now)
-
-    async def _probe(self) -> None:
-        node, read = self.node, [writer.inbox_read for writer in self.writers]
-        probes = await self._thread.call(lambda: self._store.probe(node, read))
-        now = self._answered_at = self._clock()
-        if node == self.node:  # else it was given up meanwhile
-            news: list[News] = []
-            for writer, probe in zip(self.writers, probes, strict=True):
-                news += writer.probed(probe, now)
-            if news:
-                self._verdicts.news(news)
+    def _due_probes(self, now: float) -> list[ShardWriter]:
+        """Return the writers whose shards are to be probed: all that answer, or those to be asked again."""
+        away = [writer for writer in self.writers if self._reach[writer.shard].is_due(now)]
+        if now < self._next_probe(now):
+            return away
         self._probed_at = now
+        return away + [writer for writer in self.writers if self._reach[writer.shard].away_since is None]
+
+    async def _probe(self, writers: Sequence[ShardWriter]) -> Failures:
+        """See how some shards stand; after a longer outage ends wait for what others have to tell."""
+        if not writers:
+            return []
+        node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
+        probes = await self._thread.call(lambda: self._store.probe(node, read))
+        now, share = self._clock(), _share()
+        news: list[News] = []
+        failures: Failures = []
+        for writer in writers:
+            probe, reach = probes[writer.shard], self._reach[writer.shard]
+            if not isinstance(probe, Probe):
+                reach.failed(now, share)
+                failures.append(probe)
+                continue
+            before = reach.answered(now)
+            if node == self.node:  # else it was given up meanwhile
+                news += writer.probed(probe, now)
+            # Others may have been away for longer than this node has noticed.
+            if reach.away_since is not None and now - before >= OUTAGE_S:
+                writer.returned(now)
+        if news:
+            self._verdicts.news(news)
+        return failures
 
     def _next_probe(self, now: float) -> float:
-        settling = any(writer.is_settling(now) for writer in self.writers)
+        settling = any(writer.is_settling(now) for writer in self._reachable())
         return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
+
+    def _reachable(self) -> list[ShardWriter]:
+        return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]
 
     async def _compare(self) -> None:
         """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
@@ -215,7 +228,7 @@ class Relay:
         if now < self._compare_at:
             return
         self._compare_at = now + COMPARE_INTERVAL_S
-        steps = self._comparison.next(writer for writer in self.writers if writer.is_idle(now))
+        steps = self._comparison.next(writer for writer in self._reachable() if writer.is_idle(now))
         if not steps:
             return
         answers = await self._thread.call(lambda: self._store.apply(steps))
@@ -229,40 +242,53 @@ class Relay:
                 self._differences += differences
                 self.writers[step.shard].resync()
 
-    async def _round(self) -> None:
+    async def _round(self) -> Failures:
         """Send what every shard has next, if anything, and take the answers."""
         if any(writer.fenced for writer in self.writers):
             self._take_new_id()
         now, node = self._clock(), self.node
         planned: list[tuple[ShardWriter, Batch | Retirement]] = []
-        for writer in self.writers:
+        for writer in self._reachable():
             if (step := writer.next(now)) is not None:
                 planned.append((writer, step))
                 await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
+        failures = await self._check_meta(planned)
+        if not planned:
+            return failures
         steps = [step for _, step in planned]
-        if any(isinstance(step, Batch) and step.opening for step in steps):
-            await self._thread.call(self._store.check_meta)  # a Redis that lost its data lost this too
-        if not steps:
-            return
         answers = await self._thread.call(lambda: self._store.apply(steps))
-        self._answered_at = self._clock()
-        if node != self.node:
-            return  # given up meanwhile; the opening under the new id tells what was applied
+        now, share = self._clock(), _share()
         superseded: list[Superseded] = []
-        failures: list[StoreUnavailable | StoreError] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
-            if isinstance(answer, Exception):
+            if not isinstance(answer, Reply):
+                self._reach[writer.shard].failed(now, share)
                 failures.append(answer)
                 continue
+            self._reach[writer.shard].answered(now)
+            if node != self.node:
+                continue  # given up meanwhile; the opening under the new id tells what was applied
             superseded += writer.accept(step, answer)
             if isinstance(step, Batch):
                 self._batches += 1
                 self._items += len(step.items)
         if superseded:
             self._verdicts.superseded(superseded)
-        if failures:
-            # What waiting may not cure is the one to be heard of.
-            raise next((f for f in failures if isinstance(f, StoreError)), failures[0])
+        return failures
+
+    async def _check_meta(self, planned: list[tuple[ShardWriter, Batch | Retirement]]) -> Failures:
+        """Before openings, for a Redis that lost its data lost that too; those it fails for are taken out."""
+        openings = [each for each in planned if isinstance(each[1], Batch) and each[1].opening]
+        if not openings:
+            return []
+        try:
+            await self._thread.call(self._store.check_meta)
+        except (StoreUnavailable, StoreError) as error:
+            now, share = self._clock(), _share()
+            for each in openings:
+                self._reach[each[0].shard].failed(now, share)
+                planned.remove(each)
+            return [error]
+        return []
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self._verdicts.new_node_id()
@@ -273,39 +299,44 @@ class Relay:
     async def _gather(self) -> None:
         """Wait until there is something to send, and a little longer for what comes with it."""
         now = self._clock()
-        if any(writer.is_eager(now) for writer in self.writers):
+        reachable = self._reachable()
+        if any(writer.is_eager(now) for writer in reachable):
             return
-        due = [at for writer in self.writers if (at := writer.wakes_at(now)) is not None]
+        due = [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
+        due += [reach.retry_at for reach in self._reach if not reach.may_be_sent_to]
+        if not reachable:
+            await self._runtime.sleep(max(0.0, min(due) - now))
+            return
         self._outbox.call_at(1, self._bell.ring)
         rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
-        if rung:
+        if rung and len(reachable) < len(self.writers):
+            await self._runtime.sleep(GATHER_S)  # it may have rung for what waits for a shard that is away
+        elif rung:
             self._outbox.call_at(BATCH_ITEMS, self._bell.ring)
             await self._bell.wait(GATHER_S)
         self._outbox.call_at(0, self._bell.ring)
 
-    async def _pause(self, error: StoreUnavailable | StoreError) -> None:
-        self._retries += 1
-        is_new = self._away_since is None or str(error) != self._last_error
-        self._last_error = str(error)
-        if isinstance(error, StoreError):
-            self._errors += 1
-            if is_new:
-                _log.error("Redis refused", error=str(error), waiting=self._outbox.held)
-        if self._away_since is None:
-            self._away_since = self._clock()
-            if isinstance(error, StoreUnavailable):
-                _log.warning("Redis is away", error=str(error))
-        limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
-        self._failures += 1
-        # Jitter, so that nodes do not come back in step; it protects nothing.
-        await self._runtime.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311
-
-    def _came_back(self) -> None:
-        self._failures = 0
-        if self._away_since is not None:
+    def _note(self, failures: Failures) -> None:
+        """Count and log what a round came to; each outage, and each error of another text, is told once."""
+        self._retries += bool(failures)
+        for error in failures:
+            text = str(error)
+            if isinstance(error, StoreError):
+                self._errors += 1
+                if text != self._refusal:
+                    _log.error("Redis refused", error=text, waiting=self._outbox.held)
+                self._refusal = text
+            self._last_error = text
+        came_back = [reach.settle() for reach in self._reach]
+        away = [reach.away_since for reach in self._reach if reach.away_since is not None]
+        if away and self._away_since is None:
+            self._away_since = min(away)
+            if isinstance(_first(failures), StoreUnavailable):
+                _log.warning("Redis is away", error=str(_first(failures)), shards=len(away))
+        elif not away and self._away_since is not None:
             away_s = round(self._clock() - self._away_since, 3)
-            self._away_since = None
-            _log.info("Redis is back", away_s=away_s, waiting=self._outbox.held)
+            self._away_since, self._refusal = None, ""
+            _log.info("Redis is back", away_s=away_s, waiting=self._outbox.held, shards=sum(came_back))
 
     def statistics(self) -> RelayStatistics:
         """Return the counters as they are now."""
@@ -322,3 +353,13 @@ class Relay:
             away_since=self._away_since,
             backlog=self._outbox.held,
         )
+
+
+def _first(failures: Failures) -> StoreUnavailable | StoreError:
+    """Return the failure to be heard of: one that waiting may not cure goes first."""
+    return next((each for each in failures if isinstance(each, StoreError)), failures[0])
+
+
+def _share() -> float:
+    """Return the share of a pause, so that nodes do not come back in step; it protects nothing."""
+    return random.uniform(0.5, 1.0)  # noqa: S311

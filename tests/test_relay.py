@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -15,7 +15,8 @@ from presence.changes import Change, Op
 from presence.comparison import Memory
 from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
-from presence.relay import BACKOFF_LIMIT_S, PROBE_INTERVAL_S, Relay, Verdicts
+from presence.reach import BACKOFF_LIMIT_S
+from presence.relay import PROBE_INTERVAL_S, Relay, Verdicts
 from presence.store.batches import (
     Batch,
     Counter,
@@ -43,10 +44,10 @@ NOTHING = Memory(lambda: (), lambda _uid, _device: None)
 
 
 class FakeStore:
-    """Counters and applied items in memory; `fail` is raised by the next calls while it is set."""
+    """Counters and applied items in memory; `fail` is what all calls come to while it is set."""
 
     def __init__(self) -> None:
-        self.fail: Exception | None = None
+        self.fail: StoreUnavailable | StoreError | None = None
         self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
@@ -67,7 +68,8 @@ class FakeStore:
             raise self.fail
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
-        self._fail()
+        if self.fail is not None:
+            return [self.fail for _ in steps]
         return [self.answers.pop(0) if self.answers else self._reply(step) for step in steps]
 
     def _reply(self, step: Step) -> Reply:
@@ -86,15 +88,18 @@ class FakeStore:
         self.applied += [item.change for item in step.items]
         return Reply(Status.OK, "history", superseded=self.superseded, opened=opened)
 
-    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
-        self._fail()
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        if self.fail is not None:
+            return dict.fromkeys(inbox_read, self.fail)
         self.probes += 1
         none = Counter(node, 0, 0)
         inbox, self.inbox = self.inbox, ()
-        return [
-            Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
-            for s in range(len(inbox_read))
-        ]
+        return {
+            s: Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
+            for s in inbox_read
+        }
 
     def close(self) -> None:
         self.closed += 1
@@ -165,7 +170,7 @@ async def test_start_checks_the_data_and_probes(clock: MockClock, relay: Relay, 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreMismatch("16 shards, not 1")])
 async def test_start_raises_what_keeps_it_from_redis(
-    clock: MockClock, relay: Relay, fake: FakeStore, error: Exception
+    clock: MockClock, relay: Relay, fake: FakeStore, error: StoreUnavailable | StoreError
 ) -> None:
     fake.fail = error
     with pytest.raises(type(error)):
@@ -350,10 +355,12 @@ class StuckStore(FakeStore):
         super().__init__()
         self.entered, self.freed = Event(), Event()
 
-    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
         self.entered.set()
         assert self.freed.wait(10)
-        raise StoreUnavailable("closed")
+        return dict.fromkeys(inbox_read, StoreUnavailable("closed"))
 
     def close(self) -> None:
         super().close()

@@ -351,22 +351,25 @@ class LeaseTable(Protocol):
 class Store(Protocol):
     """Redis as the relay sees it: plain calls that may block, made from one thread at a time.
 
-    Every method raises `StoreUnavailable` when Redis cannot be reached, and `StoreError` for an answer that
-    waiting may not cure. After either, and after `close`, the next call opens a new connection.
+    What fails is a `StoreUnavailable` when Redis cannot be reached or will answer later, and a `StoreError` for
+    an answer that waiting may not cure. After either, and after `close`, the next call opens a new connection.
+    Shards may be on several servers, so that one fails and another does not.
     """
 
     def check_meta(self) -> None:
-        """Compare version and shards with what Redis has, or write them; raises `StoreMismatch`."""
+        """Compare version and shards with what Redis has, or write them; raises `StoreMismatch` or a failure."""
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform each step atomically, at most once per number; answers in order.
 
-        An exception among the answers stands for a step that Redis refused to run; the others hold. When the
-        call as a whole raises, any of the steps may have been performed.
+        A failure among the answers stands for a step that was not performed or, if the connection broke, may
+        have been.
         """
 
-    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
-        """Ask every shard, in order; `inbox_read` has the number read so far of each shard's inbox."""
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        """Ask shards how they stand to a node; the argument has the number read so far of each one's inbox."""
 
     def close(self) -> None:
         """Close the connection, also while a call waits for its answer; any thread may do so."""

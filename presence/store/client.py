@@ -15,7 +15,11 @@ CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage m
 
 
 def open_client(
-    url: str, *, call_timeout_s: float | None = CALL_TIMEOUT_S, **connection: Any
+    url: str,
+    *,
+    call_timeout_s: float | None = CALL_TIMEOUT_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    **connection: Any,
 ) -> "redis.Redis":
     """Return a redis-py client for `url`; nothing is sent yet.
 
@@ -25,6 +29,7 @@ def open_client(
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
         call_timeout_s: how long one call may wait for its answer; a blocking read needs more or None.
+        connect_timeout_s: how long connecting may take.
         connection: further arguments of redis-py's class for that kind of URL.
 
     Raises:
@@ -33,7 +38,7 @@ def open_client(
     return redis.Redis.from_url(
         url,
         socket_timeout=call_timeout_s,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        socket_connect_timeout=connect_timeout_s,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
         protocol=2,

@@ -14,7 +14,7 @@ from presence.store.client import Redis, open_client
 from presence.store.failures import as_failure
 from presence.store.keys import Keys
 from presence.store.packing import read_news
-from presence.store.scripting import Connect
+from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")
 
@@ -31,17 +31,16 @@ class ControlChannel:
     it has to be subscribed anew.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: as `presence.store.address` takes it; of a cluster any server will do, for all pass messages on.
         keys: how channels are called.
-        connect: makes the client.
+        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect | None = None) -> None:
-        self._url = url
         self._keys = keys
-        self._connect = connect or _open_listener
-        self._client: Redis | None = None
+        self._routes = Routes(url, connect or _open_listener)
         self._connection: Any = None  # redis-py's, whose types are loose
+        self._closings = 0
 
     def subscribe(self, node: str) -> None:
         """Listen to the channel of `node` and to no other; returns when Redis has confirmed.
@@ -51,11 +50,11 @@ class ControlChannel:
             StoreError: it refused.
         """
         self.close()
-        client = self._client = self._connect(self._url)
+        closings = self._closings
 
         def subscribe() -> None:
-            connection: Any = client.connection_pool.get_connection()
-            if self._client is not client:
+            connection: Any = self._routes.anyone().connection_pool.get_connection()
+            if self._closings != closings:
                 connection.disconnect()
                 raise StoreUnavailable("closed while it was opened")
             self._connection = connection
@@ -78,9 +77,9 @@ class ControlChannel:
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread fails."""
-        client, self._client, self._connection = self._client, None, None
-        if client is not None:
-            client.connection_pool.disconnect(inuse_connections=True)
+        self._connection = None
+        self._closings += 1
+        self._routes.close()
 
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:

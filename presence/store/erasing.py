@@ -61,7 +61,7 @@ class Eraser:
         return Erased(counts[events], counts[letters])
 
     def _remove(self, key: str, ids: list[str], errors: list[tuple[str, str]]) -> int:
-        pipeline = self._scripting.open().pipeline(transaction=True)
+        pipeline = self._scripting.client(key).pipeline(transaction=True)
         for group, noted in errors:
             pipeline.xack(key, group, *ids)
             pipeline.hdel(noted, *ids)
@@ -70,20 +70,20 @@ class Eraser:
         return removed
 
     def _lengths(self, *streams: str) -> list[int]:
-        pipeline = self._scripting.open().pipeline(transaction=False)
+        pipeline = self._scripting.client(streams[0]).pipeline(transaction=False)
         for key in streams:
             pipeline.xlen(key)
         return self._scripting.answers(pipeline)
 
     def _groups(self, key: str) -> list[str]:
-        pipeline = self._scripting.open().pipeline(transaction=False)
+        pipeline = self._scripting.client(key).pipeline(transaction=False)
         pipeline.xinfo_groups(key)
         return [group["name"].decode() for group in self._scripting.answers(pipeline)[0]]
 
     def _pages(self, key: str, end: str, wanted: set[bytes]) -> Iterator[_Page]:
         begin = "-"
         while True:
-            pipeline = self._scripting.open().pipeline(transaction=False)
+            pipeline = self._scripting.client(key).pipeline(transaction=False)
             pipeline.xrange(key, begin, end, count=ENTRIES_A_PAGE)
             entries: list[tuple[bytes, Any]] = self._scripting.answers(pipeline)[0]
             ids = [name.decode() for name, fields in entries if fields.get(b"uid") in wanted]

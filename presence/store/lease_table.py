@@ -8,7 +8,8 @@ from presence.store.batches import LeaseRow
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import FENCE_KEPT_S, is_name, read_lease_row, unpacked
-from presence.store.scripting import Call, Connect, Scripting
+from presence.store.routes import Connect
+from presence.store.scripting import Call, Scripting
 
 
 class RedisLeaseTable:

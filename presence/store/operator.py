@@ -9,7 +9,8 @@ from presence.store.client import open_client
 from presence.store.erasing import Eraser, Progress
 from presence.store.keys import Keys
 from presence.store.packing import Shape, unpacked
-from presence.store.scripting import Connect, Scripting
+from presence.store.routes import Connect
+from presence.store.scripting import Scripting
 
 UIDS_A_CALL = 500
 

@@ -1,6 +1,6 @@
 """The store on one Redis: a node's batches, probes, retirements and sweeps as calls of the scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from presence.store.address import redacted
@@ -14,7 +14,8 @@ from presence.store.batches import (
 )
 from presence.store.client import open_client
 from presence.store.packing import Shape, read_probe, read_reply
-from presence.store.scripting import Call, Connect, Scripting
+from presence.store.routes import Connect
+from presence.store.scripting import Call, Scripting
 
 DATA_VERSION: Final = "1"
 
@@ -41,11 +42,9 @@ class RedisStore:
             StoreError: Redis answered with another error.
         """
         key, ours = self._shape.keys.meta, {"version": DATA_VERSION, "shards": str(self._shape.keys.shards)}
-        pipeline = self._scripting.open().pipeline(transaction=True)
-        for name, value in ours.items():
-            pipeline.hsetnx(key, name, value)
-        pipeline.hmget(key, list(ours))
-        present = [value.decode() for value in self._scripting.answers(pipeline)[-1]]
+        commands = [("HSETNX", key, name, value) for name, value in ours.items()]
+        found = self._scripting.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
+        present = [value.decode() for value in found]
         for (name, value), found in zip(ours.items(), present, strict=True):
             if value != found:
                 url = redacted(self._scripting.url)
@@ -59,18 +58,20 @@ class RedisStore:
             for step, answer in zip(steps, self._scripting.evaluate(calls), strict=True)
         ]
 
-    def probe(self, node: str, inbox_read: Sequence[int]) -> list[Probe]:
-        """Ask every shard in one round trip; see `Store.probe`."""
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        """Ask shards in one round trip; see `Store.probe`."""
         calls = [
             Call("probe", self._shape.key_names(shard, node), self._shape.probe_arguments(shard, node, after))
-            for shard, after in enumerate(inbox_read)
+            for shard, after in inbox_read.items()
         ]
-        probes = []
-        for shard, answer in enumerate(self._scripting.evaluate(calls)):
-            if isinstance(answer, Exception):
-                raise answer
-            probes.append(read_probe(shard, node, answer))
-        return probes
+        return {
+            shard: answer
+            if isinstance(answer, (StoreUnavailable, StoreError))
+            else read_probe(shard, node, answer)
+            for shard, answer in zip(inbox_read, self._scripting.evaluate(calls), strict=True)
+        }
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread fails."""

@@ -1,4 +1,4 @@
-"""Calls of the Lua scripts over one connection to Redis.
+"""Calls of the Lua scripts over connections to Redis, one to each server that has some of the keys.
 
 Used from one thread at a time. A connection whose call was interrupted or failed is closed and never reused,
 so that no answer can be taken for that of another call.
@@ -8,13 +8,16 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import open_client
-from presence.store.failures import as_failure
+from presence.store.failures import as_failure, code_of, is_elsewhere
+from presence.store.routes import Connect, Routes
+
+T = TypeVar("T")
 
 _OF_A_SHARD: Final = frozenset({"apply", "compare", "fence", "forget", "kick", "probe", "retire", "sweep"})
 
@@ -25,7 +28,10 @@ _TEXTS: Final = {
     if file.name.endswith(".lua")
 }
 
-Connect = Callable[[str], "redis.Redis"]
+_BROKEN: Final = (RedisError, OSError, ValueError)  # ValueError: closed under the call's feet
+
+Words = Sequence[Any]
+"""A command: its name, and arguments of the kinds that redis-py packs."""
 
 
 @cache
@@ -48,51 +54,58 @@ class Call(NamedTuple):
     keys: list[str]
     arguments: list[Any]
 
+    def by_digest(self) -> Words:
+        """Return the command that runs it where it is known."""
+        return ("EVALSHA", digest(self.script), len(self.keys), *self.keys, *self.arguments)
+
+    def by_text(self) -> Words:
+        """Return the command that runs it anywhere, and makes it known."""
+        return ("EVAL", source(self.script), len(self.keys), *self.keys, *self.arguments)
+
 
 class Scripting:
-    """One connection to a Redis or Valkey, 6.2 or newer, opened when it is needed.
+    """Connections to a Redis or Valkey, 6.2 or newer, or to the servers of a cluster; opened when needed.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
-        connect: makes the client.
+        url: as `presence.store.address` takes it.
+        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, connect: Connect = open_client) -> None:
         self.url = url
-        self._connect = connect
-        self._client: redis.Redis | None = None
+        self._routes = Routes(url, connect)
 
-    def open(self) -> "redis.Redis":
-        """Return the client."""
-        if self._client is None:
-            self._client = self._connect(self.url)
-        return self._client
-
-    def close(self) -> None:
-        """Close the connection; a call that waits in another thread fails."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.connection_pool.disconnect(inuse_connections=True)
-
-    def evaluate(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts in one round trip.
-
-        Returns:
-            The answers in order; an exception among them stands for a call that Redis refused to run.
+    def client(self, key: str) -> "redis.Redis":
+        """Return the client of the server that has a key.
 
         Raises:
-            StoreUnavailable, StoreError: the call as a whole failed; any of the scripts may have run.
+            StoreUnavailable, StoreError: of a cluster it cannot be found out.
         """
-        answers = self._evaluate_once(calls)
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if missing:  # the first call, a restart or SCRIPT FLUSH; nothing of these calls was run
-            loading = self.open().pipeline(transaction=False)
-            for name in {calls[i].script: None for i in missing}:
-                loading.script_load(source(name))
-            self.answers(loading)
-            for i, answer in zip(missing, self._evaluate_once([calls[i] for i in missing]), strict=True):
+        return self._or_close(lambda: self._routes.client(key))
+
+    def close(self) -> None:
+        """Close the connections; a call that waits in another thread fails."""
+        self._routes.close()
+
+    def evaluate(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts, at each server that has some of their keys in one round trip.
+
+        Returns:
+            The answers in order; a `StoreUnavailable` or `StoreError` stands for a call that failed. Redis
+            has not run it if it refused; if the connection broke, it may have.
+        """
+        answers = self._send(calls, Call.by_digest)
+        # Nothing of these was run: by a server that did not know the script (the first call, a restart,
+        # SCRIPT FLUSH), or one that sent us to another. Once more, by text: that cannot be flushed meanwhile.
+        again = [
+            i
+            for i, answer in enumerate(answers)
+            if isinstance(answer, RedisError) and code_of(answer) in {"NOSCRIPT", "MOVED"}
+        ]
+        if again:
+            for i, answer in zip(again, self._send([calls[i] for i in again], Call.by_text), strict=True):
                 answers[i] = answer
-        return [as_failure(each) if isinstance(each, RedisError) else each for each in answers]
+        return [as_failure(each) if isinstance(each, Exception) else each for each in answers]
 
     def one(self, call: Call) -> Any:
         """Run one script and return its answer.
@@ -105,24 +118,102 @@ class Scripting:
             raise answer
         return answer
 
-    def _evaluate_once(self, calls: Sequence[Call]) -> list[Any]:
-        pipeline = self.open().pipeline(transaction=False)
-        for name, keys, arguments in calls:
-            pipeline.evalsha(digest(name), len(keys), *keys, *arguments)
-        return self.answers(pipeline, raise_on_error=False)
-
-    def answers(self, pipeline: Any, *, raise_on_error: bool = True) -> list[Any]:
-        """Execute a pipeline of this connection.
+    def commands(self, key: str, commands: Sequence[Words]) -> list[Any]:
+        """Run plain commands on a key, or on others of its slot, in one round trip; replies come as they are.
 
         Raises:
-            StoreUnavailable, StoreError: see `evaluate`.
+            StoreUnavailable, StoreError: one or more failed or were refused.
         """
+        answers = self._exchange([key] * len(commands), commands)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise as_failure(answer) from answer
+        return answers
+
+    def answers(self, pipeline: Any) -> list[Any]:
+        """Execute a pipeline of one of the clients.
+
+        Raises:
+            StoreUnavailable, StoreError: see `commands`.
+        """
+        answers: list[Any] = self._or_close(pipeline.execute)
+        return answers
+
+    def _send(self, calls: Sequence[Call], worded: Callable[[Call], Words]) -> list[Any]:
+        return self._exchange([call.keys[0] for call in calls], [worded(call) for call in calls])
+
+    def _exchange(self, keys: Sequence[str], commands: Sequence[Words]) -> list[Any]:
+        """Send each server its commands, then take the answers; exceptions among them are failures."""
+        answers: list[Any] = [None] * len(commands)
         try:
-            answers: list[Any] = pipeline.execute(raise_on_error=raise_on_error)
-        except (RedisError, OSError, ValueError) as error:  # ValueError: closed under the call's feet
+            lines = [_Line(client, places) for client, places in self._routes.groups(keys)]
+            for line in lines:
+                line.say([commands[place] for place in line.places], self._routes.check)
+            for line in lines:
+                line.hear(answers)
+        except (RedisError, OSError) as error:  # nobody can be asked
+            self.close()
+            return [error] * len(commands)
+        except BaseException:
+            self.close()
+            raise
+        for line in lines:
+            if line.failure or any(_leads_elsewhere(answers[place]) for place in line.places):
+                self._routes.doubt(line.client)
+        return answers
+
+    def _or_close(self, blocking: Callable[[], T]) -> T:
+        try:
+            return blocking()
+        except _BROKEN as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:
             self.close()
             raise
-        return answers
+
+
+def _leads_elsewhere(answer: object) -> bool:
+    return isinstance(answer, RedisError) and is_elsewhere(answer)
+
+
+class _Line:
+    """One exchange with one server.
+
+    Attributes:
+        client: the server's.
+        places: of the commands that go there.
+        failure: what broke it; nothing more is to be heard then.
+    """
+
+    def __init__(self, client: "redis.Redis", places: list[int]) -> None:
+        self.client = client
+        self.places = places
+        self.failure: Exception | None = None
+        self._pool: Any = client.connection_pool  # redis-py's, whose types are loose
+        self._connection: Any = None
+
+    def say(self, commands: Sequence[Words], check: Callable[["redis.Redis"], None]) -> None:
+        """Send commands, after a check of the server."""
+        try:
+            check(self.client)
+            self._connection = self._pool.get_connection()
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        except _BROKEN as error:
+            self.failure = error
+
+    def hear(self, answers: list[Any]) -> None:
+        """Put the answers, or what broke the exchange, where they belong."""
+        for place in self.places:
+            answers[place] = self.failure or self._heard()
+        if self.failure is None:
+            self._pool.release(self._connection)
+
+    def _heard(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except ResponseError as error:
+            return error
+        except _BROKEN as error:
+            self.failure = error
+            return error

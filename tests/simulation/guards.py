@@ -5,7 +5,7 @@ A guard is off by another text of a script, or by another attribute of a class o
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -94,10 +94,14 @@ def _take_due_unread(core: Core, tick: int) -> bool:
     return _take_due(core, tick)
 
 
-async def _probe_once(relay: Relay) -> None:
-    if relay._probed_at == -math.inf:
-        await _probe(relay)
-    relay._probed_at = relay._clock()
+async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
+    reach = relay._reach
+    unknown = [writer for writer in writers if reach[writer.shard].answered_at == -math.inf]
+    failures = await _probe(relay, unknown)
+    for writer in writers:
+        if writer not in unknown:
+            reach[writer.shard].answered(relay._clock())
+    return failures
 
 
 def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:

@@ -15,6 +15,7 @@ from presence.store.batches import (
     Fencing,
     Item,
     Opening,
+    Probe,
     Reply,
     Retirement,
     Status,
@@ -86,7 +87,8 @@ class Hand:
 
     def send(self, batch: Step) -> Reply:
         (reply,) = self.store.apply([batch])
-        assert isinstance(reply, Reply), reply
+        if isinstance(reply, Exception):
+            raise reply
         return reply
 
     def apply(self, *changes: Change, restores: bool = False) -> Reply:
@@ -105,6 +107,13 @@ class Hand:
     def sweep(self, other: str, *, cursor: str = "0", waited_ms: int = 10**9, latest_ms: int = 0) -> Reply:
         counter = Counter(self.node, self.generation, self.n)
         return self.send(Sweep(0, counter, self.replication_id, other, cursor, waited_ms, latest_ms))
+
+
+def probed(store: RedisStore, node: str, inbox_read: int = 0) -> Probe:
+    """How shard 0 stands to a node."""
+    probe = store.probe(node, {0: inbox_read})[0]
+    assert isinstance(probe, Probe), probe
+    return probe
 
 
 Event = dict[str, str]

@@ -7,7 +7,7 @@ from enum import Enum
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.shard_writer import ShardWriter
-from presence.store.batches import Reply, Superseded
+from presence.store.batches import Probe, Reply, Superseded
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
@@ -100,9 +100,10 @@ class ManualNode:
         return True
 
     def probe(self) -> None:
-        for writer, probe in zip(
-            self.writers, self.store.probe(self.node, [w.inbox_read for w in self.writers]), strict=True
-        ):
+        probes = self.store.probe(self.node, {w.shard: w.inbox_read for w in self.writers})
+        for writer in self.writers:
+            probe = probes[writer.shard]
+            assert isinstance(probe, Probe), probe
             writer.probed(probe, self.now)
 
     def settle(self) -> None:

@@ -15,6 +15,7 @@ from presence.store.batches import (
     News,
     NewsKind,
     Opening,
+    Probe,
     Reply,
     Status,
     StoreError,
@@ -35,6 +36,7 @@ from tests.store.driving import (
     login,
     online_sessions,
     owned,
+    probed,
     record,
     register,
     story,
@@ -344,7 +346,7 @@ def test_a_registration_adopts_the_same_session(a: Hand, b: Hand, server: Server
     after = record(server.client, "u")["sessions"][""]
     assert after == {**before, "node": "b", "generation": 1}
     assert (owned(server.client, "a"), owned(server.client, "b")) == (set(), {("u", "", "s1")})
-    assert a.store.probe("a", [0])[0].inbox == ()
+    assert probed(a.store, "a").inbox == ()
 
 
 def test_a_registration_replaces_its_own_older_generation(a: Hand, server: Server) -> None:
@@ -363,7 +365,7 @@ def test_a_registration_of_an_unknown_user_is_a_return(a: Hand, server: Server) 
 def test_a_displaced_session_is_in_its_owners_inbox(a: Hand, b: Hand) -> None:
     a.apply(login("u", "sa", "phone", age_s=60))
     b.apply(login("u", "sb", "phone"))
-    (probe,) = a.store.probe("a", [0])
+    probe = probed(a.store, "a")
     # It arrived a minute late, so who of the two is the younger is not sure.
     assert probe.inbox == (News(NewsKind.DISPLACED, "u", "phone", "sa", "b", return_allowed=True),)
     assert probe.inbox_n == 1
@@ -372,20 +374,20 @@ def test_a_displaced_session_is_in_its_owners_inbox(a: Hand, b: Hand) -> None:
 def test_the_inbox_gives_only_what_was_not_read(a: Hand, b: Hand) -> None:
     a.apply(login("u", "s1"), login("w", "s2"))
     b.apply(login("u", "s3"), login("w", "s4"))
-    assert [d.uid for d in a.store.probe("a", [1])[0].inbox] == ["w"]
-    assert a.store.probe("a", [2])[0].inbox == ()
+    assert [d.uid for d in probed(a.store, "a", 1).inbox] == ["w"]
+    assert probed(a.store, "a", 2).inbox == ()
 
 
 def test_an_inbox_that_began_anew_is_given_whole(a: Hand, b: Hand) -> None:
     a.apply(login("u", "s1"))
     b.apply(login("u", "s2"))
-    assert [d.uid for d in a.store.probe("a", [30])[0].inbox] == ["u"]
+    assert [d.uid for d in probed(a.store, "a", 30).inbox] == ["u"]
 
 
 def test_the_inbox_keeps_the_newest_fifty(a: Hand, b: Hand) -> None:
     a.apply(*(login(f"u{i}", f"a{i}") for i in range(60)))
     b.apply(*(login(f"u{i}", f"b{i}") for i in range(60)))
-    (probe,) = a.store.probe("a", [0])
+    probe = probed(a.store, "a")
     assert [d.uid for d in probe.inbox] == [f"u{i}" for i in range(10, 60)]
     assert probe.inbox_n == 60
 
@@ -418,7 +420,7 @@ def test_the_goodbye_allows_a_return_when_the_order_is_unsure(
     entry["arrived_ms"] = entry["login_ms"] + int(late_s * 1000)
     server.client.hset(KEYS.online(0), "u", json.dumps(text))
     b.apply(login("u", "sb", age_s=displacing_s))
-    assert [d.return_allowed for d in a.store.probe("a", [0])[0].inbox] == [allowed]
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
 
 
 def test_an_end_by_the_owner_before_the_move_does_nothing_to_the_new_session(
@@ -520,7 +522,7 @@ def test_retire_is_refused_like_apply(a: Hand, server: Server, status: Status) -
 
 def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
-    (probe,) = a.store.probe("a", [0])
+    probe = probed(a.store, "a")
     assert probe.counter == Counter("a", 1, 2)
     assert not probe.fenced
     assert probe.others == {"b": Trace(1, False, False)}
@@ -530,11 +532,11 @@ def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
 
 def test_probe_sees_the_fence(a: Hand, server: Server) -> None:
     fence(server, "a")
-    assert a.store.probe("a", [0])[0].fenced
+    assert probed(a.store, "a").fenced
 
 
 def test_probe_of_an_empty_redis(store: RedisStore) -> None:
-    (probe,) = store.probe("a", [0])
+    probe = probed(store, "a")
     assert (probe.counter, probe.last_id, probe.others) == (Counter("a", 0, 0), "0-0", {})
 
 
@@ -545,10 +547,11 @@ def test_steps_of_several_shards_are_answered_in_order(server: Server) -> None:
     store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
     steps = [Batch(s, Counter("a", s + 1, 1), (), NOW_S, opening=Opening("a")) for s in range(16)]
     replies = store.apply(steps)
-    probes = store.probe("a", [0] * 16)
+    probes = store.probe("a", dict.fromkeys(range(16), 0))
     store.close()
     assert all(isinstance(reply, Reply) for reply in replies)
-    assert [probe.counter.generation for probe in probes] == list(range(1, 17))
+    generations = [probe.counter.generation for probe in probes.values() if isinstance(probe, Probe)]
+    assert generations == list(range(1, 17))
 
 
 def test_a_shard_that_cannot_be_applied_does_not_hold_up_the_others(

@@ -6,7 +6,7 @@ from presence.store.batches import Status
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
-from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions
+from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -45,7 +45,7 @@ def test_an_end_passes_by_a_damaged_record(a: Hand, server: Server, record: str)
 @pytest.mark.parametrize("inbox", DAMAGED_INBOXES)
 def test_a_damaged_inbox_does_not_stop_the_probe(a: Hand, server: Server, inbox: str) -> None:
     server.client.hset(KEYS.node(0, "a"), mapping={"inbox": inbox, "inbox_n": 1})
-    (probe,) = a.store.probe("a", [0])
+    probe = probed(a.store, "a")
     assert (probe.inbox, probe.inbox_n) == ((), 1)
 
 
@@ -75,7 +75,7 @@ def test_a_damaged_field_does_not_stop_a_retirement(a: Hand, server: Server) -> 
 @pytest.mark.parametrize("trace", [b"", b"x", b"1", b"1 1", b"-1 0 0"])
 def test_a_damaged_trace_is_passed_over(a: Hand, server: Server, trace: bytes) -> None:
     server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
-    others = a.store.probe("a", [0])[0].others
+    others = probed(a.store, "a").others
     assert set(others) <= {"other"}
     assert not any(each.complete or each.fenced for each in others.values()) or trace == b"1 1"
 
@@ -93,4 +93,4 @@ def test_bytes_that_are_no_text_do_not_stop_the_table_of_leases(server: Server) 
 
 def test_a_damaged_number_of_the_inbox_counts_as_none(a: Hand, server: Server) -> None:
     server.client.hset(KEYS.node(0, "a"), "inbox_n", "x")
-    assert a.store.probe("a", [0])[0].inbox_n == 0
+    assert probed(a.store, "a").inbox_n == 0

@@ -17,6 +17,7 @@ from tests.store.driving import (
     login,
     online_sessions,
     owned,
+    probed,
     record,
     register,
     story,
@@ -203,8 +204,8 @@ def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: Redi
     peer.fence("dead")
     arguments = [*shape._common(0, "", 0, ""), "u"]
     store._scripting.one(Call("kick", shape.key_names(0, ""), arguments))
-    assert store.probe("peer", [0])[0].inbox == (News(NewsKind.KICKED, "u", "desk", "s2"),)
-    assert store.probe("dead", [0])[0].inbox == ()
+    assert probed(store, "peer").inbox == (News(NewsKind.KICKED, "u", "desk", "s2"),)
+    assert probed(store, "dead").inbox == ()
 
 
 def test_a_node_that_moved_owns_nothing_under_its_old_id(

@@ -8,7 +8,7 @@ delay it or perform it twice:
         raise redis.TimeoutError("the answer is lost")
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import redis
@@ -106,6 +106,35 @@ class _Pool:
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Do nothing: a fake connection has no state that a lost answer could spoil."""
+
+    def get_connection(self) -> "_Connection":
+        return _Connection(self._client)
+
+    def release(self, connection: "_Connection") -> None:
+        """Do nothing, as `disconnect`."""
+
+
+class _Connection:
+    """Commands are sent together; the round trip is made when the first answer is read."""
+
+    def __init__(self, client: "FakeClient") -> None:
+        self._client = client
+        self._commands: Sequence[tuple[Any, ...]] = ()
+        self._answers: Iterator[Any] | None = None
+
+    def pack_commands(self, commands: Iterable[Sequence[Any]]) -> Sequence[tuple[Any, ...]]:
+        return [tuple(command) for command in commands]
+
+    def send_packed_command(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        self._commands, self._answers = commands, None
+
+    def read_response(self) -> Any:
+        if self._answers is None:
+            self._answers = iter(self._client.exchange(self._commands))
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 class FakeClient(_Commands):

@@ -1,0 +1,61 @@
+"""Whether a shard answers, and when to ask it again: pure.
+
+Shards may be on several servers, of which one is away while the others work.
+"""
+
+import math
+from typing import Final
+
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
+
+
+def backoff_s(failures: int) -> float:
+    """Return how long to wait at most after so many failures in a row, the first being number 0."""
+    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
+
+
+class Reach:
+    """How one shard has answered; moments are monotonic seconds.
+
+    Attributes:
+        away_since: when it began to fail; None while all is well.
+        answered_at: when it answered last.
+        retry_at: when it may be asked again after a failure.
+    """
+
+    def __init__(self) -> None:
+        self.away_since: float | None = None
+        self.answered_at = self.retry_at = -math.inf
+        self._failures = 0  # in a row
+        self._answers_again = False
+
+    @property
+    def may_be_sent_to(self) -> bool:
+        """Whether all is well, or it has answered a probe since it failed."""
+        return self.away_since is None or self._answers_again
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is away and to be asked now."""
+        return not self.may_be_sent_to and now >= self.retry_at
+
+    def failed(self, now: float, share: float) -> None:
+        """It failed; `share` of the longest pause, from 0 to 1, is to pass."""
+        if self.away_since is None:
+            self.away_since = now
+        self.retry_at = now + share * backoff_s(self._failures)
+        self._failures += 1
+        self._answers_again = False
+
+    def answered(self, now: float) -> float:
+        """It answered, which after a failure does not mean yet that all is well; return when before."""
+        before, self.answered_at = self.answered_at, now
+        self._answers_again = self.away_since is not None
+        return before
+
+    def settle(self) -> bool:
+        """What there was to send was taken; return whether it has come back with this."""
+        if not self._answers_again:
+            return False
+        self.away_since, self._failures, self._answers_again = None, 0, False
+        return True

@@ -1,0 +1,222 @@
+"""Which server a key is on: the one that there is, or of a Redis Cluster the primary that serves its slot.
+
+The map of slots is read when it is needed first, and anew after anything that says it may be wrong: a call
+that was sent elsewhere, a connection that was lost. Nothing is tried again here, and no call is redirected:
+what failed is the caller's to judge.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from presence.store.address import parse
+from presence.store.client import open_client
+from presence.store.failures import passes
+
+# A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
+SUSPECT_TIMEOUT_S: Final = 0.5
+
+Connect = Callable[[str], "redis.Redis"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """Ranges of slots by their first, and the plain URL of the primary of each; and all servers known."""
+
+    firsts: list[int]
+    lasts: list[int]
+    primaries: list[str]
+    servers: list[str]
+
+    def primary(self, slot: int) -> str | None:
+        at = bisect_right(self.firsts, slot) - 1
+        return self.primaries[at] if at >= 0 and slot <= self.lasts[at] else None
+
+
+class Routes:
+    """Clients of the servers behind a URL, opened when they are needed.
+
+    Used from one thread at a time; only `close` may come from another.
+
+    Args:
+        url: as `presence.store.address` takes it.
+        connect: makes the client of a server from its plain URL.
+
+    Attributes:
+        url: as given.
+        is_cluster: whether keys are on several servers.
+
+    Raises:
+        ValueError: what is wrong with the URL.
+    """
+
+    def __init__(self, url: str, connect: Connect = open_client) -> None:
+        self._address = parse(url)
+        self.url = url
+        self.is_cluster = self._address.is_cluster
+        self._connect = connect
+        self._clients: dict[str, redis.Redis] = {}
+        self._map: _Map | None = None
+        self._servers: Sequence[str] = self._address.seeds
+        self._suspects: set[str] = set()
+        self._brief: redis.Redis | None = None  # for one question
+        self._closings = 0
+
+    def client(self, key: str) -> "redis.Redis":
+        """Return the client of the server that has a key.
+
+        Raises:
+            RedisError: of a cluster it cannot be found out.
+        """
+        return self._open(self._server(key))
+
+    def groups(self, keys: Sequence[str]) -> list[tuple["redis.Redis", list[int]]]:
+        """Return for each server that has some of the keys its client, and the places of these in `keys`.
+
+        Raises:
+            RedisError: as `client`.
+        """
+        places: dict[str, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(self._server(key), []).append(place)
+        return [(self._open(server), found) for server, found in places.items()]
+
+    def primaries(self) -> list["redis.Redis"]:
+        """Return the clients of all servers that have keys.
+
+        Raises:
+            RedisError: as `client`.
+        """
+        if not self.is_cluster:
+            return [self._open(self._servers[0])]
+        return [self._open(server) for server in dict.fromkeys(self._known_map().primaries)]
+
+    def anyone(self) -> "redis.Redis":
+        """Return the client of any server: for channels, which all servers of a cluster share.
+
+        Raises:
+            RedisError: as `client`.
+        """
+        if not self.is_cluster:
+            return self._open(self._servers[0])
+        return self._open(self._in_order(self._known_map().servers)[0])
+
+    def doubt(self, client: "redis.Redis | None" = None) -> None:
+        """The map may be wrong; and that client's server may be away. Its connection is closed."""
+        self._map = None
+        for server, known in [*self._clients.items()]:
+            if known is client:
+                self._suspects.add(server)
+                self._clients.pop(server, None)
+                _disconnect(known)
+
+    def check(self, client: "redis.Redis") -> None:
+        """See whether a server is there that failed a call before, in less time than a call may take.
+
+        Raises:
+            RedisError, OSError: it is not.
+        """
+        if not self._suspects or not self.is_cluster:
+            return
+        server = next((server for server, known in self._clients.items() if known is client), None)
+        if server in self._suspects:
+            self._ask(server, "PING")
+            self._suspects.discard(server)
+
+    def close(self) -> None:
+        """Close all connections; a call that waits in another thread fails. What is asked next opens anew."""
+        clients, self._clients, brief = self._clients, {}, self._brief
+        self._map = None
+        self._closings += 1
+        for client in [*clients.values(), *([brief] if brief else ())]:
+            _disconnect(client)
+
+    def _open(self, server: str) -> "redis.Redis":
+        client = self._clients.get(server)
+        if client is None:
+            client = self._clients[server] = self._connect(server)
+        return client
+
+    def _server(self, key: str) -> str:
+        if not self.is_cluster:
+            return self._servers[0]
+        slot = key_slot(key.encode())
+        primary = self._known_map().primary(slot)
+        if primary is None:
+            self._map = None
+            raise RedisConnectionError(f"no server of the cluster has slot {slot}, of {key}")
+        return primary
+
+    def _in_order(self, servers: Sequence[str]) -> list[str]:
+        """Return servers in the order in which they are asked: not always the same first, suspects last."""
+        mixed = random.sample(servers, len(servers))
+        return sorted(mixed, key=self._suspects.__contains__)
+
+    def _known_map(self) -> _Map:
+        found = self._map
+        if found is None:
+            found = self._map = self._read_map()
+            self._servers = found.servers
+            for server in [*self._clients]:
+                if server not in found.servers:
+                    _disconnect(self._clients.pop(server))
+        return found
+
+    def _read_map(self) -> _Map:
+        failure: Exception | None = None
+        closings = self._closings
+        asked = [*dict.fromkeys([*self._in_order(self._servers), *self._in_order(self._address.seeds)])]
+        for server in asked:
+            try:
+                found = self._map_of(server)
+            except (RedisError, OSError) as error:
+                if self._closings != closings or (isinstance(error, RedisError) and not passes(error)):
+                    raise  # closed; or a password, a permission, a server that is in no cluster
+                self._suspects.add(server)
+                failure = error
+                continue
+            self._suspects.discard(server)
+            if found.primaries:
+                return found
+            failure = RedisConnectionError(f"no slots are served, says {self._shown(server)}")
+        raise RedisConnectionError(f"no server of the cluster tells who has what: {failure}") from failure
+
+    def _map_of(self, server: str) -> _Map:
+        rows = sorted(self._ask(server, "CLUSTER", "SLOTS"), key=lambda row: int(row[0]))
+        urls = [[self._url(node, server) for node in row[2:]] for row in rows]
+        servers = [*dict.fromkeys(url for row in urls for url in row)]
+        return _Map([int(r[0]) for r in rows], [int(r[1]) for r in rows], [u[0] for u in urls], servers)
+
+    def _ask(self, server: str, *words: str) -> Any:
+        """Ask a server something briefly, over a connection of its own."""
+        client = open_client(server, call_timeout_s=SUSPECT_TIMEOUT_S, connect_timeout_s=SUSPECT_TIMEOUT_S)
+        self._brief = client
+        try:
+            connection: Any = client.connection_pool.get_connection()
+            connection.send_command(*words)
+            return connection.read_response()
+        finally:
+            self._brief = None
+            _disconnect(client)
+
+    def _url(self, node: Sequence[Any], asked: str) -> str:
+        """Return the URL of a server as another tells it; one that it does not name is where it was asked."""
+        host = (node[0] or b"").decode()
+        if host in {"", "?"}:
+            host = parse(asked).host
+        return self._address.at(host, int(node[1]))
+
+    @staticmethod
+    def _shown(server: str) -> str:
+        return server.rpartition("@")[2]
+
+
+def _disconnect(client: "redis.Redis") -> None:
+    client.connection_pool.disconnect(inuse_connections=True)

@@ -1,0 +1,100 @@
+"""Which server a key is on, on a real cluster."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from loadtest.redis_cluster import Cluster
+from presence.store.batches import StoreUnavailable
+from presence.store.keys import Keys
+from presence.store.routes import Routes
+from presence.store.scripting import Scripting
+from tests.store.servers import Server
+
+KEYS = Keys(shards=16)
+STREAMS = [KEYS.events(shard) for shard in range(16)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def routes(cluster: Cluster) -> Iterator[Routes]:
+    cluster.wait_until_ok()
+    routes = Routes(cluster.url)
+    yield routes
+    routes.close()
+
+
+def test_one_server_has_all_keys(server: Server) -> None:
+    routes = Routes(server.url)
+    assert len(routes.groups(STREAMS)) == len(routes.primaries()) == 1
+    assert routes.client("a") is routes.client("b") is routes.anyone()
+    routes.close()
+
+
+def test_each_key_is_where_its_slot_is_served(cluster: Cluster, routes: Routes) -> None:
+    for stream in STREAMS:
+        routes.client(stream).xlen(stream)  # raises MOVED elsewhere
+    groups = routes.groups(STREAMS)
+    assert len(groups) == len(routes.primaries()) == 3
+    assert sorted(place for _, places in groups for place in places) == [*range(16)]
+
+
+def test_the_map_is_read_from_whoever_is_there(cluster: Cluster) -> None:
+    routes = Routes(f"redis+cluster://127.0.0.1:1,{cluster.url.removeprefix('redis+cluster://')}")
+    assert len(routes.primaries()) == 3
+    routes.close()
+
+
+def test_nobody_there_is_a_lost_connection() -> None:
+    with pytest.raises(RedisConnectionError, match="no server of the cluster"):
+        Routes("redis+cluster://127.0.0.1:1").client("k")
+
+
+def test_a_server_that_is_in_no_cluster_says_so(server: Server) -> None:
+    server.client.config_set("port", 0)
+    routes = Routes("redis+cluster://127.0.0.1")
+    routes._ask = lambda _server, *words: server.client.execute_command(*words)  # type: ignore[method-assign]
+    with pytest.raises(ResponseError, match="cluster support disabled"):
+        routes.client("k")
+
+
+def test_a_call_that_was_sent_to_the_wrong_server_is_sent_to_the_right_one(cluster: Cluster) -> None:
+    scripting = Scripting(cluster.url)
+    key = KEYS.events(0)
+    scripting.commands(key, [("XLEN", key)])
+    before = cluster.primary_of(key)
+    to = next(member for member in cluster.primaries() if member is not before)
+    cluster.move(key, to).run()
+    with pytest.raises(StoreUnavailable, match="Moved"):
+        scripting.commands(key, [("XLEN", key)])  # plain commands are the caller's to repeat
+    assert scripting.commands(key, [("XLEN", key)]) == [0]
+    cluster.move(key, before).run()
+    scripting.close()
+
+
+def test_the_new_primary_is_found_after_a_failover(cluster: Cluster) -> None:
+    routes = Routes(cluster.url)
+    key = KEYS.events(1)
+    routes.client(key).ping()
+    lost = cluster.primary_of(key)
+    promoted = cluster.fail_over(lost)
+    with pytest.raises(RedisConnectionError):
+        routes.client(key).xlen(key)
+    routes.doubt(routes.client(key))
+    assert routes.client(key).xlen(key) == 0
+    assert routes.client(key).connection_pool.connection_kwargs["port"] == promoted.port
+    cluster.start(lost)
+    routes.close()
+
+
+def test_after_a_close_it_opens_anew(routes: Routes) -> None:
+    routes.client("a").ping()
+    routes.close()
+    routes.client("a").ping()
