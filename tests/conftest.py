@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 import pytest
 import structlog
 
+from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
 from tests.turns import turn
 
@@ -52,6 +53,20 @@ def redis_server() -> Iterator[EmbeddedRedis]:
     """A real, empty Valkey (or Redis) of this test's own; `.url` connects to it."""
     with embedded_redis() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(shared_cluster: Cluster) -> Cluster:
+    """Three empty primaries; tests may move their slots, and stop none of them."""
+    for member in shared_cluster.members:
+        member.call("FLUSHALL")
+    return shared_cluster
 
 
 @pytest.fixture

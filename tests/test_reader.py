@@ -10,6 +10,7 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from presence.reader import Page, PresenceReader, read_states, stored_shards
+from presence.store.access import Access
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
@@ -44,13 +45,19 @@ def come_online(client: Redis, uid: str, *devices: str, node: str = "n1") -> Non
     client.hset(KEYS.online(KEYS.shard(uid)), uid, json.dumps(record))
 
 
-def state(client: Redis, uid: str) -> dict[str, Any]:
-    return read_states(client, KEYS, [uid])[uid]
+@pytest.fixture
+def access(redis_server: EmbeddedRedis) -> Iterator[Access]:
+    with Access(redis_server.url) as access:
+        yield access
 
 
-def test_user_online_has_his_sessions_by_device(client: Redis) -> None:
+def state(access: Access, uid: str) -> dict[str, Any]:
+    return read_states(access, KEYS, [uid])[uid]
+
+
+def test_user_online_has_his_sessions_by_device(client: Redis, access: Access) -> None:
     come_online(client, "alice", "tablet", "")
-    assert state(client, "alice") == {
+    assert state(access, "alice") == {
         "status": "online",
         "since_ms": 1000,
         "last_seen_ms": None,
@@ -63,26 +70,26 @@ def test_user_online_has_his_sessions_by_device(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("left_s", [-1, None], ids=["lease ended", "no lease"])
-def test_user_whose_nodes_are_silent_is_unknown(client: Redis, left_s: float | None) -> None:
+def test_user_whose_nodes_are_silent_is_unknown(client: Redis, access: Access, left_s: float | None) -> None:
     come_online(client, "ann", "phone", node="n2")
     if left_s is not None:
         set_lease(client, "n2", left_s)
-    known = state(client, "ann")
+    known = state(access, "ann")
     assert (known["status"], known["since_ms"], known["id"]) == ("unknown", 1000, "5-1")
     assert [session["node"] for session in known["sessions"]] == ["n2"]
 
 
-def test_user_with_one_session_on_a_node_that_lives_is_online(client: Redis) -> None:
+def test_user_with_one_session_on_a_node_that_lives_is_online(client: Redis, access: Access) -> None:
     come_online(client, "ann", "phone", "tablet", node="n2")
     record = json.loads(client.hget(KEYS.online(KEYS.shard("ann")), "ann") or "")
     record["sessions"]["tablet"]["node"] = "n1"
     client.hset(KEYS.online(KEYS.shard("ann")), "ann", json.dumps(record))
-    assert state(client, "ann")["status"] == "online"
+    assert state(access, "ann")["status"] == "online"
 
 
-def test_user_offline_was_last_seen(client: Redis) -> None:
+def test_user_offline_was_last_seen(client: Redis, access: Access) -> None:
     client.zadd(KEYS.seen(KEYS.shard("bob")), {"bob": 1_700_000_000_123})
-    assert state(client, "bob") == {
+    assert state(access, "bob") == {
         "status": "offline",
         "since_ms": None,
         "last_seen_ms": 1_700_000_000_123,
@@ -91,42 +98,42 @@ def test_user_offline_was_last_seen(client: Redis) -> None:
     }
 
 
-def test_user_nobody_heard_of_is_offline(client: Redis) -> None:
-    assert state(client, "nobody")["status"] == "offline"
-    assert state(client, "nobody")["last_seen_ms"] is None
+def test_user_nobody_heard_of_is_offline(client: Redis, access: Access) -> None:
+    assert state(access, "nobody")["status"] == "offline"
+    assert state(access, "nobody")["last_seen_ms"] is None
 
 
-def test_users_of_all_shards_come_in_the_order_asked_for(client: Redis) -> None:
+def test_users_of_all_shards_come_in_the_order_asked_for(client: Redis, access: Access) -> None:
     uids = [f"user-{number}" for number in range(50)]
     assert {KEYS.shard(uid) for uid in uids} == {0, 1, 2, 3}
     for uid in uids[::2]:
         come_online(client, uid, "")
-    states = read_states(client, KEYS, [*uids, uids[0]])
+    states = read_states(access, KEYS, [*uids, uids[0]])
     assert list(states) == uids
     assert [states[uid]["status"] for uid in uids] == ["online", "offline"] * 25
 
 
-def test_asking_for_nobody_is_no_error(client: Redis) -> None:
-    assert read_states(client, KEYS, []) == {}
+def test_asking_for_nobody_is_no_error(client: Redis, access: Access) -> None:
+    assert read_states(access, KEYS, []) == {}
 
 
 @pytest.mark.parametrize("record", ["no json", "[]", "{}", '{"id":"1-1","since_ms":1,"sessions":{}}', "5"])
-def test_damaged_record_counts_as_absent(client: Redis, record: str) -> None:
+def test_damaged_record_counts_as_absent(client: Redis, access: Access, record: str) -> None:
     client.hset(KEYS.online(KEYS.shard("eve")), "eve", record)
-    assert state(client, "eve")["status"] == "offline"
+    assert state(access, "eve")["status"] == "offline"
 
 
-def test_shards_are_those_that_the_server_stored(client: Redis) -> None:
-    assert stored_shards(client, "presence") is None
+def test_shards_are_those_that_the_server_stored(client: Redis, access: Access) -> None:
+    assert stored_shards(access, "presence") is None
     client.hset("presence:meta", "shards", "16")
-    assert stored_shards(client, "presence") == 16
+    assert stored_shards(access, "presence") == 16
 
 
 @pytest.mark.parametrize("stored", ["0", "-1", "many", ""])
-def test_what_is_no_number_of_shards_is_an_error(client: Redis, stored: str) -> None:
+def test_what_is_no_number_of_shards_is_an_error(client: Redis, access: Access, stored: str) -> None:
     client.hset("presence:meta", "shards", stored)
     with pytest.raises(ValueError, match="presence:meta"):
-        stored_shards(client, "presence")
+        stored_shards(access, "presence")
 
 
 def put_online(client: Redis, uids: list[str]) -> None:

@@ -13,7 +13,7 @@ from presence.embedded import embedded_redis
 from presence.registry import Session
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
-from presence.store.client import forget_prefix
+from presence.store.access import forget_prefix
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape

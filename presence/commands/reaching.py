@@ -6,15 +6,14 @@ from presence.commands.outcome import FAILED, complain
 from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import RedisError
-from presence.store.failures import CONNECTION_LOST
+from presence.store.failures import passes
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:
     """Return the exit status that `ask` returns; if Redis fails it, complain and return 1."""
     try:
         return ask()
-    except (*CONNECTION_LOST, StoreUnavailable) as error:
-        complain(f"cannot reach Redis at {redacted(redis_url)}: {error}")
-    except (RedisError, StoreError, ValueError) as error:
-        complain(f"{redacted(redis_url)}: {error}")
+    except (RedisError, StoreUnavailable, StoreError, ValueError) as error:
+        is_away = isinstance(error, StoreUnavailable) or passes(error)
+        complain(f"{'cannot reach Redis at ' if is_away else ''}{redacted(redis_url)}: {error}")
     return FAILED

@@ -16,7 +16,7 @@ from presence.demo.devices import Device
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.server import Server
-from presence.store.client import forget_prefix
+from presence.store.access import forget_prefix
 from presence.subscriber import Gap, Online, subscribe
 from presence.ticks import SLOTS_PER_TICK
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from presence.store.client import Redis
+from presence.store.access import Access
 from presence.store.keys import Keys
 from presence.store.packing import read_lease_row
 
@@ -53,14 +53,14 @@ class NodeState:
 _TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
 
 
-def read_nodes(client: Redis, keys: Keys) -> list[NodeState]:
+def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
     """Return all nodes of the table, by id; a swept node is none of them.
 
     Raises:
         RedisError: Redis cannot answer.
     """
     nodes, leases, stats, _tombs = keys.lease_keys
-    with client.pipeline(transaction=True) as pipe:
+    with access.at(nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zrange(nodes, 0, -1, withscores=True)
         pipe.hgetall(leases)
@@ -74,7 +74,7 @@ def read_nodes(client: Redis, keys: Keys) -> list[NodeState]:
     ]
 
 
-def ended_leases(client: Redis, keys: Keys, nodes: Iterable[str]) -> set[str]:
+def ended_leases(access: Access, keys: Keys, nodes: Iterable[str]) -> set[str]:
     """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody.
 
     Raises:
@@ -83,7 +83,7 @@ def ended_leases(client: Redis, keys: Keys, nodes: Iterable[str]) -> set[str]:
     names = sorted(set(nodes))
     if not names:
         return set()
-    with client.pipeline(transaction=True) as pipe:
+    with access.at(keys.nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zmscore(keys.nodes, names)
         clock, ends = pipe.execute()

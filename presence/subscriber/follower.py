@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from presence.store.client import Redis, RedisError
+from presence.store.access import Access
+from presence.store.client import RedisError
 from presence.subscriber.events import ZERO_ID, Entry, Gap, GapReason, Item, id_order, read_entry
-from presence.subscriber.link import BLOCK_MS, Link, Shards, log
+from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, log
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 
@@ -35,6 +36,7 @@ class Follower:
 
     def __init__(self, link: Link, prefix: str, after: str | Mapping[int, str] | None = None) -> None:
         self._link = link
+        self._looks = Looks()
         self.shards = Shards(prefix)
         self._after = after
         self._positions: dict[int, Position] = {}
@@ -57,11 +59,11 @@ class Follower:
             RedisError: the call failed.
             ValueError: what Redis holds is no data of a presence server.
         """
-        with self._link.calling() as client:
+        with self._link.calling() as access:
             if not self._buffer:
-                self._buffer.extend(self.read(client))
-            if not self._buffer and self._wait(client):
-                self._buffer.extend(self.read(client))
+                self._buffer.extend(self.read(access))
+            if not self._buffer:
+                self._buffer.extend(self._wait(access))
 
     def take(self) -> Item | None:
         """Return the next item that is ready. Never blocks."""
@@ -87,21 +89,22 @@ class Follower:
         """Close the connection; the place is kept."""
         self._link.close()
 
-    def read(self, client: Redis) -> list[Item]:
+    def read(self, access: Access) -> list[Item]:
         """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""
-        self.add_shards(client)
-        keys = self.shards.keys
-        with client.pipeline(transaction=False) as pipe:
-            for shard, (last_id, was_seen) in self._positions.items():
-                begin = last_id if was_seen else f"({last_id}"
-                pipe.xrange(keys.events(shard), begin, count=EVENTS_PER_READ + was_seen)
-            answers = pipe.execute()
+        self.add_shards(access)
+
+        def fill(pipe: Any, shard: int) -> None:
+            last_id, was_seen = self._positions[shard]
+            begin = last_id if was_seen else f"({last_id}"
+            pipe.xrange(self.shards.keys.events(shard), begin, count=EVENTS_PER_READ + was_seen)
+
+        answers = access.ask(self.shards.keys, self._positions, fill)
         gaps: list[Gap] = []
         entries: list[Entry] = []
         moved: dict[int, Position] = {}
-        for shard, raw in zip(list(self._positions), answers, strict=True):
+        for shard, (raw,) in answers.items():
             found = [read_entry(shard, each) for each in raw]
-            gap, found, moved[shard] = self._after_position(client, shard, found)
+            gap, found, moved[shard] = self._after_position(access, shard, found)
             if gap:
                 gaps.append(gap)
             if found:
@@ -113,32 +116,27 @@ class Follower:
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 
-    def add_shards(self, client: Redis) -> None:
+    def add_shards(self, access: Access) -> None:
         """Take up shards that were not known yet."""
-        new = self.shards.after(len(self._positions), client)
+        new = self.shards.after(len(self._positions), access)
         if new and not self._positions and self._after is None:
-            self.seek_ends(client, new)
+            self.seek_ends(access, new)
         for shard in new:
             # Streams that were not there when reading began held nothing before it.
             self._positions.setdefault(shard, self._beginning(shard))
 
-    def seek_ends(self, client: Redis, shards: range | None = None) -> None:
+    def seek_ends(self, access: Access, shards: range | None = None) -> None:
         """Go on after what is there now."""
-        for shard, end in self.ends(client, shards).items():
+        for shard, end in self.ends(access, shards).items():
             self._positions[shard] = Position(end, was_seen=end != ZERO_ID)
 
-    def ends(self, client: Redis, shards: range | None = None) -> dict[int, str]:
+    def ends(self, access: Access, shards: range | None = None) -> dict[int, str]:
         """Return the id of the newest entry of each shard; ``0-0`` where there is none."""
         shards = range(self.shards.keys.shards) if shards is None else shards
         # Concrete ids instead of "$", which would miss what is written between two reads.
-        with client.pipeline(transaction=False) as pipe:
-            for shard in shards:
-                pipe.xrevrange(self.shards.keys.events(shard), count=1)
-            answers = pipe.execute()
-        return {
-            shard: newest[0][0].decode() if newest else ZERO_ID
-            for shard, newest in zip(shards, answers, strict=True)
-        }
+        keys = self.shards.keys
+        answers = access.ask(keys, shards, lambda pipe, shard: pipe.xrevrange(keys.events(shard), count=1))
+        return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}
 
     def drop(self) -> None:
         """Forget what was read and not taken."""
@@ -151,7 +149,7 @@ class Follower:
         return Position(self._after or ZERO_ID, was_seen=False)
 
     def _after_position(
-        self, client: Redis, shard: int, found: list[Entry]
+        self, access: Access, shard: int, found: list[Entry]
     ) -> tuple[Gap | None, list[Entry], Position]:
         """Return the gap before what was found, what is new of it, and the position if nothing is."""
         position = self._positions[shard]
@@ -159,14 +157,14 @@ class Follower:
             return None, found, position
         if found and found[0].id == position.id:
             return None, found[1:], position
-        return self._without_last_seen(client, shard, position)
+        return self._without_last_seen(access, shard, position)
 
     def _without_last_seen(
-        self, client: Redis, shard: int, position: Position
+        self, access: Access, shard: int, position: Position
     ) -> tuple[Gap | None, list[Entry], Position]:
         """Find out, in one transaction, why the last entry seen is not there; begin where it is sound."""
         key = self.shards.keys.events(shard)
-        with client.pipeline(transaction=True) as pipe:
+        with access.at(key).pipeline(transaction=True) as pipe:
             pipe.xrange(key, position.id, count=EVENTS_PER_READ)
             pipe.xrange(key, count=1)
             pipe.xrevrange(key, count=1)
@@ -189,11 +187,18 @@ class Follower:
             return _gap(shard, position, "trimmed"), [], begin
         return None, [], begin  # trimmed to nothing, but nothing came after what was seen
 
-    def _wait(self, client: Redis) -> bool:
-        """Block until some stream goes on; return whether one did."""
+    def _wait(self, access: Access) -> list[Item]:
+        """Wait until some stream goes on, for about `BLOCK_MS`; return what there is then."""
         keys = self.shards.keys
-        places: dict[Any, Any] = {keys.events(shard): at.id for shard, at in self._positions.items()}
-        return bool(client.xread(places, count=1, block=BLOCK_MS))
+        if not access.is_cluster:
+            places: dict[Any, Any] = {keys.events(shard): at.id for shard, at in self._positions.items()}
+            came = access.at(keys.events(0)).xread(places, count=1, block=BLOCK_MS)
+            return self.read(access) if came else []
+        for _ in self._looks.until(BLOCK_MS / 1000, access):
+            if items := self.read(access):
+                self._looks.came()
+                return items
+        return []
 
 
 def _gap(shard: int, position: Position, reason: GapReason) -> Gap:

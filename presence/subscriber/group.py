@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from presence.store.client import Redis, RedisError
+from presence.store.access import Access
+from presence.store.client import RedisError
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
-from presence.subscriber.link import BLOCK_MS, Link, Shards
+from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards
 from presence.subscriber.membership import Membership
 from presence.subscriber.pending import Pending, Waiting
-from presence.subscriber.place import GroupPlace
+from presence.subscriber.place import GroupPlace, unless_missing
 
 
 class GroupConsumer:
@@ -52,9 +53,11 @@ class GroupConsumer:
         self._shards = Shards(prefix)
         self._place = GroupPlace(self._shards, member.group, start)
         self._pending = Pending(self._shards, member)
+        self._looks = Looks()
         self._taken_up = 0  # shards
         self._has_begun = False
         self._checked_losses = -1
+        self._may_be_unheard = False
         self._next_claims = clock() + member.claim_idle_s / 4
         self._renewed = clock()
         self._buffer: deque[Item] = deque()
@@ -103,18 +106,20 @@ class GroupConsumer:
             RedisError: the call failed.
             ValueError: what Redis holds is no data of a presence server.
         """
-        with self._link.calling() as client:
-            self._prepare(client)
-            self._pending.flush(client)
-            self._renew(client)
+        with self._link.calling() as access:
+            self._prepare(access)
+            self._pending.flush(access)
+            self._renew(access)
             if self._again and not self._again[0].min_idle_ms and not self._has_redelivery():
-                self._redeliver(client)  # its own older ones go before what it has read ahead
+                self._redeliver(access)  # its own older ones go before what it has read ahead
+            if not self._buffer and self._may_be_unheard:
+                self._take_up_unheard(access)
             if not self._buffer and self._clock() >= self._next_claims:
-                self._look_for_the_dead(client)
+                self._look_for_the_dead(access)
             if not self._buffer and self._again:
-                self._redeliver(client)
+                self._redeliver(access)
             if not self._buffer:
-                self._read_new(client)
+                self._read_new(access)
 
     def flush(self) -> None:
         """Acknowledge what is settled and note errors, and nothing else. Blocks.
@@ -122,50 +127,59 @@ class GroupConsumer:
         Raises:
             RedisError: the call failed.
         """
-        with self._link.calling() as client:
-            self._pending.flush(client)
+        with self._link.calling() as access:
+            self._pending.flush(access)
 
     def close(self) -> None:
         """Close the connection; what was read ahead stays pending."""
         self._link.close()
 
-    def _prepare(self, client: Redis) -> None:
-        for shard in self._shards.after(self._taken_up, client):
-            self._place.join(client, shard, is_late=self._has_begun)
-            self._again.extend(self._pending.own(client, shard))
+    def _prepare(self, access: Access) -> None:
+        for shard in self._shards.after(self._taken_up, access):
+            self._place.join(access, shard, is_late=self._has_begun)
+            self._again.extend(self._pending.own(access, shard))
             self._taken_up = shard + 1
-        self._has_begun = True
         if self._checked_losses != self._link.losses:
             # Before anything is read: a gap that this consumer does not live to tell is found again.
+            self._buffer.extendleft(self._place.check(access))
+            self._may_be_unheard = self._has_begun
             self._checked_losses = self._link.losses
-            self._buffer.extendleft(self._place.check(client))
+        self._has_begun = True
 
-    def _renew(self, client: Redis) -> None:
+    def _take_up_unheard(self, access: Access) -> None:
+        """Deliver again what Redis gave to this consumer in an answer that was lost with its connection."""
+        known = {(waiting.shard, waiting.id) for waiting in self._again}
+        for shard in range(self._taken_up):
+            unheard = self._pending.own(access, shard, self._place.seen(shard))
+            self._again.extend(each for each in unheard if (shard, each.id) not in known)
+        self._may_be_unheard = False
+
+    def _renew(self, access: Access) -> None:
         now = self._clock()
         held = [item for item in self._buffer if isinstance(item, Entry)]
         if not held:
             self._renewed = now
         elif now - self._renewed > self._member.claim_idle_s / 3:
-            ours = self._pending.renew(client, held)
+            ours = self._pending.renew(access, held)
             self._buffer = deque(i for i in self._buffer if isinstance(i, Gap) or (i.shard, i.id) in ours)
             self._renewed = now
 
-    def _look_for_the_dead(self, client: Redis) -> None:
+    def _look_for_the_dead(self, access: Access) -> None:
         known = {(waiting.shard, waiting.id) for waiting in self._again}
-        stale, is_all = self._pending.stale(client)
+        stale, is_all = self._pending.stale(access)
         self._again.extend(waiting for waiting in stale if (waiting.shard, waiting.id) not in known)
         self._next_claims = self._clock() + (self._member.claim_idle_s / 4 if is_all else 0.0)
 
     def _has_redelivery(self) -> bool:
         return any(isinstance(item, Entry) and item.deliveries > 1 for item in self._buffer)
 
-    def _redeliver(self, client: Redis) -> None:
+    def _redeliver(self, access: Access) -> None:
         """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""
         missing: dict[int, Gap] = {}
         found = None
         try:
             while self._again and found is None:
-                claimed = self._pending.claim(client, self._again[0])
+                claimed = self._pending.claim(access, self._again[0])
                 self._again.popleft()
                 if isinstance(claimed, Gap):
                     before = missing.get(claimed.shard)
@@ -177,29 +191,54 @@ class GroupConsumer:
                 self._buffer.appendleft(found)
             self._buffer.extendleft(missing.values())
 
-    def _read_new(self, client: Redis) -> None:
+    def _read_new(self, access: Access) -> None:
         count = max(1, self._member.prefetch // self._shards.keys.shards)
-        gaps, entries = self._place.read(client, self._member.consumer, count)
+        gaps, entries = self._place.read(access, self._member.consumer, count)
         if not (gaps or entries):
-            entries = self._wait(client, count)
+            entries = self._wait(access, count)
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         self._place.saw(entries)
         self._buffer.extend([*gaps, *entries])
         self._renewed = self._clock()
 
-    def _wait(self, client: Redis, count: int) -> list[Entry]:
-        keys = self._shards.keys
+    def _wait(self, access: Access, count: int) -> list[Entry]:
+        """Wait for new entries, for about `BLOCK_MS`; return those that came."""
+        if not access.is_cluster:
+            return self._read_blocking(access, count)
+        for _ in self._looks.until(BLOCK_MS / 1000, access):
+            if entries := self._read_each(access, count):
+                self._looks.came()
+                return entries
+        return []
+
+    def _read_blocking(self, access: Access, count: int) -> list[Entry]:
+        keys, member = self._shards.keys, self._member
         names = {keys.events(shard).encode(): shard for shard in range(keys.shards)}
         streams: dict[Any, Any] = dict.fromkeys(names, ">")
+        client = access.at(keys.events(0))
         try:
             answer: Any = client.xreadgroup(
-                self._member.group, self._member.consumer, streams, count=count, block=BLOCK_MS
+                member.group, member.consumer, streams, count=count, block=BLOCK_MS
             )
         except RedisError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             return []  # Redis was emptied; the next look finds out
         return [read_entry(names[name], raw) for name, found in answer or () for raw in found]
+
+    def _read_each(self, access: Access, count: int) -> list[Entry]:
+        keys, member = self._shards.keys, self._member
+
+        def fill(pipe: Any, shard: int) -> None:
+            pipe.xreadgroup(member.group, member.consumer, {keys.events(shard): ">"}, count=count)
+
+        answers = access.ask(keys, range(keys.shards), fill, raise_on_error=False)
+        return [
+            read_entry(shard, raw)
+            for shard, (answer,) in answers.items()
+            for _, found in unless_missing(answer) or ()  # a shard was emptied; the next look finds out
+            for raw in found
+        ]
 
 
 def _joined(one: Gap, other: Gap) -> Gap:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from presence.reader import stored_shards
+from presence.store.access import Access
 from presence.store.address import redacted
-from presence.store.client import Redis, open_client
-from presence.store.failures import passes
+from presence.store.failures import code_of, needs_operator, passes
 from presence.store.keys import Keys
 
-BLOCK_MS = 500  # one blocking read; nobody waits for it, but a thread left behind should end soon
+BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
 CALL_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
+LOOK_FIRST_S = 0.02  # between two looks where Redis cannot wait for us: in a cluster, after something came;
+LOOK_MAX_S = 0.2  # and while nothing comes, so that a subscriber at rest costs next to nothing
+LOOK_GROWTH = 1.5
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # between two attempts while Redis is away
 
@@ -20,14 +23,14 @@ log = logging.getLogger("presence.subscriber")
 
 
 class Link:
-    """One connection, used from one thread at a time; closed and never reused once a call has failed.
+    """Connections, used from one thread at a time; closed and never reused once a call has failed.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``; nothing is sent yet.
+        url: as `presence.store.address` takes it; nothing is sent yet.
 
     Attributes:
         name: the URL without its password.
-        losses: how many connections were closed so far; when it rises, Redis may be another.
+        losses: how often connections were closed so far; when it rises, Redis may be another.
 
     Raises:
         ValueError: the URL's scheme or form is not known.
@@ -37,29 +40,59 @@ class Link:
         self._url = url
         self.name = redacted(url)
         self.losses = 0
-        self._client: Redis | None = open_client(url, call_timeout_s=CALL_TIMEOUT_S)
+        self._access: Access | None = self._open()
+
+    def _open(self) -> Access:
+        return Access(self._url, call_timeout_s=CALL_TIMEOUT_S)
 
     @contextmanager
-    def calling(self) -> Iterator[Redis]:
-        """Lend the client for some calls; if one fails or is interrupted, the connection is closed."""
-        if self._client is None:
-            self._client = open_client(self._url, call_timeout_s=CALL_TIMEOUT_S)
+    def calling(self) -> Iterator[Access]:
+        """Lend the way to Redis for some calls; if one fails or is interrupted, all connections are closed.
+
+        So in a cluster whatever sends a call elsewhere lets the next one begin with a new look at who has
+        what.
+        """
+        if self._access is None:
+            self._access = self._open()
         try:
-            yield self._client
+            yield self._access
         except BaseException:
             self.close()
             raise
 
-    def lends(self, client: Redis) -> bool:
-        """Whether `client` is still the one in use: a thread left behind must not go on with another."""
-        return self._client is client
-
     def close(self) -> None:
-        """Close the connection; a call that waits in another thread fails at once."""
-        client, self._client = self._client, None
-        if client is not None:
+        """Close the connections; a call that waits in another thread fails at once, and makes no other."""
+        access, self._access = self._access, None
+        if access is not None:
             self.losses += 1
-            client.connection_pool.disconnect(inuse_connections=True)
+            access.close()
+
+
+class Looks:
+    """How long to wait between two looks for what is new, where Redis cannot tell when it comes.
+
+    A blocking read over streams of several slots is refused by a cluster, on one server too.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = LOOK_FIRST_S
+
+    def came(self) -> None:
+        """Something came: more may come soon."""
+        self._pause_s = LOOK_FIRST_S
+
+    def until(self, wait_s: float, access: Access) -> Iterator[None]:
+        """Yield when it is time for a look, for about so many seconds.
+
+        Raises:
+            RedisError: the connections were closed meanwhile.
+        """
+        while wait_s > 0:
+            pause_s = min(self._pause_s, wait_s)
+            access.pause(pause_s)
+            wait_s -= pause_s
+            self._pause_s = min(self._pause_s * LOOK_GROWTH, LOOK_MAX_S)
+            yield
 
 
 class Shards:
@@ -73,7 +106,7 @@ class Shards:
         self.keys = Keys(prefix, 0)
         self._is_final = False
 
-    def after(self, taken_up: int, client: Redis) -> range:
+    def after(self, taken_up: int, access: Access) -> range:
         """Return the shards beyond those that were already taken up.
 
         Raises:
@@ -81,7 +114,7 @@ class Shards:
             ValueError: what is stored is not a number of shards.
         """
         if not self._is_final:
-            stored = stored_shards(client, self.keys.prefix)
+            stored = stored_shards(access, self.keys.prefix)
             self._is_final = stored is not None
             self.keys = Keys(self.keys.prefix, max(self.keys.shards, stored or 1))
         return range(taken_up, self.keys.shards)
@@ -90,7 +123,8 @@ class Shards:
 class Retry:
     """Decides after a failure whether to try again, and when; tells the log once for each outage.
 
-    What fails before anything has worked is given up, for then the URL or the password is wrong.
+    What fails before anything has worked is given up, for then the URL or the password is wrong. What an
+    operator has to mend is tried again later on, and told as an error.
 
     Args:
         name: what to call Redis in the log.
@@ -100,6 +134,7 @@ class Retry:
         self._name = name
         self._has_worked = False
         self._failures = 0
+        self._told = ""
 
     def delay_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next attempt.
@@ -107,10 +142,10 @@ class Retry:
         Raises:
             Exception: `error` itself, which waiting will not cure.
         """
-        if not (self._has_worked and passes(error)):
+        if not (self._has_worked and (passes(error) or needs_operator(error))):
             raise error
-        if self._failures == 0:
-            log.warning("lost Redis at %s, trying again: %s", self._name, error)
+        if self._failures or code_of(error) != "MOVED":  # that a shard was moved once is no outage
+            self._tell(error)
         # Jitter keeps many subscribers from coming back at once; it protects nothing.
         pause_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(self._failures, 10))
         self._failures += 1
@@ -118,7 +153,16 @@ class Retry:
 
     def worked(self) -> None:
         """Take note of a call that did not fail."""
-        if self._failures:
+        if self._told:
             log.warning("Redis at %s is back", self._name)
         self._has_worked = True
         self._failures = 0
+        self._told = ""
+
+    def _tell(self, error: Exception) -> None:
+        if needs_operator(error) and self._told != str(error):
+            log.error("Redis at %s refuses what it granted before, trying again: %s", self._name, error)
+            self._told = str(error)
+        elif not self._told:
+            log.warning("lost Redis at %s, trying again: %s", self._name, error)
+            self._told = str(error)

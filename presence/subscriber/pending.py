@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from presence.redaction import redact_text
-from presence.store.client import Redis, RedisError
+from presence.store.access import Access
+from presence.store.client import RedisError
 from presence.subscriber.events import Entry, Gap, read_entry
 from presence.subscriber.link import Shards, log
 from presence.subscriber.membership import Membership
@@ -40,27 +41,32 @@ class Pending:
         """Keep with the next `flush` why the entry was not handled, for the case that it is given up."""
         self._errors[entry.shard, entry.id] = redact_text(error)[:ERROR_MAX_CHARS]
 
-    def flush(self, client: Redis) -> None:
+    def flush(self, access: Access) -> None:
         """Send acknowledgements and errors. If it fails, call it again: nothing is lost or done twice."""
         if not (self._handled or self._errors):
             return
         keys, group = self._shards.keys, self._member.group
-        with client.pipeline(transaction=False) as pipe:
-            for entry in self._handled:
-                pipe.xack(keys.events(entry.shard), group, entry.id)
+        acknowledged, noted = _by_shard(self._handled), self._errors
+
+        def fill(pipe: Any, shard: int) -> None:
+            for entry in acknowledged.get(shard, ()):
+                pipe.xack(keys.events(shard), group, entry.id)
                 if entry.deliveries > 1:
-                    pipe.hdel(keys.errors(entry.shard, group), entry.id)
-            for (shard, entry_id), error in self._errors.items():
-                pipe.hset(keys.errors(shard, group), entry_id, error)
-            pipe.execute()
+                    pipe.hdel(keys.errors(shard, group), entry.id)
+            for (of, entry_id), error in noted.items():
+                if of == shard:
+                    pipe.hset(keys.errors(shard, group), entry_id, error)
+
+        access.ask(keys, {*acknowledged, *(shard for shard, _ in noted)}, fill)
         self._handled.clear()
         self._errors.clear()
 
-    def own(self, client: Redis, shard: int) -> list[Waiting]:
-        """Return what this consumer had not acknowledged when it ended, oldest first."""
+    def own(self, access: Access, shard: int, after: str | None = None) -> list[Waiting]:
+        """Return what this consumer was given after an entry and has not acknowledged, oldest first."""
         key = self._shards.keys.events(shard)
+        client = access.at(key)
         found: list[Waiting] = []
-        begin = "-"
+        begin = f"({after}" if after else "-"
         while True:
             rows: Any = client.xpending_range(
                 key, self._member.group, begin, "+", ROWS_PER_LOOK, consumername=self._member.consumer
@@ -70,52 +76,51 @@ class Pending:
                 return found
             begin = f"({found[-1].id}"
 
-    def stale(self, client: Redis) -> tuple[list[Waiting], bool]:
+    def stale(self, access: Access) -> tuple[list[Waiting], bool]:
         """Return entries whose consumer is silent, oldest first in each shard, and whether these are all."""
         keys, idle_ms = self._shards.keys, self._idle_ms
-        with client.pipeline(transaction=False) as pipe:
-            for shard in range(keys.shards):
-                pipe.xpending_range(
-                    keys.events(shard), self._member.group, "-", "+", ROWS_PER_LOOK, idle=idle_ms
-                )
-            answers = pipe.execute()
+
+        def fill(pipe: Any, shard: int) -> None:
+            key = keys.events(shard)
+            pipe.xpending_range(key, self._member.group, "-", "+", ROWS_PER_LOOK, idle=idle_ms)
+
+        answers = access.ask(keys, range(keys.shards), fill)
         found = [
             Waiting(shard, row["message_id"].decode(), idle_ms)
-            for shard, rows in enumerate(answers)
+            for shard, (rows,) in answers.items()
             for row in rows
         ]
-        return found, all(len(rows) < ROWS_PER_LOOK for rows in answers)
+        return found, all(len(rows) < ROWS_PER_LOOK for (rows,) in answers.values())
 
-    def renew(self, client: Redis, held: Sequence[Entry]) -> set[tuple[int, str]]:
+    def renew(self, access: Access, held: Sequence[Entry]) -> set[tuple[int, str]]:
         """Tell Redis that these entries are not forgotten; return those that are still this consumer's.
 
         One that was silent for too long is left to whoever claims it: between the look and the renewal
         nobody else can then have become entitled to what is renewed.
         """
-        keys, member = self._shards.keys, self._member
-        with client.pipeline(transaction=False) as pipe:
-            for entry in held:
-                pipe.xpending_range(
-                    keys.events(entry.shard),
-                    member.group,
-                    entry.id,
-                    entry.id,
-                    1,
-                    consumername=member.consumer,
-                )
-            rows = pipe.execute()
-        ours = [
-            entry
-            for entry, row in zip(held, rows, strict=True)
-            if row and row[0]["time_since_delivered"] < self._idle_ms * 0.8
-        ]
-        with client.pipeline(transaction=False) as pipe:
-            for shard, ids in _ids_by_shard(ours).items():
-                pipe.xclaim(keys.events(shard), member.group, member.consumer, 0, ids, justid=True)
-            pipe.execute()
-        return {(entry.shard, entry.id) for entry in ours}
+        keys, member, by_shard = self._shards.keys, self._member, _by_shard(held)
 
-    def claim(self, client: Redis, waiting: Waiting) -> Entry | Gap | None:
+        def look(pipe: Any, shard: int) -> None:
+            key = keys.events(shard)
+            for entry in by_shard[shard]:
+                pipe.xpending_range(key, member.group, entry.id, entry.id, 1, consumername=member.consumer)
+
+        rows = access.ask(keys, by_shard, look)
+        ours = _by_shard(
+            entry
+            for shard, entries in by_shard.items()
+            for entry, row in zip(entries, rows[shard], strict=True)
+            if row and row[0]["time_since_delivered"] < self._idle_ms * 0.8
+        )
+
+        def renew(pipe: Any, shard: int) -> None:
+            ids: list[Any] = [entry.id for entry in ours[shard]]
+            pipe.xclaim(keys.events(shard), member.group, member.consumer, 0, ids, justid=True)
+
+        access.ask(keys, ours, renew)
+        return {(shard, entry.id) for shard, entries in ours.items() for entry in entries}
+
+    def claim(self, access: Access, waiting: Waiting) -> Entry | Gap | None:
         """Take an entry over, to deliver it again.
 
         Returns:
@@ -124,9 +129,9 @@ class Pending:
         """
         keys, member = self._shards.keys, self._member
         key = keys.events(waiting.shard)
-        if not waiting.min_idle_ms and not self._is_ours(client, waiting):
+        if not waiting.min_idle_ms and not self._is_ours(access, waiting):
             return None
-        with client.pipeline(transaction=True) as pipe:
+        with access.at(key).pipeline(transaction=True) as pipe:
             pipe.xrange(key, waiting.id, waiting.id)
             pipe.xpending_range(key, member.group, waiting.id, waiting.id, 1)
             pipe.xclaim(key, member.group, member.consumer, waiting.min_idle_ms, [waiting.id])
@@ -140,27 +145,28 @@ class Pending:
         if is_taken or (present and not claimed):
             return None
         if not present:
-            self._forget(client, waiting)
+            self._forget(access, waiting)
             return Gap(waiting.shard, waiting.id, "trimmed", dropped=1)
         before = rows[0]
         deliveries = before["times_delivered"]
         if deliveries >= member.max_deliveries:
             self._give_up(
-                client, read_entry(waiting.shard, present[0], deliveries), before["consumer"].decode()
+                access, read_entry(waiting.shard, present[0], deliveries), before["consumer"].decode()
             )
             return None
         return read_entry(waiting.shard, present[0], deliveries + 1)
 
-    def _is_ours(self, client: Redis, waiting: Waiting) -> bool:
+    def _is_ours(self, access: Access, waiting: Waiting) -> bool:
         key, member = self._shards.keys.events(waiting.shard), self._member
-        rows: Any = client.xpending_range(
+        rows: Any = access.at(key).xpending_range(
             key, member.group, waiting.id, waiting.id, 1, consumername=member.consumer
         )
         return bool(rows)
 
-    def _give_up(self, client: Redis, entry: Entry, consumer: str) -> None:
+    def _give_up(self, access: Access, entry: Entry, consumer: str) -> None:
         """Move the entry to the dead letters."""
         keys, group = self._shards.keys, self._member.group
+        client = access.at(keys.events(entry.shard))
         noted: Any = client.hget(keys.errors(entry.shard, group), entry.id)
         error = noted.decode("utf-8", "backslashreplace") if noted else _NO_WORD
         letter: dict[Any, Any] = {
@@ -180,9 +186,9 @@ class Pending:
             "gave up %s of shard %d after %d deliveries: %s", entry.id, entry.shard, entry.deliveries, error
         )
 
-    def _forget(self, client: Redis, waiting: Waiting) -> None:
+    def _forget(self, access: Access, waiting: Waiting) -> None:
         keys, group = self._shards.keys, self._member.group
-        with client.pipeline(transaction=False) as pipe:
+        with access.at(keys.events(waiting.shard)).pipeline(transaction=False) as pipe:
             pipe.xack(keys.events(waiting.shard), group, waiting.id)  # Redis 7 did so when it was claimed
             pipe.hdel(keys.errors(waiting.shard, group), waiting.id)
             pipe.execute()
@@ -192,8 +198,8 @@ class Pending:
         return max(1, round(self._member.claim_idle_s * 1000))
 
 
-def _ids_by_shard(entries: Iterable[Entry]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
+def _by_shard(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    found: dict[int, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(entry.shard, []).append(entry.id)
+        found.setdefault(entry.shard, []).append(entry)
     return found

@@ -8,7 +8,8 @@ still have it, or entries older than all that is left; and the group must not ha
 from collections.abc import Iterable
 from typing import Any
 
-from presence.store.client import Redis, RedisError
+from presence.store.access import Access
+from presence.store.client import RedisError
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
 from presence.subscriber.link import Shards, log
 
@@ -32,27 +33,31 @@ class GroupPlace:
         self._emptied: dict[int, tuple[str, int]] = {}  # place at the end of an empty stream, entries so far
         self._told: dict[int, str] = {}  # place of the group up to which no gap is to be told
 
-    def join(self, client: Redis, shard: int, *, is_late: bool) -> None:
+    def join(self, access: Access, shard: int, *, is_late: bool) -> None:
         """Create the group in a shard, unless it is there; a shard that came late is read from its first."""
-        self._create(client, shard, ZERO_ID if is_late else self._start)
+        self._create(access, shard, ZERO_ID if is_late else self._start)
 
     def saw(self, entries: Iterable[Entry]) -> None:
         """Remember what this consumer was given; ids rise within a shard."""
         for entry in entries:
             self._seen[entry.shard] = entry.id
 
-    def check(self, client: Redis) -> list[Gap]:
+    def seen(self, shard: int) -> str | None:
+        """Return the highest entry of a shard that this consumer was given, as far as it knows."""
+        return self._seen.get(shard)
+
+    def check(self, access: Access) -> list[Gap]:
         """Return the gaps that the next read would cross, without reading."""
-        return self._look(client, None, 0)[0]
+        return self._look(access, None, 0)[0]
 
-    def read(self, client: Redis, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
+    def read(self, access: Access, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
         """Read new entries, at most `count` of each shard, without waiting; gaps come before them."""
-        return self._look(client, consumer, count)
+        return self._look(access, consumer, count)
 
-    def _look(self, client: Redis, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+    def _look(self, access: Access, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
         seen, told = dict(self._seen), dict(self._told)
         try:
-            gaps, entries = self._look_at_all(client, consumer, count)
+            gaps, entries = self._look_at_all(access, consumer, count)
         except BaseException:
             self._seen, self._told = seen, told  # what was found in some shards could not be told
             raise
@@ -60,73 +65,78 @@ class GroupPlace:
             log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         return gaps, entries
 
-    def _look_at_all(self, client: Redis, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
-        keys, shards = self._shards.keys, range(self._shards.keys.shards)
-        each = 4 if consumer else 3
-        with client.pipeline(transaction=True) as pipe:
-            for shard in shards:
-                key, seen = keys.events(shard), self._seen.get(shard, ZERO_ID)
-                pipe.xinfo_groups(key)
-                pipe.xrange(key, count=1)
-                pipe.xrange(key, seen, seen)
-                if consumer:
-                    pipe.xreadgroup(self._group, consumer, {key: ">"}, count=count)
-            answers = [_unless_missing(answer) for answer in pipe.execute(raise_on_error=False)]
+    def _look_at_all(self, access: Access, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+        keys = self._shards.keys
+
+        def fill(pipe: Any, shard: int) -> None:
+            key, seen = keys.events(shard), self._seen.get(shard, ZERO_ID)
+            pipe.xinfo_groups(key)
+            pipe.xrange(key, count=1)
+            pipe.xrange(key, seen, seen)
+            if consumer:
+                pipe.xreadgroup(self._group, consumer, {key: ">"}, count=count)
+
+        answers = access.ask(keys, range(keys.shards), fill, is_atomic=True, raise_on_error=False)
         gaps: list[Gap] = []
         entries: list[Entry] = []
-        for shard in shards:
-            groups, oldest, seen_entry, *read = answers[shard * each : (shard + 1) * each]
+        for shard, answer in answers.items():
+            groups, oldest, seen_entry, *read = map(unless_missing, answer)
             place = _place_of(self._group, groups)
-            if gap := self._gap(client, shard, place, oldest and oldest[0][0].decode(), bool(seen_entry)):
+            if gap := self._gap(access, shard, place, oldest and oldest[0][0].decode(), bool(seen_entry)):
                 gaps.append(gap)
             entries += [read_entry(shard, raw) for _, found in (read and read[0]) or () for raw in found]
         return gaps, entries
 
     def _gap(
-        self, client: Redis, shard: int, place: str | None, oldest: str | None, seen_is_there: bool
+        self, access: Access, shard: int, place: str | None, oldest: str | None, seen_is_there: bool
     ) -> Gap | None:
         seen = self._seen.get(shard)
         if place is None:
-            self._create(client, shard, ZERO_ID)
+            self._create(access, shard, ZERO_ID)
             return self._lost(shard, seen or ZERO_ID)
         if seen:
             went_back = id_order(place) < id_order(seen)
             if went_back or (oldest and not seen_is_there and id_order(oldest) <= id_order(seen)):
                 return self._lost(shard, seen)
         if not oldest:
-            self._note_empty(client, shard, place)
+            self._note_empty(access, shard, place)
             return None
         if id_order(oldest) <= id_order(_next_id(place)) or self._told.get(shard) == place:
             return None
         emptied_at, entries_then = self._emptied.get(shard, (ZERO_ID, 0))
-        if place == emptied_at and not self._was_trimmed(client, shard, entries_then):
+        if place == emptied_at and not self._was_trimmed(access, shard, entries_then):
             return None
         self._told[shard] = place
         return Gap(shard, place, "trimmed")
 
-    def _note_empty(self, client: Redis, shard: int, place: str) -> None:
+    def _note_empty(self, access: Access, shard: int, place: str) -> None:
         """Remember of a stream that is empty whether the group has come to its end."""
         if self._emptied.get(shard, ("", 0))[0] != place:
-            info: Any = client.xinfo_stream(self._shards.keys.events(shard))
+            info = self._info(access, shard)
             if info["last-generated-id"] == place.encode():
                 self._emptied[shard] = (place, info.get("entries-added", 0))
+
+    def _info(self, access: Access, shard: int) -> Any:
+        key = self._shards.keys.events(shard)
+        return access.at(key).xinfo_stream(key)
 
     def _lost(self, shard: int, after: str) -> Gap:
         self._seen.pop(shard, None)
         return Gap(shard, after, "lost_writes")
 
-    def _was_trimmed(self, client: Redis, shard: int, entries_then: int) -> bool:
+    def _was_trimmed(self, access: Access, shard: int, entries_then: int) -> bool:
         """Whether a stream that once had seen so many entries, and kept none, has lost any since.
 
         Servers before 7 do not count them.
         """
-        info: Any = client.xinfo_stream(self._shards.keys.events(shard))
+        info = self._info(access, shard)
         was_deleted = info.get("max-deleted-entry-id", b"") != ZERO_ID.encode()
         removed: int = info.get("entries-added", 0) - info["length"]
         return not was_deleted and removed > entries_then
 
-    def _create(self, client: Redis, shard: int, start: str | None) -> None:
+    def _create(self, access: Access, shard: int, start: str | None) -> None:
         key = self._shards.keys.events(shard)
+        client = access.at(key)
         if start in {"0", ZERO_ID}:
             # Right before the oldest entry: what was trimmed before the group began is no gap of the group.
             oldest: Any = client.xrange(key, count=1)
@@ -140,7 +150,7 @@ class GroupPlace:
                 raise
 
 
-def _unless_missing(answer: Any) -> Any:
+def unless_missing(answer: Any) -> Any:
     """Return the answer, or None where the stream or the group is not there."""
     if isinstance(answer, RedisError):
         if str(answer).startswith(("NOGROUP", "no such key")):

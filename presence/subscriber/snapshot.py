@@ -9,10 +9,11 @@ exactly that of Q, and following goes on after Q.
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from presence.store.access import Access
 from presence.store.client import Redis
 from presence.subscriber.events import Gap, Item, Offline, Online, decode, id_order
 from presence.subscriber.follower import Follower
@@ -72,8 +73,8 @@ class SnapshotFollower:
         if not self._is_due:
             self._follower.fetch()
             return
-        with self._link.calling() as client:
-            snapshot = self._snapshot(client)
+        with self._link.calling() as access:
+            snapshot = self._snapshot(access)
         if snapshot is not None:
             self._buffer.append(snapshot)
             self._is_due = False
@@ -112,37 +113,44 @@ class SnapshotFollower:
         """Close the connection; the place is kept."""
         self._follower.close()
 
-    def _snapshot(self, client: Redis) -> Snapshot | None:
+    def _snapshot(self, access: Access) -> Snapshot | None:
         """Return a snapshot, or None if entries were removed meanwhile: then try again."""
         follower = self._follower
-        follower.add_shards(client)
-        follower.seek_ends(client)
-        online = self._scan(client)
-        ends = follower.ends(client)
+        follower.add_shards(access)
+        follower.seek_ends(access)
+        online = self._scan(access)
+        ends = follower.ends(access)
         while True:
-            items = follower.read(client)
+            items = follower.read(access)
             if any(isinstance(item, Gap) for item in items):
                 return None
             _apply(online, items)
             if all(_is_at(follower.positions[shard], end) for shard, end in ends.items()):
                 return Snapshot(online, follower.positions)
 
-    def _scan(self, client: Redis) -> dict[str, Period]:
-        keys = self._follower.shards.keys
+    def _scan(self, access: Access) -> dict[str, Period]:
         online: dict[str, Period] = {}
-        for shard in range(keys.shards):
-            cursor = 0
-            while True:
-                if not self._link.lends(client):
-                    raise InterruptedError("the subscription was closed")
-                answer: Any = client.hscan(keys.online(shard), cursor, count=USERS_PER_PAGE)
-                cursor, page = answer
-                for uid, text in page.items():
-                    if period := _period(text):
-                        online[uid.decode("utf-8", "backslashreplace")] = period
-                if not cursor:
-                    break
+        for shard in range(self._follower.shards.keys.shards):
+            key = self._follower.shards.keys.online(shard)
+            # One connection for all pages: if it breaks, another server may go on, to which the cursor means
+            # nothing, or this one may have started again.
+            with access.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
+                for page in _pages(access, client, key):
+                    for uid, text in page.items():
+                        if period := _period(text):
+                            online[uid.decode("utf-8", "backslashreplace")] = period
         return online
+
+
+def _pages(access: Access, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
+    cursor = 0
+    while True:
+        access.check()
+        answer: Any = client.hscan(key, cursor, count=USERS_PER_PAGE)
+        cursor, page = answer
+        yield page
+        if not cursor:
+            return
 
 
 def _apply(online: dict[str, Period], items: list[Item]) -> None:

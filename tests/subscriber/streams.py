@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+from presence.store.access import Access
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.subscriber import BlockingSubscription, Event, Gap
@@ -11,40 +12,63 @@ AT_MS = 1_700_000_000_000
 
 
 class Streams:
-    """Writes events to the streams of `shards` shards; entry ids are 1-0, 2-0 … over all of them."""
+    """Writes events to the streams of `shards` shards; entry ids are 1-0, 2-0 … over all of them.
 
-    def __init__(self, client: Redis, shards: int = 1) -> None:
-        self.client = client
+    Args:
+        redis: the client, or the way to a cluster.
+        shards: how many.
+    """
+
+    def __init__(self, redis: Redis | Access, shards: int = 1) -> None:
+        self._redis = redis
         self.keys = Keys(shards=shards)
         self._numbers = itertools.count(1)
-        client.hset(self.keys.meta, mapping={"version": 1, "shards": shards})
+        self.at(self.keys.meta).hset(self.keys.meta, mapping={"version": 1, "shards": shards})
+
+    @property
+    def client(self) -> Redis:
+        """The client, where there is one server."""
+        return self.at(self.keys.meta)
+
+    def at(self, key: str) -> Redis:
+        """The client of the server that has the key."""
+        return self._redis.at(key) if isinstance(self._redis, Access) else self._redis
 
     def write(self, *uids: str, kind: str = "online") -> list[str]:
-        """Write an event for each user, in one round trip; return the entry ids."""
+        """Write an event for each user, in one round trip for each shard; return the entry ids."""
         ids = [f"{next(self._numbers)}-0" for _ in uids]
-        with self.client.pipeline(transaction=False) as pipe:
-            for uid, entry_id in zip(uids, ids, strict=True):
-                pipe.xadd(self.keys.events(self.keys.shard(uid)), event_fields(uid, kind), id=entry_id)
-            pipe.execute()
+        by_shard: dict[int, list[tuple[str, str]]] = {}
+        for uid, entry_id in zip(uids, ids, strict=True):
+            by_shard.setdefault(self.keys.shard(uid), []).append((uid, entry_id))
+        for shard, entries in by_shard.items():
+            key = self.keys.events(shard)
+            with self.at(key).pipeline(transaction=False) as pipe:
+                for uid, entry_id in entries:
+                    pipe.xadd(key, event_fields(uid, kind), id=entry_id)
+                pipe.execute()
         return ids
 
     def create_group(self, group: str = "g") -> None:
         """Let a group begin here, in every shard."""
         for shard in range(self.keys.shards):
-            self.client.xgroup_create(self.keys.events(shard), group, "0", mkstream=True)
+            key = self.keys.events(shard)
+            self.at(key).xgroup_create(key, group, "0", mkstream=True)
 
     def pending(self, group: str = "g") -> int:
         """How many entries were delivered and not acknowledged."""
-        answers: list[Any] = [
-            self.client.xpending(self.keys.events(shard), group) for shard in range(self.keys.shards)
-        ]
-        return sum(answer["pending"] for answer in answers)
+        count = 0
+        for shard in range(self.keys.shards):
+            key = self.keys.events(shard)
+            answer: Any = self.at(key).xpending(key, group)
+            count += answer["pending"]
+        return count
 
     def dead(self) -> list[dict[str, str]]:
         """The dead letters of all shards."""
         letters: list[Any] = []
         for shard in range(self.keys.shards):
-            answer: Any = self.client.xrange(self.keys.dead(shard))
+            key = self.keys.dead(shard)
+            answer: Any = self.at(key).xrange(key)
             letters += answer
         return [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in letters]
 

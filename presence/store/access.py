@@ -1,0 +1,154 @@
+"""The way to the data for those who read it and belong to no node: on one Redis, or on a Redis Cluster.
+
+Clients are redis-py's plain ones, of a cluster one for each primary. They follow no redirection: whoever
+reads page by page has to know that another server goes on, for the cursor of one means nothing to another.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from presence.store.client import CALL_TIMEOUT_S, Redis, open_client
+from presence.store.keys import Keys
+from presence.store.routes import Routes
+
+UNLINKED_A_CALL = 1000  # keys
+
+
+class Access:
+    """Clients and calls for all shards. Nothing is sent before it is asked for, and nothing is tried again.
+
+    Calls may be made from any thread; they raise `RedisError`.
+
+    Args:
+        url: as `presence.store.address` takes it.
+        call_timeout_s: how long one call may wait for its answer.
+
+    Attributes:
+        is_cluster: whether shards are on several servers: then no transaction and no blocking read can be
+            over more than one shard.
+
+    Raises:
+        ValueError: the URL's scheme or form is not known.
+    """
+
+    def __init__(self, url: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._routes = Routes(url, partial(open_client, call_timeout_s=call_timeout_s))
+        self._looking_up = threading.Lock()
+        self._closed = threading.Event()
+        self.is_cluster = self._routes.is_cluster
+
+    def at(self, key: str) -> Redis:
+        """Return the client of the server that has a key."""
+        with self._looking_up:
+            client = self._routes.client(key)
+        self.check()
+        return client
+
+    def primaries(self) -> list[Redis]:
+        """Return the clients of all servers that have keys."""
+        with self._looking_up:
+            clients = self._routes.primaries()
+        self.check()
+        return clients
+
+    def ask(
+        self,
+        keys: Keys,
+        shards: Iterable[int],
+        fill: Callable[["Pipeline", int], object],
+        *,
+        is_atomic: bool = False,
+        raise_on_error: bool = True,
+    ) -> dict[int, list[Any]]:
+        """Ask several shards, in one round trip to each server.
+
+        Args:
+            keys: how keys are called.
+            shards: whom.
+            fill: adds the commands of a shard to a pipeline.
+            is_atomic: in one transaction; in a cluster in one for each shard, each a round trip.
+            raise_on_error: whether an error reply is raised, or is among the answers.
+
+        Returns:
+            The answers of each shard, in the order of `shards`.
+        """
+        wanted = list(shards)
+        answers: dict[int, list[Any]] = {}
+        for client, some in self._groups(keys, wanted, is_split=is_atomic):
+            with client.pipeline(transaction=is_atomic) as pipe:
+                ends = [0]
+                for shard in some:
+                    fill(pipe, shard)
+                    ends.append(len(pipe))
+                found = pipe.execute(raise_on_error=raise_on_error)
+            for place, shard in enumerate(some):
+                answers[shard] = found[ends[place] : ends[place + 1]]
+        return {shard: answers[shard] for shard in wanted}
+
+    def doubt(self) -> None:
+        """Find out anew, with the next call, which server has what."""
+        with self._looking_up:
+            self._routes.doubt()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, until it is closed at most.
+
+        Raises:
+            RedisError: it is closed.
+        """
+        self._closed.wait(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """Find out whether a thread that was left behind may go on.
+
+        Raises:
+            RedisError: it is closed.
+        """
+        if self._closed.is_set():
+            raise RedisConnectionError("closed")
+
+    def close(self) -> None:
+        """Close all connections, for good; a call that waits in another thread fails at once."""
+        self._closed.set()
+        self._routes.close()
+
+    def _groups(self, keys: Keys, shards: Sequence[int], *, is_split: bool) -> list[tuple[Redis, list[int]]]:
+        with self._looking_up:
+            groups = self._routes.groups([keys.events(shard) for shard in shards])
+        self.check()
+        found = [(client, [shards[place] for place in places]) for client, places in groups]
+        if is_split and self.is_cluster:
+            return [(client, [shard]) for client, some in found for shard in some]
+        return found
+
+    def __enter__(self) -> "Access":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def forget_prefix(url: str, prefix: str) -> int:
+    """Delete every key that begins with `prefix` and a colon; return how many there were.
+
+    Raises:
+        RedisError: Redis cannot be reached.
+    """
+    with Access(url) as access:
+        return sum(_unlink(client, f"{prefix}:*") for client in access.primaries())
+
+
+def _unlink(client: Redis, pattern: str) -> int:
+    names = list(client.scan_iter(match=pattern, count=UNLINKED_A_CALL))
+    for start in range(0, len(names), UNLINKED_A_CALL):
+        with client.pipeline(transaction=False) as pipe:
+            for name in names[start : start + UNLINKED_A_CALL]:  # each its own: they may be of several slots
+                pipe.unlink(name)
+            pipe.execute()
+    return len(names)

@@ -1,0 +1,124 @@
+"""Users who come and go, as a server writes it, while a cluster changes under them; and a view of them."""
+
+import json
+import random
+import threading
+import time
+from typing import Any
+
+from presence.store.access import Access
+from presence.store.client import RedisError
+from presence.store.failures import passes
+from presence.store.keys import Keys
+from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
+from tests.subscriber.streams import event_fields
+
+USERS = 400
+PAUSE_S = 0.002
+RETRY_S = 0.02
+SETTLE_S = 20.0
+
+
+class People:
+    """A thread that makes transitions, one after the other; each is tried until Redis has answered.
+
+    Args:
+        url: of the cluster.
+        shards: how many.
+    """
+
+    def __init__(self, url: str, shards: int) -> None:
+        self._access = Access(url)
+        self._keys = Keys(shards=shards)
+        meta = self._keys.meta
+        self._access.at(meta).hset(meta, mapping={"version": 1, "shards": shards})
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.online: set[str] = set()
+        self.transitions = self.refused = 0
+
+    def __enter__(self) -> "People":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.stop()
+        self._access.close()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def wait_for(self, transitions: int) -> None:
+        """Wait until there were so many more."""
+        enough, give_up = self.transitions + transitions, time.monotonic() + SETTLE_S
+        while self.transitions < enough:
+            assert time.monotonic() < give_up, "changes go on"
+            time.sleep(PAUSE_S)
+
+    def _run(self) -> None:
+        chance = random.Random(5)
+        while not self._end.is_set():
+            uid = f"user-{chance.randrange(USERS)}"
+            while not self._turn(uid):
+                time.sleep(RETRY_S)
+            self.transitions += 1
+            time.sleep(PAUSE_S)
+
+    def _turn(self, uid: str) -> bool:
+        """Tell of a user that he came, or went; return whether Redis has taken it."""
+        comes, keys = uid not in self.online, self._keys
+        session = {"session": "s", "node": "n", "login_ms": 1}
+        record = json.dumps({"id": "1-0", "since_ms": 1, "sessions": {"": session}})
+
+        def fill(pipe: Any, shard: int) -> None:
+            pipe.xadd(keys.events(shard), event_fields(uid, "online" if comes else "offline"))
+            if comes:
+                pipe.hset(keys.online(shard), uid, record)
+            else:
+                pipe.hdel(keys.online(shard), uid)
+
+        try:
+            self._access.ask(keys, [keys.shard(uid)], fill, is_atomic=True)
+        except RedisError as error:
+            if not passes(error):
+                raise
+            self.refused += 1
+            self._access.doubt()
+            return False
+        self.online ^= {uid}
+        return True
+
+
+class View:
+    """Who is online, as a program keeps it by what it is given."""
+
+    def __init__(self) -> None:
+        self.online: set[str] = set()
+        self.snapshots = self.gaps = 0
+
+    def follow(self, events: BlockingSubscription[Snapshot | Event], *, until_quiet: bool = False) -> None:
+        """Take what comes next; or all, until nothing comes."""
+        give_up = time.monotonic() + SETTLE_S
+        quiet = 0
+        while time.monotonic() < give_up:
+            event = events.poll()
+            self._take(event)
+            quiet = 0 if event else quiet + 1
+            if not until_quiet or quiet > 2:
+                return
+        raise AssertionError("events do not end")
+
+    def _take(self, event: Snapshot | Event | None) -> None:
+        match event:
+            case Snapshot():
+                self.online = set(event.online)
+                self.snapshots += 1
+            case Online():
+                self.online.add(event.uid)
+            case Offline():
+                self.online.discard(event.uid)
+            case Gap():
+                self.gaps += 1
+            case None:
+                pass
