@@ -1,0 +1,263 @@
+"""The fault proxy: it carries, and each fault is seen by who sends and who receives."""
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from loadtest.proxy import CLEAR, Faults, Proxy
+from presence.embedded import EmbeddedRedis
+from presence.store.client import RedisError, open_client
+
+WAIT_S = 0.1
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def target() -> Iterator[socket.socket]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        listener.settimeout(5)
+        yield listener
+
+
+@pytest.fixture
+def proxy(target: socket.socket) -> Iterator[Proxy]:
+    with Proxy(target.getsockname()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ends(proxy: Proxy, target: socket.socket) -> Iterator[Ends]:
+    with closing(plug_in(proxy)) as near, closing(target.accept()[0]) as far:
+        far.settimeout(5)
+        yield near, far
+
+
+def plug_in(proxy: Proxy) -> socket.socket:
+    return socket.create_connection(proxy.address, timeout=5)
+
+
+def receive(sock: socket.socket, size: int) -> list[bytes]:
+    """What came, as it came."""
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < size:
+        piece = sock.recv(1 << 20)
+        assert piece
+        pieces.append(piece)
+    return pieces
+
+
+def assert_silent(sock: socket.socket) -> None:
+    sock.settimeout(WAIT_S)
+    with pytest.raises(TimeoutError):
+        sock.recv(1)
+    sock.settimeout(5)
+
+
+@pytest.mark.parametrize(
+    "faults", [CLEAR, Faults(jitter_s=0.001), Faults(latency_s=0.01, jitter_s=0.01, slice_bytes=20_000)]
+)
+def test_it_carries_all_bytes_in_order_both_ways(ends: Ends, proxy: Proxy, faults: Faults) -> None:
+    proxy.disturb(faults)
+    near, far = ends
+    much = random.randbytes(3_000_000)
+    for sender, receiver in ((near, far), (far, near)):
+        sending = threading.Thread(target=sender.sendall, args=(much,))
+        sending.start()
+        assert b"".join(receive(receiver, len(much))) == much
+        sending.join()
+    assert proxy.injected.bytes == 2 * len(much)
+
+
+def test_it_leads_to_a_unix_socket(tmp_path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with Proxy(str(tmp_path / "s")) as proxy, closing(plug_in(proxy)) as near:
+            with closing(listener.accept()[0]) as far:
+                near.sendall(b"ask")
+                assert far.recv(100) == b"ask"
+                far.sendall(b"answer")
+            assert near.recv(100) == b"answer"
+            assert near.recv(100) == b""
+
+
+def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.disturb(Faults(latency_s=0.05), down=False)
+    proxy.disturb(Faults(latency_s=0.1, jitter_s=0.05), up=False)
+    begun = time.monotonic()
+    near.sendall(b"ask")
+    far.recv(100)
+    up = time.monotonic()
+    far.sendall(b"answer")
+    near.recv(100)
+    assert 0.05 <= up - begun < 0.1
+    assert 0.1 <= time.monotonic() - up < 0.25
+    assert proxy.injected.delayed_bytes == len(b"askanswer")
+
+
+def test_slices_arrive_one_by_one(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.disturb(Faults(slice_bytes=1, bytes_per_s=1000))
+    near.sendall(b"0123456789" * 3)
+    pieces = receive(far, 30)
+    assert b"".join(pieces) == b"0123456789" * 3
+    assert len(pieces) > 10
+    assert proxy.injected.cuts == 29
+
+
+def test_bytes_a_second_are_limited(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.disturb(Faults(bytes_per_s=100_000))
+    begun = time.monotonic()
+    near.sendall(bytes(20_000))
+    receive(far, 20_000)
+    assert 0.19 < time.monotonic() - begun < 0.5
+
+
+def test_a_blackhole_keeps_what_was_sent_until_it_ends(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.blackhole()
+    near.sendall(b"ask")
+    far.sendall(b"hint")
+    assert_silent(far)
+    assert_silent(near)
+    proxy.heal()
+    assert far.recv(100) == b"ask"
+    assert near.recv(100) == b"hint"
+    assert proxy.injected.held_bytes == len(b"askhint")
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_blackhole_may_be_of_one_way(ends: Ends, proxy: Proxy, up: bool) -> None:
+    near, far = ends
+    proxy.blackhole(up=up, down=not up)
+    near.sendall(b"ask")
+    far.sendall(b"hint")
+    lost, got = (far, near) if up else (near, far)
+    assert got.recv(100) == (b"hint" if up else b"ask")
+    assert_silent(lost)
+
+
+def test_an_end_that_came_in_a_blackhole_is_passed_on_after_it(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.blackhole()
+    near.sendall(b"last words")
+    near.close()
+    assert_silent(far)
+    proxy.heal()
+    assert far.recv(100) == b"last words"
+    assert far.recv(100) == b""
+
+
+def test_a_connection_waits_while_there_is_a_blackhole(proxy: Proxy, target: socket.socket) -> None:
+    proxy.blackhole(up=False)
+    with closing(plug_in(proxy)) as near:
+        target.settimeout(WAIT_S)
+        with pytest.raises(TimeoutError):
+            target.accept()
+        proxy.heal()
+        target.settimeout(5)
+        with closing(target.accept()[0]) as far:
+            far.sendall(b"answer")
+            assert near.recv(100) == b"answer"
+
+
+def test_connections_may_be_ended_after_a_blackhole(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    proxy.blackhole()
+    near.sendall(b"ask")
+    time.sleep(0.01)
+    proxy.heal(reset=True)
+    for sock in (near, far):
+        with pytest.raises(ConnectionResetError):
+            sock.recv(100)
+    assert proxy.injected.resets == 1
+
+
+def test_a_reset_is_seen_by_both_sides(ends: Ends, proxy: Proxy) -> None:
+    assert proxy.reset() == 1
+    for sock in ends:
+        with pytest.raises(ConnectionResetError):
+            sock.recv(100)
+    assert proxy.connections == 0
+
+
+def test_a_share_of_the_connections_is_reset(proxy: Proxy) -> None:
+    socks = [plug_in(proxy) for _ in range(40)]
+    while proxy.connections < 40:
+        time.sleep(0.001)
+    random.seed(1)
+    assert 10 < proxy.reset(0.5) < 30
+    for sock in socks:
+        sock.close()
+
+
+def test_connections_are_refused(proxy: Proxy, target: socket.socket) -> None:
+    proxy.refuse()
+    with pytest.raises(ConnectionResetError), closing(plug_in(proxy)) as near:
+        near.recv(100)
+    assert proxy.injected.refused == 1
+    proxy.heal()
+    with closing(plug_in(proxy)), closing(target.accept()[0]):
+        pass
+
+
+def test_an_end_is_passed_on_and_the_other_way_stays(ends: Ends) -> None:
+    near, far = ends
+    near.sendall(b"that is all")
+    near.shutdown(socket.SHUT_WR)
+    assert far.recv(100) == b"that is all"
+    assert far.recv(100) == b""
+    far.sendall(b"answer")
+    assert near.recv(100) == b"answer"
+
+
+def test_a_reset_by_one_side_is_passed_on(ends: Ends, proxy: Proxy) -> None:
+    near, far = ends
+    far.sendall(b"unread")
+    time.sleep(0.01)
+    near.close()  # with bytes that were not read, so the kernel resets
+    with pytest.raises(ConnectionResetError):
+        far.recv(100)
+    assert proxy.injected.resets == 0
+
+
+def test_without_a_target_connections_are_reset(proxy: Proxy, target: socket.socket) -> None:
+    target.close()
+    with pytest.raises(ConnectionResetError), closing(plug_in(proxy)) as near:
+        near.recv(100)
+    assert proxy.injected.unreachable == 1
+
+
+def test_new_connections_lead_to_a_new_target(ends: Ends, proxy: Proxy) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        proxy.retarget(other.getsockname())
+        with closing(plug_in(proxy)) as near, closing(other.accept()[0]) as far:
+            near.sendall(b"ask")
+            assert far.recv(100) == b"ask"
+    near, far = ends
+    near.sendall(b"still here")
+    assert far.recv(100) == b"still here"
+
+
+def test_a_request_is_carried_out_and_its_reply_is_lost(redis_server: EmbeddedRedis) -> None:
+    with Proxy(redis_server.url.removeprefix("unix://")) as proxy, open_client(proxy.url) as client:
+        proxy.drop_reply(2, containing=b"RPUSH")
+        for n in range(4):
+            client.ping()
+            with client.pipeline(transaction=False) as pipe:
+                for _ in range(1000):
+                    pipe.rpush("list", f"{n}" * 100)
+                if n < 2:
+                    with pytest.raises(RedisError, match=r"closed by server|reset by peer"):
+                        pipe.execute()
+                else:
+                    assert pipe.execute()[-1] == (n + 1) * 1000
+        assert proxy.injected.replies_dropped == 2
