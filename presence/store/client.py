@@ -6,6 +6,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from presence.store.tls import TlsConnection
+
 # For the readers, so that redis-py is imported below `presence.store` only.
 Redis = redis.Redis
 RedisError = redis.RedisError
@@ -35,6 +37,8 @@ def open_client(
     Raises:
         ValueError: the URL's scheme or form is not known.
     """
+    if url.startswith("rediss:"):
+        connection.setdefault("connection_class", TlsConnection)
     return redis.Redis.from_url(
         url,
         socket_timeout=call_timeout_s,
@@ -45,16 +49,3 @@ def open_client(
         decode_responses=False,
         **connection,
     )
-
-
-def forget_prefix(url: str, prefix: str) -> int:
-    """Delete every key that begins with `prefix` and a colon; return how many there were.
-
-    Raises:
-        RedisError: Redis cannot be reached.
-    """
-    with open_client(url) as client:
-        names = list(client.scan_iter(match=f"{prefix}:*", count=1000))
-        for start in range(0, len(names), 1000):
-            client.unlink(*names[start : start + 1000])
-        return len(names)

@@ -47,6 +47,8 @@ _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 
 # Redis before 7 wraps the reply to a script's command; Redis 7 that to an EXEC.
 _WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -|discarded because of: )([A-Z]+) ")
+# What the caller's user may not do gets no code in a script: by Valkey, and by Redis 7.0.
+_NO_PERMISSION: Final = re.compile(r"ACL failure in script|The user executing the script can't ")
 _CODE: Final = re.compile(r"[A-Z]+")
 
 
@@ -85,6 +87,8 @@ def code_of(error: BaseException) -> str:
     text = str(error).rpartition("caused error: ")[2]
     if wrapped := _WRAPPED.search(text):
         return wrapped[1]
+    if _NO_PERMISSION.search(text):
+        return "NOPERM"
     if error.status_code:
         return error.status_code
     first = text.partition(" ")[0]

@@ -110,6 +110,8 @@ def test_a_code_is_of_its_class(code: str, case: Case) -> None:
         ("OOM command not allowed. script: 1c, on @user_script:7.", "OOM"),
         ("EXECABORT Transaction discarded because of: READONLY You can't write", "READONLY"),
         ("EXECABORT Transaction discarded because of previous errors.", "EXECABORT"),
+        ("The user executing the script can't run this command or subcommand script: 1c", "NOPERM"),
+        ("ACL failure in script: User x has no permissions to run the 'setrange' command", "NOPERM"),
         ("no code at all", ""),
     ],
 )

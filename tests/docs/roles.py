@@ -1,0 +1,175 @@
+"""The whole work of each kind of program that uses Redis, as a user of Redis that may do nothing else."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from presence.changes import Op, SessionName
+from presence.outbox import Gap as Skipped
+from presence.reader import PresenceReader
+from presence.store.batches import Compare, Counter, NewsKind, Status
+from presence.store.client import Redis
+from presence.store.control_channel import ControlChannel
+from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
+from presence.store.operator import Operator
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from presence.subscriber.events import Entry, Gap
+from presence.subscriber.events import Item as Told
+from presence.subscriber.follower import Follower
+from presence.subscriber.group import GroupConsumer
+from presence.subscriber.link import Link
+from presence.subscriber.membership import Membership
+from presence.subscriber.snapshot import Snapshot, SnapshotFollower
+from tests.store.driving import NOW_S, Hand, change, end, listen, login, probed
+
+KEYS = Keys()
+SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An empty Redis.
+
+    Attributes:
+        url: as the user whose permissions are tried.
+        admin: a client that may do everything.
+        hand: a node that may, too; it has its lease.
+    """
+
+    url: str
+    admin: Redis
+    hand: Hand
+
+
+def serve(stage: Stage) -> None:
+    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases and control channels."""
+    channel = ControlChannel(stage.url, KEYS)
+    with closing(RedisStore(stage.url, SHAPE)) as store, closing(channel):
+        store.check_meta()
+        a, b = Hand(store, "a"), Hand(store, "b")
+        a.open(floor="5-0")
+        b.open(gap=Skipped(3, 1, 2, NOW_S))
+        channel.subscribe("a")
+        a.apply(login("ann", "s1"), login("bob", "s2"))
+        listener = listen(stage.admin, KEYS.offline_channel)
+        b.apply(login("ann", "s3"))
+        displaced = channel.next()
+        assert displaced is not None
+        assert displaced.kind is NewsKind.DISPLACED
+        a.apply(end("bob", "s2"))
+        assert listener.get_message(timeout=1)
+        listener.close()
+        a.apply(login("bob", "s4"), change(Op.HOLD, "cy", "s5", code=1))
+        settled = replace(a.batch([end("bob", "s4")], a.n + 1), complete=True, settled=True)
+        assert a.send(settled).status is Status.OK
+        assert probed(store, "a").inbox
+        assert a.retire().status is Status.OK
+        counter = Counter("a", a.generation, a.n)
+        compare = Compare(0, counter, a.replication_id, "0", 10, (SessionName("ann", "", "s9"),))
+        assert a.send(compare).missing == (0,)
+        assert a.fence("b").status is Status.OK
+        assert a.sweep("b").done
+    with closing(RedisLeaseTable(stage.url, KEYS, 10.0)) as table:
+        table.renew("a", 1, "{}", [])
+        table.renew("b", 1, "{}", [])
+        assert table.claim("b", "1", "1 a 1")
+        rows = table.renew("a", 2, "{}", ["b"])
+        assert rows is not None
+        assert rows["b"].sweeper_n == 2
+        assert table.claim("b", "1 a 2", "")
+
+
+def read(stage: Stage) -> None:
+    """What `PresenceReader` and the commands `status` and `nodes` do."""
+    stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
+    stage.hand.apply(end("bob", "s2"))
+    with PresenceReader(stage.url) as reader:
+        assert [reader.state(uid)["status"] for uid in ("ann", "bob")] == ["online", "offline"]
+        assert reader.state("bob")["last_seen_ms"]
+        assert reader.count() == 1
+        assert [uid for page in reader.pages() for uid in page.states] == ["ann"]
+        assert [each.node for each in reader.nodes()] == ["seed"]
+
+
+def follow(stage: Stage) -> None:
+    """What subscribers without a group do: a snapshot, events as they come, and why some are missing."""
+    stage.hand.apply(login("ann", "s1"))
+    snapshots = SnapshotFollower(Link(stage.url), KEYS.prefix)
+    with closing(snapshots):
+        snapshots.fetch()
+        snapshot = snapshots.take()
+        assert isinstance(snapshot, Snapshot)
+        assert list(snapshot.online) == ["ann"]
+    follower = Follower(Link(stage.url), KEYS.prefix, "0")
+    with closing(follower):
+        (entry,) = fetched(follower, 1)
+        follower.fetch()  # waits in vain
+        stage.admin.xdel(KEYS.events(0), entry.id)
+        stage.hand.apply(end("ann", "s1"))
+        gap, offline = fetched(follower, 2)
+        assert isinstance(gap, Gap)
+        assert isinstance(offline, Entry)
+
+
+def share(stage: Stage) -> None:
+    """What subscribers with a group do: reading, acknowledging, claiming and giving up."""
+    link, member = Link(stage.url), Membership("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10)
+    with closing(GroupConsumer(link, KEYS.prefix, member, "0")) as consumer:
+        consumer.fetch()  # makes the group, and finds nothing
+        stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
+        assert fetched(consumer, 1)
+        consumer.settle()
+        assert fetched(consumer, 1)
+        for _ in range(2):
+            consumer.fail("cannot handle this")
+            while not (again := consumer.take()) and not stage.admin.xlen(KEYS.dead(0)):
+                consumer.fetch()
+        assert again is None
+    assert pending(stage) == 0
+
+
+def pending(stage: Stage) -> int:
+    answer: Any = stage.admin.xpending(KEYS.events(0), "g")
+    count: int = answer["pending"]
+    return count
+
+
+def operate(stage: Stage) -> None:
+    """What the commands `kick` and `forget` do beside what readers do."""
+    stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
+    stage.hand.apply(end("bob", "s2"))
+    stage.admin.xgroup_create(KEYS.events(0), "g", "0")
+    stage.admin.xreadgroup("g", "c", {KEYS.events(0): ">"})
+    listener = listen(stage.admin, KEYS.control_channel("seed"))
+    with PresenceReader(stage.url) as reader, closing(Operator(stage.url, reader.keys())) as operator:
+        assert [target.session for target in operator.kick(["ann"])] == ["s1"]
+        assert listener.get_message(timeout=1)
+        listener.close()
+        assert reader.state("ann")["status"] == "online"
+        assert [each.node for each in reader.nodes()] == ["seed"]
+        forgotten = operator.forget(["ann", "bob"])
+        assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
+    assert pending(stage) == 1
+
+
+def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
+    """Take so many items."""
+    items: list[Told] = []
+    while len(items) < count:
+        if (item := source.take()) is None:
+            source.fetch()
+        else:
+            items.append(item)
+    return items
+
+
+ROLES: dict[str, Callable[[Stage], None]] = {
+    "server": serve,
+    "reader": read,
+    "subscriber": follow,
+    "worker": share,
+    "operator": operate,
+}
