@@ -4,16 +4,17 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import presence
+from loadtest.redis_cluster import Cluster
 from presence.store import scripting
 from presence.store.batches import StoreError
-from presence.store.client import RedisError
+from presence.store.client import Redis, RedisError
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
 from presence.subscriber import follower, group
@@ -45,57 +46,85 @@ def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def permissions(role: str) -> list[str]:
-    """Return what the page gives a role, from `reset` on."""
-    found = re.search(rf"<!-- acl {role} -->\n```sh\nredis-cli ACL SETUSER (.+?)```", PAGE, re.DOTALL)
+    """Return what the page gives a role."""
+    found = re.search(rf"<!-- acl {role} -->\n```sh\nredis-cli ACL SETUSER \S+ (.+?)```", PAGE, re.DOTALL)
     assert found, role
-    words = shlex.split(found[1].replace("\\\n", ""))
-    assert words[:2] == [f"presence-{role}", "reset"]
-    return words[1:]
+    return shlex.split(found[1].replace("\\\n", ""))
 
 
 def commands(role: str) -> list[str]:
     return [word for word in permissions(role) if word.startswith("+")]
 
 
-def play(server: Server, role: str, rules: list[str]) -> None:
-    """Let a user with these rules do the whole work of a role, on an empty Redis."""
-    ask(server, "FLUSHALL")
-    ask(server, "ACL", "SETUSER", "tried", *rules, ">secret")
-    store, table = RedisStore(server.url, SHAPE), RedisLeaseTable(server.url, SHAPE.keys, 10.0)
+def play(url: str, admin: Redis, role: str, rules: list[str]) -> None:
+    """Let a user with these rules do the whole work of a role, on an empty Redis.
+
+    Args:
+        url: where everybody may do everything; of a cluster, too.
+        admin: a client of the server there that has shard 0.
+        role: whose work.
+        rules: what the user may do.
+    """
+    ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
+    store, table = RedisStore(url, SHAPE), RedisLeaseTable(url, SHAPE.keys, 10.0)
     hand = Hand(store, "seed")
     with closing(store), closing(table):
         if role != "server":
             store.check_meta()
             hand.open()
             table.renew("seed", 1, "{}", [])
-        ask(server, "SCRIPT", "FLUSH")
-        ask(server, "ACL", "LOG", "RESET")
-        url = server.url.replace("unix://", "unix://tried:secret@")
-        ROLES[role](Stage(url, server.client, hand))
+        ask(admin, "SCRIPT", "FLUSH")
+        ask(admin, "ACL", "LOG", "RESET")
+        ROLES[role](Stage(url.replace("://", "://tried:secret@"), admin, hand))
 
 
-def ask(server: Server, *words: str) -> Any:
-    return server.client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
+def ask(admin: Redis, *words: str) -> Any:
+    return admin.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
 
 
-def denied(server: Server) -> set[str]:
+def denied(admin: Redis) -> set[str]:
     """Return the commands for which permission was missed, as rules name them."""
-    log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(server, "ACL", "LOG")]
+    log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(admin, "ACL", "LOG")]
     return {f"+{entry[b'object'].decode().lower()}" for entry in log if entry[b"reason"] == b"command"}
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_does_its_whole_work(server: Server, role: str) -> None:
-    play(server, role, permissions(role))
-    assert denied(server) <= {"+client|setinfo"}  # redis-py tells its name where it may
+    server.client.flushall()
+    play(server.url, server.client, role, permissions(role))
+    assert denied(server.client) <= {"+client|setinfo"}  # redis-py tells its name where it may
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_misses_each_command_that_is_taken_from_it(server: Server, role: str) -> None:
     for command in commands(role):
+        server.client.flushall()
         with pytest.raises((StoreError, RedisError, AssertionError)):
-            play(server, role, [word for word in permissions(role) if word != command])
-        assert command in denied(server)
+            play(server.url, server.client, role, [w for w in permissions(role) if w != command])
+        assert command in denied(server.client)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_does_its_whole_work_in_a_cluster(redis_cluster: Cluster, role: str) -> None:
+    rules = [*permissions(role), *permissions("cluster")]
+    for member in redis_cluster.members:
+        ask(member.client, "ACL", "SETUSER", "tried", *rules, ">secret")
+    play(redis_cluster.url, redis_cluster.primary_of("{0}").client, role, rules)
+
+
+@pytest.mark.parametrize("missing", [None, "+cluster|slots", "+ping"])
+def test_in_a_cluster_a_server_is_found_and_looked_for_again(
+    redis_cluster: Cluster, missing: str | None
+) -> None:
+    rules = [word for word in (*permissions("server"), *permissions("cluster")) if word != missing]
+    for member in redis_cluster.members:
+        ask(member.client, "ACL", "SETUSER", "tried", *rules, ">secret")
+    with closing(RedisStore(redis_cluster.url.replace("://", "://tried:secret@"), SHAPE)) as store:
+        with pytest.raises(StoreError, match="NoPermission") if missing else nullcontext():
+            store.check_meta()
+            routes = store._scripting._routes
+            routes.doubt(routes.client(SHAPE.keys.meta))  # as when a call has failed
+            store.check_meta()
 
 
 def test_a_server_may_call_whatever_its_scripts_call() -> None:
