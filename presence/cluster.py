@@ -153,6 +153,10 @@ class Cluster:
         """Whether another node may be at work."""
         return self.observer.is_alive(node)
 
+    def known(self) -> set[str]:
+        """Return the other nodes that hold a lease."""
+        return self.observer.leased() - self._relay.former
+
     async def _beat(self) -> None:
         me = self._relay.node
         self._renewals += 1

@@ -134,6 +134,7 @@ class Node:
             verdicts=Verdicts(self._superseded, self.news, self._new_id),
             memory=Memory(self.core.vouched, self._session_of),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
         )

@@ -132,6 +132,10 @@ class Observer:
         has_certificate = known.row is not None and known.row.sweeper
         return not has_certificate and self.silence_s(known) < self._lease_s
 
+    def leased(self) -> set[str]:
+        """Return the nodes that have renewed a lease which has not ended."""
+        return {node for node, each in self.watched.items() if each.row and self.is_alive(node)}
+
     def silence_s(self, node: Watched) -> float:
         """Return for how long a node's counter has stood still, in seconds of contact."""
         return self._contact.time() - node.since

@@ -48,8 +48,9 @@ class Reach:
         self._answers_again = False
 
     def answered(self, now: float) -> float:
-        """It answered, which after a failure does not mean yet that all is well; return when before."""
-        before, self.answered_at = self.answered_at, now
+        """It answered, which after a failure does not mean yet that all is well; return when all was."""
+        before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
+        self.answered_at = now
         self._answers_again = self.away_since is not None
         return before
 

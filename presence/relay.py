@@ -10,7 +10,7 @@ cure is an error in the log, once until it is another, and is retried all the sa
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,12 +103,13 @@ class Relay:
         live: registrations (code 2) of all live sessions of a shard.
         verdicts: whom to tell.
         memory: what of it is compared with the records, a little at a time.
-        alive: whether another node that left its trace in a shard may be at work; a resync waits for such.
+        alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
         clock: monotonic seconds, the clock of `Change.at`.
         runtime: where its task runs.
 
     Attributes:
         node: the node's id now.
+        former: ids that this node has had.
         writers: by shard.
     """
 
@@ -122,6 +123,7 @@ class Relay:
         verdicts: Verdicts,
         memory: Memory,
         alive: Callable[[str], bool] = lambda _node: True,
+        known: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         runtime: Runtime | None = None,
     ) -> None:
@@ -131,7 +133,10 @@ class Relay:
         self._verdicts = verdicts
         self._clock = clock
         self._runtime = runtime or TrioRuntime()
-        self.writers = [ShardWriter(shard, node, outbox, live, alive=alive) for shard in range(outbox.shards)]
+        self.former: set[str] = set()
+        self.writers = [
+            ShardWriter(shard, node, outbox, live, alive=alive, known=known) for shard in range(outbox.shards)
+        ]
         self._thread = self._runtime.caller(store.close)
         self._bell = self._runtime.bell()
         self._comparison = Comparison(memory, outbox.shard_of)
@@ -292,6 +297,7 @@ class Relay:
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self._verdicts.new_node_id()
+        self.former.add(old)
         _log.warning("taken for dead by other nodes: registering all sessions anew", was=old, node=self.node)
         for writer in self.writers:
             writer.rename(self.node)

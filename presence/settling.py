@@ -6,7 +6,7 @@ register, and the wait is over when all have.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from presence.store.batches import Traces
@@ -23,17 +23,20 @@ class Settling:
 
     Args:
         alive: whether another node that left its trace in the shard may be at work.
+        known: the other nodes that hold a lease; one of them may not have been seen in the shard yet.
 
     Attributes:
         others: the other nodes' traces, as last seen.
         at: monotonic seconds from which this node may judge others by what the shard says.
     """
 
-    def __init__(self, alive: Callable[[str], bool]) -> None:
+    def __init__(self, alive: Callable[[str], bool], known: Callable[[], Iterable[str]] = tuple) -> None:
         self.others: Traces = {}
         self.at = -math.inf
         self._alive = alive
+        self._known = known
         self._steady: Traces = {}  # the others' traces as last seen while all was well
+        self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
         self._before: Traces = {}  # the same, when the resync began
         self._concerns_all = False
         self._had_peers = False  # ever: one that was swept may be on its way back
@@ -78,12 +81,13 @@ class Settling:
             # That they have registered once does not say what waits since an outage after it.
             self.at = min(self.at, max(now, self._back_at + RETURN_SETTLE_S))
         if now >= self.at:
-            self._steady = self.others
+            self._steady, self._steady_known = self.others, frozenset(self._known())
             self._had_peers |= bool(self._peers())
 
     def swept(self, node: str) -> None:
         """A node's trace is gone, which the next probe will see."""
         self.others = {other: trace for other, trace in self.others.items() if other != node}
+        self._steady_known -= {node}
 
     def only_traces(self) -> bool:
         """Whether other nodes have left their traces and none of them is at work."""
@@ -92,7 +96,13 @@ class Settling:
     def _peers(self) -> set[str]:
         """Return the other nodes that may be at work."""
         traces = {**self._steady, **self.others}
-        return {node for node, trace in traces.items() if not trace.fenced and self._alive(node)}
+        fenced = {node for node, trace in traces.items() if trace.fenced}
+        return {node for node in {*traces, *self.known} - fenced if self._alive(node)}
+
+    @property
+    def known(self) -> set[str]:
+        """The other nodes that hold a lease, or did while all was well."""
+        return {*self._steady_known, *self._known()}
 
     def _have_all_registered(self) -> bool:
         """Whether every other node at work has registered its sessions since Redis came back.

@@ -70,7 +70,7 @@ class ShardWriter:
         node: the node's id.
         outbox: where the changes come from.
         live: see `Live`.
-        alive: whether another node that left its trace in the shard may be at work.
+        alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
 
     Attributes:
         settling: the other nodes here, and the wait for them after a resync.
@@ -87,9 +87,10 @@ class ShardWriter:
         live: Live,
         *,
         alive: Callable[[str], bool] = lambda _node: True,
+        known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.shard = shard
-        self.settling = Settling(alive)
+        self.settling = Settling(alive, known)
         self.fenced = False
         self.resyncs = 0
         self.inbox_read = 0

@@ -36,6 +36,32 @@ def test_with_nobody_at_work_it_does_not_wait(others: dict[str, Trace]) -> None:
     assert settling.at < 5.0
 
 
+def test_a_peer_that_only_holds_a_lease_is_waited_for() -> None:
+    settling = Settling(lambda _node: True, lambda: ["c"])
+    settling.begin(5.0, {}, first=False, concerns_all=True)
+    assert settling.at == 5.0 + SETTLE_S
+    settling.others = {"c": REGISTERED}
+    settling.saw(6.0)
+    assert settling.at == 6.0
+
+
+def test_a_lease_that_was_lost_with_all_data_is_remembered() -> None:
+    leases = {"c"}
+    settling = Settling(lambda _node: True, lambda: leases)
+    settling.saw(1.0)
+    leases.clear()
+    settling.begin(5.0, {}, first=False, concerns_all=True)
+    assert settling.at == 5.0 + SETTLE_S
+
+
+def test_one_that_was_swept_is_not_waited_for() -> None:
+    settling = Settling(lambda _node: True, lambda: ())
+    settling._steady_known = frozenset({"c"})
+    settling.swept("c")
+    settling.begin(5.0, {}, first=False, concerns_all=True)
+    assert settling.at < 5.0
+
+
 def test_peers_that_redis_has_forgotten_are_waited_for(settling: Settling) -> None:
     settling.begin(5.0, {}, first=False, concerns_all=True)
     assert settling.at == 5.0 + SETTLE_S

@@ -44,6 +44,10 @@ class Keys:
         """Set: ids of the nodes that have marked sessions in their `node` hash, see `prelude.lua`."""
         return f"{self.prefix}:{{{shard}}}:holding"
 
+    def absent(self, shard: int) -> str:
+        """No key of this name ever exists; see `prelude.lua`."""
+        return f"{self.prefix}:{{{shard}}}:absent"
+
     def dead(self, shard: int) -> str:
         """Stream of dead letters: events that a consumer group gave up on, after several deliveries."""
         return f"{self.prefix}:{{{shard}}}:dead"

@@ -64,6 +64,7 @@ class Shape:
             keys.node(shard, node),
             keys.traces(shard),
             keys.holding(shard),
+            keys.absent(shard),
         ]
 
     def _common(self, shard: int, node: str, generation: int, replication_id: str) -> list[Any]:

@@ -100,6 +100,7 @@ KINDS: Final = ("str", "hash", "set", "zset", "stream")
 Shape = Callable[[CommandPlay], list[str]]
 SHAPES: Final[dict[str, Shape]] = {
     "GET": lambda p: [p.key("str")],
+    "SETRANGE": lambda p: [p.key(p.one("str", "hash")), p.one("0", "1", "7", "-1", "x"), p.one("", "ab")],
     "SET": lambda p: [
         *(p.key("str"), p.one(*NUMBERS, "text")),
         *p.options(

@@ -165,7 +165,7 @@ GUARDS: Final = (
     Guard(
         "batch-number",
         (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
-        seed=150,
+        seed=66,
     ),
     Guard(
         "missing-counter",
@@ -202,7 +202,7 @@ GUARDS: Final = (
         seed=416,
     ),
     Guard("patience", attributes={(observation.Contact, "made"): _made_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=3),
+    Guard("tombstone", _TOMBSTONE, seed=144),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(

@@ -66,7 +66,7 @@ class Liveness:
         if life.host is teller:
             return True
         settling = teller.node.relay.writers[self._world.keys.shard(life.key[0])].settling
-        return not life.host.ids.isdisjoint({*settling.others, *settling._steady})
+        return not life.host.ids.isdisjoint({*settling.others, *settling._steady, *settling.known})
 
     def _is_excused(self, life: Life, now: float) -> bool:
         redis, machine = self._world.redis, life.host.machine

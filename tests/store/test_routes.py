@@ -1,5 +1,6 @@
 """Which server a key is on, on a real cluster."""
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -58,9 +59,11 @@ def test_nobody_there_is_a_lost_connection() -> None:
 
 
 def test_a_server_that_is_in_no_cluster_says_so(server: Server) -> None:
-    server.client.config_set("port", 0)
-    routes = Routes("redis+cluster://127.0.0.1")
-    routes._ask = lambda _server, *words: server.client.execute_command(*words)  # type: ignore[method-assign]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server.client.config_set("port", port)
+    routes = Routes(f"redis+cluster://127.0.0.1:{port}")
     with pytest.raises(ResponseError, match="cluster support disabled"):
         routes.client("k")
 

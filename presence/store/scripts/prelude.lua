@@ -12,6 +12,8 @@
 --   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced>"; what the node's
 --              own hash says, where all can be read at once
 --   6 holding  set: ids of the nodes that have marks
+--   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is
+--              not there, so that no script works on half of a shard: undeclared keys would fail it midway
 -- ARGV
 --   1 node id
 --   2 generation
@@ -26,7 +28,7 @@
 -- that one damaged value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local holding_key = KEYS[6]
+local holding_key, absent_key = KEYS[6], KEYS[7]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 

@@ -1,10 +1,13 @@
--- How one shard stands to one node. Writes nothing.
+-- How one shard stands to one node. Writes nothing, but fails where writes would: a server that has no memory left,
+-- is a replica by now or lacks replicas takes nothing from anybody, and ends have to wait as in an outage.
 --
 -- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 1 and 4 are looked at). ARGV
 --   10 the inbox number up to which the node has read
 -- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, traces =
 --   what `traces` holds, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
 --   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
+
+redis.call('SETRANGE', absent_key, 0, '')  -- a write that changes nothing: there is no key, and no text to put there
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inbox_n')
 local inbox_n, after = count(counter[5]), tonumber(ARGV[10])

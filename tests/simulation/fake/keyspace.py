@@ -54,6 +54,18 @@ def set_(db: FakeRedis, key: bytes, value: bytes, *options: bytes) -> Reply:
     return OK
 
 
+def setrange(db: FakeRedis, key: bytes, offset: bytes, value: bytes) -> Reply:
+    start = integer(offset)
+    if start < 0:
+        raise ReplyError("ERR offset is out of range")
+    found = db.read(key, Text)
+    if not value:
+        return len(found) if found is not None else 0
+    before = bytes(found or b"").ljust(start, b"\0")
+    db.data[key] = Text(before[:start] + value + before[start + len(value) :])
+    return len(db.data[key])
+
+
 def _deadline(db: FakeRedis, span: int, unit_ms: int, command: str, *, least: int = 1) -> int:
     until_ms = db.now_ms() + span * unit_ms
     if span < least or not -MAX_INTEGER < until_ms <= MAX_INTEGER:
@@ -198,6 +210,7 @@ def _parted(count: bytes, words: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], 
 
 COMMANDS: Final[Mapping[bytes, Command]] = {
     b"GET": (get, 1, 1),
+    b"SETRANGE": (setrange, 3, 3),
     b"SET": (set_, 2, inf),
     b"INCR": (incr, 1, 1),
     b"DEL": (delete, 1, inf),
