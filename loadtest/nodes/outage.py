@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from loadtest.nodes.cable import Cable
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
@@ -23,6 +22,7 @@ from loadtest.nodes.story import (
 )
 from loadtest.nodes.trial import CAUGHT_UP_S, NODES, Fault, attempt
 from loadtest.nodes.verdict import ONLINE, judge, left_over
+from loadtest.proxy import Proxy
 from loadtest.scale.reader import Reader
 from protocol import Code
 
@@ -80,17 +80,17 @@ def cut(setup: Setup, seconds: float, users: int) -> Outcome:
     others = users // 2
     with (
         Data() as data,
-        Cable(data.path) as cable,
-        running([partial(Serving, url, *setup.flags) for url in (cable.url, data.url, data.url)]) as servers,
+        Proxy(data.path) as proxy,
+        running([partial(Serving, url, *setup.flags) for url in (proxy.url, data.url, data.url)]) as servers,
         contextlib.closing(Reader(data.url)) as reader,
         Crowd([servers[0].address], "user", users, beat_s=setup.beat_s) as crowd,
         Crowd([each.address for each in servers[1:]], "other", others, beat_s=setup.beat_s) as bystanders,
     ):
         bystanders.bring(range(others))
         enter(data, setup, crowd, parts, others + len(parts.before))
-        cable.cut()
+        proxy.blackhole()
         live_through(crowd, parts, seconds)
-        cable.mend()
+        proxy.heal()
         back = time.monotonic()
         say(f"{name}: it is mended")
         expected = {

@@ -63,6 +63,7 @@ class Serving:
         url: of its Redis.
         flags: of `presence serve`.
         port: where to listen; 0 picks one.
+        program: what Python is given to run `presence`.
 
     Attributes:
         process: the process.
@@ -70,8 +71,10 @@ class Serving:
         lines: what it has logged so far, one object a line.
     """
 
-    def __init__(self, url: str, *flags: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "presence", "serve", "--port", str(port), "--redis", url]
+    def __init__(
+        self, url: str, *flags: str, port: int = 0, program: Sequence[str] = ("-m", "presence")
+    ) -> None:
+        command = [sys.executable, *program, "serve", "--port", str(port), "--redis", url]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *flags], stderr=subprocess.PIPE, text=True, env=clean

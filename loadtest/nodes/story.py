@@ -1,7 +1,7 @@
 """What clients do while something is done to Redis, and what has to be told of each."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from loadtest.nodes.crowd import Crowd
@@ -117,10 +117,10 @@ def wait_told(reader: Reader, expected: Expected, setup: Setup) -> tuple[list[Ev
     return [*reader.events], [*reader.broken]
 
 
-def lost(crowd: Crowd, parts: Groups) -> list[str]:
-    """Return in words who lost a connection that was to stay, or was not let in."""
+def lost(crowd: Crowd, parts: Groups, excused: Container[str] = ()) -> list[str]:
+    """Return in words who lost a connection that was to stay, or was not let in; but for the excused ones."""
     stayed = [*parts.steady, *parts.coming, *parts.moving]
-    gone = sum(bool(crowd.diary.losses[n]) for n in stayed)
+    gone = sum(bool(crowd.diary.losses[n]) for n in stayed if crowd.uid(n) not in excused)
     absent = sum(not crowd.diary.logins[n] for n in range(parts.brief.stop))
     absent += sum(len(crowd.diary.logins[n]) < 2 for n in parts.moving)
     found = [f"{gone} connections lost"] if gone else []

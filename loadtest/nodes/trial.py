@@ -43,8 +43,10 @@ class Fault:
         strike: does it for so many seconds; Redis answers as ever when it returns.
         proof: after it, in words that it took place; "" if it did not. Given the servers and the seconds.
         due: what has to stand in the streams in the end.
-        forgets: whether Redis may lose entries by it: the whole stream where `due` says so, else the last
-            ones before it, which are counted. A user who lost any is told of somehow, but alternately.
+        loses: whether Redis loses all that it had; what was told before is gone then.
+        windows: times between which Redis took writes that it lost later, monotonic seconds. How users who
+            did something then are told of is counted, and must only be alternate.
+        watch_url: where a subscriber finds it; "": as the nodes do.
     """
 
     records: Records
@@ -52,7 +54,9 @@ class Fault:
     strike: Callable[[float], None]
     proof: Callable[[Sequence[Serving], float], str]
     due: Due = field(default_factory=lambda: DUE)
-    forgets: bool = False
+    loses: bool = False
+    windows: list[tuple[float, float]] = field(default_factory=list)
+    watch_url: str = ""
 
 
 def attempt(
@@ -78,7 +82,7 @@ def attempt(
     with (
         make() as fault,
         running([lambda: Serving(fault.url, "--workers", str(NODES), *setup.flags)]) as (server,),
-        contextlib.closing(Reader(fault.url)) as reader,
+        contextlib.closing(Reader(fault.watch_url or fault.url)) as reader,
         Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
         ThreadPoolExecutor(1) as beside,
     ):
@@ -88,45 +92,80 @@ def attempt(
         back, equal_s = struck.result()
         say(f"{name}: over, and equal after {equal_s:.2f} s")
         expected = expectations(crowd, parts, fault.due)
-        seen, broken = wait_told(reader, expected, setup)
-        broken += left_over(*fault.records.compare(setup.keys(), crowd.live()))
-        broken += lost(crowd, parts)
+        seen, unread = wait_told(reader, expected, setup)
+        excused = _did_something_in(fault.windows, crowd)
+        broken = left_over(*fault.records.compare(setup.keys(), crowd.live()))
+        broken += lost(crowd, parts, excused)
         kept = fault.records.events(setup.keys())
         proof = fault.proof([server], seconds)
-    verdict, vanished = weigh(fault, expected, seen, kept)
+    verdict, loss = weigh(fault, expected, seen, kept, excused)
     waits = [event.read - back for event in seen if reader.clock.latest(event.at_ms) < back < event.read]
     caught_up_s = max(waits, default=0.0)
-    broken = [*verdict.broken, *([] if fault.forgets else broken), *server.failures()]
+    broken += [*verdict.broken, *([] if fault.loses or fault.windows else unread), *server.failures()]
     broken += [f"caught up after {caught_up_s:.1f} s"] if caught_up_s > CAUGHT_UP_S else []
     broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []
-    return Outcome(name, proof, _figures(verdict, expected, kept, equal_s, waits, vanished), broken)
+    return Outcome(name, proof, _figures(verdict, expected, kept, equal_s, waits, loss), broken)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What Redis itself lost: entries that were read and are gone, users who did something that it forgot.
+
+    Attributes:
+        entries: how many.
+        users: how many.
+        wrong: what was told wrong of these users, by its words.
+    """
+
+    entries: int
+    users: int
+    wrong: Verdict
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} x {what}" for what, count in sorted(self.wrong.wrong.items()))
+        return f"Redis lost {self.entries} entries, and doings of {self.users} users ({kinds or 'none seen'})"
 
 
 def weigh(
-    fault: Fault, expected: Expected, seen: Sequence[Event], kept: Sequence[Event]
-) -> tuple[Verdict, int]:
-    """Judge the events, and return how many of them Redis has lost.
+    fault: Fault,
+    expected: Expected,
+    seen: Sequence[Event],
+    kept: Sequence[Event],
+    excused: set[str],
+) -> tuple[Verdict, Loss | None]:
+    """Judge the events; return what was wrong, and what Redis lost, None if it was to lose nothing.
 
     Args:
         fault: what was done.
         expected: everybody who was there.
         seen: what a subscriber read all the time.
         kept: what stands in the streams in the end.
+        excused: who did something in the fault's windows.
     """
     stands = {(event.uid, event.id) for event in kept}
     vanished = [event for event in seen if (event.uid, event.id) not in stands]
-    if not fault.forgets:
+    if fault.loses:
+        return judge(expected, kept), Loss(len(vanished), len(expected), Verdict())
+    if not fault.windows:
         verdict = judge(expected, seen)
         for event in vanished:
             verdict.note("event that Redis has no more", event)
-        return verdict, len(vanished)
-    touched = {event.uid for event in vanished} if fault.due is DUE else set()
-    verdict = judge(
-        {uid: due for uid, due in expected.items() if uid not in touched},
-        [event for event in kept if event.uid not in touched],
-    )
+        return verdict, None
+    touched = excused | {event.uid for event in vanished}
+    strict = {uid: due for uid, due in expected.items() if uid not in touched}
+    verdict = judge(strict, [event for event in kept if event.uid not in touched])
     judge_order(verdict, touched, kept)
-    return verdict, len(vanished)
+    wrong = judge({uid: expected[uid] for uid in touched}, [event for event in kept if event.uid in touched])
+    return verdict, Loss(len(vanished), len(touched), wrong)
+
+
+def _did_something_in(windows: Sequence[tuple[float, float]], crowd: Crowd) -> set[str]:
+    """Return who logged in then; what else happened then is in the entries that are gone."""
+    return {
+        crowd.uid(number)
+        for number, logins in enumerate(crowd.diary.logins)
+        if any(begin <= login <= end for login in logins for begin, end in windows)
+    }
 
 
 def _strike(fault: Fault, setup: Setup, crowd: Crowd, seconds: float) -> tuple[float, float]:
@@ -147,7 +186,7 @@ def _figures(
     kept: Sequence[Event],
     equal_s: float,
     waits: Sequence[float],
-    vanished: int,
+    loss: Loss | None,
 ) -> str:
     kinds = ("false", "lost", "doubled", "out of order")
     counts = ", ".join(f"{kind} {verdict.count(kind)}" for kind in kinds)
@@ -156,5 +195,5 @@ def _figures(
     )
     return (
         f"events {len(kept):,} of {sum(map(len, expected.values())):,}: {counts}; equal to the live sessions "
-        f"after {equal_s:.2f} s; {caught_up}" + (f"; entries that Redis lost {vanished}" if vanished else "")
+        f"after {equal_s:.2f} s; {caught_up}" + (f"; {loss}" if loss else "")
     )

@@ -20,6 +20,8 @@ from loadtest.nodes.outage import frozen, killed
 from loadtest.nodes.outcome import Outcome, say, table
 from loadtest.nodes.serving import Setup
 from loadtest.nodes.trial import Fault, attempt
+from loadtest.redis_faults.between import failed_over, replies_lost, slow
+from loadtest.redis_faults.clustered import SHARDS, moved_at_once, moved_by_key, primary_killed
 from loadtest.redis_faults.plain import out_of_memory, restarted_empty, scripts_flushed
 
 STORY_S: Final = 20.0  # a fault that is shorter strikes as it begins
@@ -37,9 +39,17 @@ class Case(NamedTuple):
 CASES: dict[str, Case] = {
     "killed": Case("Redis killed, and back with its data", killed, 60.0),
     "stopped": Case("Redis stopped (SIGSTOP)", frozen, 20.0),
+    "slow": Case("Redis slow: 200 ms a call", slow, 20.0),
     "empty": Case("Redis killed, and back empty", restarted_empty, 3.0),
+    "lost": Case("reply lost after the call was carried out", replies_lost, 20.0),
     "flush": Case("SCRIPT FLUSH in a loop", scripts_flushed, 20.0),
     "memory": Case("out of memory", out_of_memory, 20.0),
+    "failover": Case("plain failover, the address leads to the replica", failed_over, 20.0),
+    "primary": Case(
+        "cluster of 3 + 3: a primary killed, its replica takes over", primary_killed, 20.0, SHARDS
+    ),
+    "keys": Case("cluster: slots move key by key", moved_by_key, 20.0, SHARDS),
+    "slots": Case("cluster: slots move at once", moved_at_once, 20.0, SHARDS),
 }
 
 

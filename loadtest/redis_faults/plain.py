@@ -45,7 +45,7 @@ def restarted_empty() -> Iterator[Fault]:
             before, after = held
             return f"{before} keys before, {after} after" if after < before else ""
 
-        yield Fault(data, data.url, strike, proof, DUE_WHEN_EMPTY, forgets=True)
+        yield Fault(data, data.url, strike, proof, DUE_WHEN_EMPTY, loses=True)
 
 
 @contextlib.contextmanager

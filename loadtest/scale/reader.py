@@ -6,7 +6,7 @@ import time
 
 from loadtest.scale.verdict import Event, WallClock
 from presence.store.client import RedisError
-from presence.store.failures import CONNECTION_LOST
+from presence.store.failures import passes
 from presence.subscriber.events import Entry, Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
@@ -52,9 +52,10 @@ class Reader:
             try:
                 self._follower.fetch()
                 self._take_all(time.monotonic())
-            except CONNECTION_LOST:
-                time.sleep(RETRY_S)
             except (RedisError, ValueError) as error:
+                if passes(error):
+                    time.sleep(RETRY_S)
+                    continue
                 self.broken.append(f"the stream cannot be read: {error}")
                 return
 
