@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event
 
@@ -12,22 +12,14 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
-from presence.comparison import Memory
 from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.reach import BACKOFF_LIMIT_S
-from presence.relay import PROBE_INTERVAL_S, Relay, Verdicts
+from presence.relay import PROBE_INTERVAL_S, Relay
 from presence.store.batches import (
-    Batch,
-    Counter,
     News,
     NewsKind,
-    Opened,
     Probe,
-    Reply,
-    Stand,
-    Status,
-    Step,
     StoreError,
     StoreMismatch,
     StoreUnavailable,
@@ -37,86 +29,9 @@ from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from tests.relaying import NOTHING, FakeStore, Told, login, until
 from tests.store.driving import check_alternation, events, online_sessions
 from tests.store.servers import Server
-
-NOTHING = Memory(lambda: (), lambda _uid, _device: None)
-
-
-class FakeStore:
-    """Counters and applied items in memory; `fail` is what all calls come to while it is set."""
-
-    def __init__(self) -> None:
-        self.fail: StoreUnavailable | StoreError | None = None
-        self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
-        self.counters: dict[int, Counter] = {}
-        self.fenced: set[str] = set()
-        self.applied: list[Change] = []
-        self.batches: list[Batch] = []
-        self.probes = 0
-        self.checks = 0
-        self.closed = 0
-        self.superseded: tuple[Superseded, ...] = ()
-        self.inbox: tuple[News, ...] = ()
-
-    def check_meta(self) -> None:
-        self._fail()
-        self.checks += 1
-
-    def _fail(self) -> None:
-        if self.fail is not None:
-            raise self.fail
-
-    def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
-        if self.fail is not None:
-            return [self.fail for _ in steps]
-        return [self.answers.pop(0) if self.answers else self._reply(step) for step in steps]
-
-    def _reply(self, step: Step) -> Reply:
-        if step.counter.node in self.fenced:
-            return Reply(Status.FENCED, "history")
-        if not isinstance(step, Batch):
-            return Reply(Status.OK, "history")
-        present = self.counters.get(step.shard)
-        opened = None
-        if step.opening:
-            opened = Opened((Stand(present or Counter(step.opening.before, 0, 0)),), {})
-        elif present is None or present.n + 1 != step.counter.n:
-            return Reply(Status.UNKNOWN, "history")
-        self.counters[step.shard] = step.counter
-        self.batches.append(step)
-        self.applied += [item.change for item in step.items]
-        return Reply(Status.OK, "history", superseded=self.superseded, opened=opened)
-
-    def probe(
-        self, node: str, inbox_read: Mapping[int, int]
-    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
-        if self.fail is not None:
-            return dict.fromkeys(inbox_read, self.fail)
-        self.probes += 1
-        none = Counter(node, 0, 0)
-        inbox, self.inbox = self.inbox, ()
-        return {
-            s: Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
-            for s in inbox_read
-        }
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Told:
-    """Keeps what the relay told."""
-
-    def __init__(self) -> None:
-        self.superseded: list[Superseded] = []
-        self.news: list[News] = []
-        self.ids = ["second", "third"]
-        self.verdicts = Verdicts(
-            superseded=self.superseded.extend,
-            news=self.news.extend,
-            new_node_id=lambda: self.ids.pop(0),
-        )
 
 
 @pytest.fixture
@@ -151,16 +66,6 @@ def relay(outbox: Outbox, fake: FakeStore, told: Told) -> Relay:
         memory=NOTHING,
         clock=trio.current_time,
     )
-
-
-def login(uid: str, session: str = "s") -> Change:
-    return Change(Op.LOGIN, uid, "", session, 1, 0.0, 1000, 1000, 30_000)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - mock time, and the fake store knows no events
-            await trio.sleep(0.1)
 
 
 async def test_start_checks_the_data_and_probes(clock: MockClock, relay: Relay, fake: FakeStore) -> None:

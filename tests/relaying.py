@@ -1,0 +1,123 @@
+"""A store in memory for a relay, and what the relay told."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from presence.changes import Change, Op
+from presence.comparison import Memory
+from presence.relay import Verdicts
+from presence.store.batches import (
+    Batch,
+    Counter,
+    News,
+    Opened,
+    Probe,
+    Reply,
+    Stand,
+    Status,
+    Step,
+    StoreError,
+    StoreUnavailable,
+    Superseded,
+)
+
+NOTHING = Memory(lambda: (), lambda _uid, _device: None)
+
+
+class FakeStore:
+    """Counters and applied items in memory.
+
+    Attributes:
+        fail: what all calls come to while it is set.
+        away: shards whose calls come to nothing.
+    """
+
+    def __init__(self) -> None:
+        self.fail: StoreUnavailable | StoreError | None = None
+        self.away: set[int] = set()
+        self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
+        self.counters: dict[int, Counter] = {}
+        self.fenced: set[str] = set()
+        self.applied: list[Change] = []
+        self.batches: list[Batch] = []
+        self.probes = 0
+        self.probed: list[int] = []  # shards
+        self.checks = 0
+        self.closed = 0
+        self.superseded: tuple[Superseded, ...] = ()
+        self.inbox: tuple[News, ...] = ()
+
+    def check_meta(self) -> None:
+        self._fail()
+        self.checks += 1
+
+    def _fail(self) -> None:
+        if self.fail is not None:
+            raise self.fail
+
+    def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
+        if self.fail is not None:
+            return [self.fail for _ in steps]
+        return [self.answers.pop(0) if self.answers else self._reply(step) for step in steps]
+
+    def _reply(self, step: Step) -> Reply | StoreUnavailable:
+        if step.shard in self.away:
+            return StoreUnavailable("away")
+        if step.counter.node in self.fenced:
+            return Reply(Status.FENCED, "history")
+        if not isinstance(step, Batch):
+            return Reply(Status.OK, "history")
+        present = self.counters.get(step.shard)
+        opened = None
+        if step.opening:
+            opened = Opened((Stand(present or Counter(step.opening.before, 0, 0)),), {})
+        elif present is None or present.n + 1 != step.counter.n:
+            return Reply(Status.UNKNOWN, "history")
+        self.counters[step.shard] = step.counter
+        self.batches.append(step)
+        self.applied += [item.change for item in step.items]
+        return Reply(Status.OK, "history", superseded=self.superseded, opened=opened)
+
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        if self.fail is not None:
+            return dict.fromkeys(inbox_read, self.fail)
+        self.probes += 1
+        self.probed += inbox_read
+        none = Counter(node, 0, 0)
+        inbox, self.inbox = self.inbox, ()
+        return {
+            s: StoreUnavailable("away")
+            if s in self.away
+            else Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
+            for s in inbox_read
+        }
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Told:
+    """Keeps what the relay told."""
+
+    def __init__(self) -> None:
+        self.superseded: list[Superseded] = []
+        self.news: list[News] = []
+        self.ids = ["second", "third"]
+        self.verdicts = Verdicts(
+            superseded=self.superseded.extend,
+            news=self.news.extend,
+            new_node_id=lambda: self.ids.pop(0),
+        )
+
+
+def login(uid: str, session: str = "s") -> Change:
+    return Change(Op.LOGIN, uid, "", session, 1, 0.0, 1000, 1000, 30_000)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - mock time, and the fake store knows no events
+            await trio.sleep(0.1)

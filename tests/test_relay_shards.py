@@ -1,0 +1,104 @@
+"""Shards on several servers, of which one is away."""
+
+import pytest
+import structlog
+import trio
+from trio.testing import MockClock
+
+from presence.outbox import Outbox
+from presence.relay import PROBE_INTERVAL_S, Relay
+from presence.store.batches import StoreUnavailable
+from tests.relaying import NOTHING, FakeStore, Told, login, until
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock(autojump_threshold=0.02)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(lambda uid: int(uid[-1]), 3, max_items=10_000)
+
+
+@pytest.fixture
+def fake() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def relay(outbox: Outbox, fake: FakeStore) -> Relay:
+    return Relay(
+        outbox,
+        fake,
+        node="first",
+        live=lambda _shard: [],
+        verdicts=Told().verdicts,
+        memory=NOTHING,
+        clock=trio.current_time,
+    )
+
+
+async def test_the_others_go_on(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: len(fake.counters) == 3)
+    fake.away = {1}
+    outbox.extend([login("u1"), login("u0"), login("u2")])
+    await until(lambda: len(fake.applied) == 2)
+    assert not relay.statistics().connected
+    await trio.sleep(10)
+    outbox.append(login("v0"))
+    began = trio.current_time()
+    await until(lambda: len(fake.applied) == 3)
+    assert trio.current_time() - began < 0.3
+    assert relay.statistics().backlog == 1
+
+
+async def test_what_waited_is_told_when_it_is_back(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: len(fake.counters) == 3)
+    fake.away = {1, 2}
+    outbox.extend([login("u1"), login("u2")])
+    with structlog.testing.capture_logs() as lines:
+        await trio.sleep(10)
+        fake.away = {2}
+        await until(lambda: fake.applied)
+        assert not relay.statistics().connected
+        fake.away = set()
+        await until(lambda: relay.statistics().connected)
+    assert [each.uid for each in fake.applied] == ["u1", "u2"]
+    assert [line["event"] for line in lines] == ["Redis is away", "Redis is back"]
+
+
+async def test_one_that_is_away_is_asked_at_a_slow_pace(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: len(fake.counters) == 3)
+    fake.away = {1}
+    outbox.extend(login(f"{n}-1") for n in range(600))  # more than a batch: nothing is to be hurried by it
+    before = fake.probes
+    await trio.sleep(20)
+    assert 20 < fake.probes - before < 60
+
+
+async def test_the_others_are_probed_as_ever(
+    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: len(fake.counters) == 3)
+    fake.away = {1}
+    await trio.sleep(1)
+    fake.probed.clear()
+    await trio.sleep(10 * PROBE_INTERVAL_S)
+    assert 9 <= fake.probed.count(0) <= 11
+
+
+async def test_a_start_needs_all_of_them(clock: MockClock, relay: Relay, fake: FakeStore) -> None:
+    fake.away = {2}
+    with pytest.raises(StoreUnavailable):
+        await relay.start()
