@@ -11,11 +11,12 @@ Names and passwords with special characters are percent-encoded.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 DEFAULT_PORT: Final = 6379
 CLUSTER_SHARDS: Final = 16  # of users, where nothing else is set: a cluster divides them, one server need not
 _CLUSTER: Final = "+cluster"
+_UNLOCKS_KEY: Final = "ssl_password"  # the option of redis-py that must not be shown
 _ONE_SERVER: Final = frozenset({"redis", "rediss", "unix"})
 _SCHEMES: Final = frozenset({*_ONE_SERVER, f"redis{_CLUSTER}", f"rediss{_CLUSTER}"})
 
@@ -87,11 +88,18 @@ def is_cluster(url: str | None) -> bool:
 
 
 def redacted(url: str) -> str:
-    """Return `url` with the password, if it has one, replaced by ``***``."""
+    """Return `url` with its passwords, the user's and that of a TLS key, replaced by ``***``."""
     parts = urlsplit(url)
+    options = [f"{_UNLOCKS_KEY}=***" if _unlocks_key(each) else each for each in parts.query.split("&")]
+    if "&".join(options) != parts.query:
+        url = urlunsplit(parts._replace(query="&".join(options)))
     if parts.password is None:
         return url
     return _with_host(url, parts.netloc.rpartition("@")[2], f"{parts.username or ''}:***")
+
+
+def _unlocks_key(option: str) -> bool:
+    return unquote(option.partition("=")[0]) == _UNLOCKS_KEY
 
 
 def _with_host(url: str, host: str, user: str | None = None) -> str:

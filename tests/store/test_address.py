@@ -52,6 +52,8 @@ def test_the_password_is_not_shown() -> None:
     assert redacted("redis+cluster://u:s3cret@a:1,b:2") == "redis+cluster://u:***@a:1,b:2"
     assert redacted("redis://:s3cret@h") == "redis://:***@h"
     assert redacted("redis://u@h") == "redis://u@h"
+    assert redacted("rediss://:s3cret@h/?ssl_password=k3y&db=1") == "rediss://:***@h/?ssl_password=***&db=1"
+    assert redacted("rediss://h/?ssl%5Fpassword=k3y") == "rediss://h/?ssl_password=***"
 
 
 def test_serves_own_redis_is_no_cluster() -> None:
