@@ -3,10 +3,14 @@
 import time
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from presence.store.access import Access
 from presence.store.client import Redis, RedisError
 from presence.subscriber import BlockingSubscription, Event, Online, subscribe_sync
+from presence.subscriber.events import Entry, Gap
 from presence.subscriber.group import GroupConsumer
+from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
 DEADLINE_S = 10.0
@@ -196,3 +200,27 @@ def test_arguments_that_make_no_sense_are_refused(url: str, arguments: dict[str,
 def test_a_redis_that_never_answered_is_an_error_at_once() -> None:
     with pytest.raises(RedisError, match="refused"):
         next(consumer("redis://127.0.0.1:1"))
+
+
+def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was_read_before(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    read = GroupPlace.read
+
+    def lose(place: GroupPlace, access: Access, name: str, count: int) -> tuple[list[Gap], list[Entry]]:
+        monkeypatch.undo()
+        read(place, access, name, count)
+        raise RedisConnectionError("the answer is lost")
+
+    with consumer(url, prefetch=2) as events:
+        assert uids([next(events)]) == ["a"]
+        events.fail("later")
+        assert uids([next(events)]) == ["b"]
+        streams.write("c", "d")
+        monkeypatch.setattr(GroupPlace, "read", lose)
+        assert uids([next_within(events), next_within(events)]) == ["c", "d"]
+        assert events.poll() is None, "what failed waits"
+        assert [letter["uid"] for letter in streams.dead()] == []

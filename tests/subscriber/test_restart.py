@@ -4,11 +4,20 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from presence.embedded import find_binary
-from presence.subscriber import BlockingSubscription, Event, Gap, subscribe_sync
+from presence.subscriber import (
+    BlockingSubscription,
+    Event,
+    Gap,
+    Snapshot,
+    follow_sync,
+    snapshot,
+    subscribe_sync,
+)
 from tests.store.servers import Server
 from tests.subscriber.streams import Streams, take, uids
 
@@ -80,3 +89,31 @@ def test_the_log_tells_once_of_each_outage(
     lost, back = [record.getMessage() for record in caplog.records]
     assert lost.startswith(f"lost Redis at {redis.url}, trying again: ")
     assert back == f"Redis at {redis.url} is back"
+
+
+@pytest.mark.parametrize("keep", [True])
+def test_a_snapshot_begins_anew_when_another_process_would_give_the_next_page(
+    redis: Server, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everybody = {f"user-{n}" for n in range(2000)}
+    record = '{"id":"1-0","since_ms":5,"sessions":{"":{}}}'
+    redis.client.hset("presence:{0}:online", mapping=dict.fromkeys(everybody, record))
+    read, pages = snapshot._pages, []
+
+    def restarting(*arguments: Any) -> Iterator[dict[bytes, bytes]]:
+        for page in read(*arguments):
+            pages.append(page)
+            if len(pages) == 2:
+                redis.kill()
+                redis.start()
+            yield page
+
+    monkeypatch.setattr(snapshot, "USERS_PER_PAGE", 100)
+    with follow_sync(redis.url) as events:
+        assert isinstance(next(events), Snapshot)  # it has worked
+    monkeypatch.setattr(snapshot, "_pages", restarting)
+    with follow_sync(redis.url) as events:
+        events._retry.worked()
+        taken = next(events)
+    assert isinstance(taken, Snapshot)
+    assert taken.online.keys() == everybody

@@ -13,6 +13,7 @@ from presence.store.keys import Keys
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields
 
+SHARDS = 16
 USERS = 400
 PAUSE_S = 0.002
 RETRY_S = 0.02
@@ -20,18 +21,13 @@ SETTLE_S = 20.0
 
 
 class People:
-    """A thread that makes transitions, one after the other; each is tried until Redis has answered.
+    """A thread that makes transitions, one after the other; each is tried until Redis has answered."""
 
-    Args:
-        url: of the cluster.
-        shards: how many.
-    """
-
-    def __init__(self, url: str, shards: int) -> None:
+    def __init__(self, url: str) -> None:
         self._access = Access(url)
-        self._keys = Keys(shards=shards)
+        self._keys = Keys(shards=SHARDS)
         meta = self._keys.meta
-        self._access.at(meta).hset(meta, mapping={"version": 1, "shards": shards})
+        self._access.at(meta).hset(meta, mapping={"version": 1, "shards": SHARDS})
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.online: set[str] = set()

@@ -10,8 +10,7 @@ from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
 from presence.store.keys import Keys
 from presence.subscriber import follow_sync
-from tests.cluster.conftest import SHARDS
-from tests.cluster.people import People, View
+from tests.subscriber.people import SHARDS, People, View
 
 KEYS = Keys(shards=SHARDS)
 
@@ -19,7 +18,7 @@ KEYS = Keys(shards=SHARDS)
 def followed(url: str, change: Callable[[People], object]) -> tuple[People, View, set[str]]:
     """Follow users while the cluster changes; return who made the users, the view, and who is online."""
     view = View()
-    with People(url, SHARDS) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
+    with People(url) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
         while not view.snapshots:
             view.follow(events)
         changing = aside.submit(change, people)

@@ -1,0 +1,130 @@
+"""Subscribers of a Redis Cluster: shards are on several servers, and no read can wait for all of them."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from loadtest.redis_cluster import Cluster
+from presence.store.access import Access
+from presence.subscriber import Snapshot, follow_sync, follower, group, subscribe, subscribe_sync
+from tests.subscriber.people import SHARDS
+from tests.subscriber.streams import Streams, take, uids
+
+NAMES = [f"u{n}" for n in range(100)]
+
+
+@pytest.fixture
+def url(redis_cluster: Cluster) -> str:
+    return redis_cluster.url
+
+
+@pytest.fixture
+def streams(url: str) -> Iterator[Streams]:
+    with Access(url) as access:
+        yield Streams(access, SHARDS)
+
+
+def test_history_and_then_new_events_come_once_and_by_id(url: str, streams: Streams) -> None:
+    streams.write(*NAMES)
+    with subscribe_sync(url, after="0") as events:
+        assert uids(take(events, 100)) == NAMES
+        assert events.poll() is None
+        streams.write("a", "b")
+        assert sorted(uids(take(events, 2))) == ["a", "b"]
+
+
+def test_a_group_shares_events_and_acknowledges_them(url: str, streams: Streams) -> None:
+    streams.create_group()
+    streams.write(*NAMES)
+    with (
+        subscribe_sync(url, group="g", consumer="c", prefetch=64) as one,
+        subscribe_sync(url, group="g", consumer="d", prefetch=64) as other,
+    ):
+        taken = uids(take(one, 30))
+        while len(taken) < 100:
+            taken += uids([event for events in (other, one) if (event := events.poll()) is not None])
+        one.acknowledge()
+        other.acknowledge()
+    assert sorted(taken) == sorted(NAMES)
+    assert streams.pending() == 0
+
+
+def test_new_events_of_a_group_end_its_wait(
+    url: str, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "BLOCK_MS", 10_000)
+    streams.create_group()
+    with subscribe_sync(url, group="g", consumer="c") as events:
+        threading.Timer(0.1, streams.write, "a").start()
+        begun = time.monotonic()
+        assert uids(take(events, 1)) == ["a"]
+    assert time.monotonic() - begun < 5
+
+
+def test_what_a_dead_consumer_had_goes_to_another_and_a_poison_is_given_up(
+    url: str, streams: Streams
+) -> None:
+    streams.create_group()
+    streams.write(*NAMES[:20])
+    subscribe_sync(url, group="g", consumer="dead").poll()
+    with subscribe_sync(url, group="g", consumer="c", claim_idle_s=0.05, max_deliveries=2) as events:
+        taken: list[str] = []
+        while len(taken) < 20:
+            taken += uids([event]) if (event := events.poll()) is not None else []
+            if taken[-1:] == ["u7"]:
+                events.fail("poison")
+        events.acknowledge()
+        while streams.pending():
+            events.poll()
+    assert sorted(taken) == sorted(NAMES[:20])
+    (letter,) = streams.dead()
+    assert (letter["uid"], letter["error"]) == ("u7", "poison")
+
+
+def test_closing_from_another_thread_ends_a_wait(
+    url: str, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_MS", 10_000)
+    streams.write("a")
+    events = subscribe_sync(url, after="0")
+    assert uids(take(events, 1)) == ["a"]
+    threading.Timer(0.1, events.close).start()
+    begun = time.monotonic()
+    assert events.poll() is None
+    assert time.monotonic() - begun < 5
+
+
+def test_a_snapshot_is_of_all_servers(url: str, streams: Streams) -> None:
+    for shard in range(SHARDS):
+        key = streams.keys.online(shard)
+        streams.at(key).hset(key, f"user-{shard}", '{"id":"1-0","since_ms":5,"sessions":{"":{}}}')
+    streams.write("a")
+    with follow_sync(url) as events:
+        taken = next(events)
+        assert isinstance(taken, Snapshot)
+        assert set(taken.online) == {f"user-{shard}" for shard in range(SHARDS)}
+        streams.write("b")
+        event = next(events)
+        assert not isinstance(event, Snapshot)
+        assert uids([event]) == ["b"]
+
+
+async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, streams: Streams) -> None:
+    streams.create_group()
+    handled: list[str] = []
+    interrupted = 0
+    chance = random.Random(3)
+    async with subscribe(url, group="g", consumer="c") as events:
+        streams.write(*NAMES)
+        with trio.fail_after(30):
+            while len(handled) < len(NAMES):
+                with trio.move_on_after(chance.uniform(0, 0.004)) as scope:
+                    handled += uids([await anext(events)])  # goes on: the loop is not entered again
+                interrupted += scope.cancelled_caught
+    print(f"cancelled {interrupted} times in {len(handled)} events of a cluster")
+    assert interrupted > 5, "calls were interrupted"
+    assert sorted(handled) == sorted(NAMES)
