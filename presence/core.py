@@ -19,7 +19,7 @@ from presence.wheel import TimingWheel
 from protocol import Code
 
 SLICE = 256  # sessions that end without a turn for others: a few milliseconds
-_REPLACED = protocol.encode(protocol.goodbye(Code.REPLACED))
+_DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
 
 
@@ -130,7 +130,7 @@ class Core:
             self._returned += 1
         else:
             self._taken_over += 1
-            self._part(old, _REPLACED)
+            self._part(old, _DISPLACED[outcome.displaced_code])
 
     def beats(self, sessions: Iterable[Session]) -> None:
         """Each of these sent exactly one keepalive; called after the whole batch was read.

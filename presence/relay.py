@@ -313,12 +313,11 @@ class Relay:
         if not reachable:
             await self._runtime.sleep(max(0.0, min(due) - now))
             return
-        self._outbox.call_at(1, self._bell.ring)
+        stuck = sum(self._outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
+        self._outbox.call_at(stuck + 1, self._bell.ring)
         rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
-        if rung and len(reachable) < len(self.writers):
-            await self._runtime.sleep(GATHER_S)  # it may have rung for what waits for a shard that is away
-        elif rung:
-            self._outbox.call_at(BATCH_ITEMS, self._bell.ring)
+        if rung:
+            self._outbox.call_at(stuck + BATCH_ITEMS, self._bell.ring)
             await self._bell.wait(GATHER_S)
         self._outbox.call_at(0, self._bell.ring)
 

@@ -29,10 +29,11 @@ class Outcome:
         end_code: set if the connection is to be hung up after the reply, with the reason.
         change: what a login causes in Redis.
         displaced: the session that a login took the place of.
+        displaced_code: what that one's client is told.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
-    __slots__ = ("change", "displaced", "end_code", "failure", "frames", "peer", "reply")
+    __slots__ = ("change", "displaced", "displaced_code", "end_code", "failure", "frames", "peer", "reply")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -41,6 +42,7 @@ class Outcome:
         self.end_code: Code | None = None
         self.change: Change | None = None
         self.displaced: Session | None = None
+        self.displaced_code = Code.REPLACED
         self.failure: Exception | None = None
 
 
@@ -140,6 +142,12 @@ class SessionProtocol:
         joined = self._registry.login(guest, key, idle_timeout, now - waited, now)
         outcome.peer = joined.session
         outcome.displaced = joined.displaced
+        if (
+            waited > ARRIVAL_ERROR_S
+            and present is not None
+            and present.login_at > now - waited - ARRIVAL_ERROR_S
+        ):
+            outcome.displaced_code = Code.CLOSED  # which came later is unsure: it may return
         outcome.change = joined.change
         outcome.reply += protocol.encode(
             protocol.ok(

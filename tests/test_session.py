@@ -195,6 +195,18 @@ def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first()
     assert world.session() is session
 
 
+@pytest.mark.parametrize(
+    ("lain_s", "told"), [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)]
+)
+def test_who_of_two_that_lay_unread_came_later_may_be_unsure(lain_s: tuple[float, float], told: Code) -> None:
+    world = World()
+    first, second = world.sockets.connect(), world.sockets.connect()
+    for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
+        world.sockets.feed(handle, LOGIN_ADA)
+    assert brief(world.sockets.answers(first)[-1]) == (Kind.GOODBYE, None, told)
+    assert not world.is_hung_up(second)
+
+
 def test_a_handler_that_fails_ends_a_guest() -> None:
     def failing(wish: float | None) -> float:
         raise RuntimeError("a mistake of ours")

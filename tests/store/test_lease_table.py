@@ -55,6 +55,18 @@ def test_a_death_certificate_refuses_renewals(table: RedisLeaseTable) -> None:
     assert (rows["a"].counter, rows["a"].sweeper, rows["a"].sweeper_n) == ("5", "b", 1)
 
 
+@pytest.mark.parametrize("late", [5, 6])
+def test_a_renewal_that_comes_late_is_no_sign_of_life(table: RedisLeaseTable, late: int) -> None:
+    table.renew("a", 6, "{}", [])
+    assert table.claim("dead", "", "0 a 1")
+    before = table.renew("b", 1, "{}", [])
+    assert table.renew("a", late, "{}", ["dead"]) is not None
+    after = table.renew("b", 2, "{}", [])
+    assert before is not None
+    assert after is not None
+    assert {**before, "b": None} == {**after, "b": None}
+
+
 def test_a_claim_of_a_row_that_moved_is_lost(table: RedisLeaseTable) -> None:
     table.renew("a", 5, "{}", [])
     table.renew("a", 6, "{}", [])

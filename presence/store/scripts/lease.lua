@@ -7,7 +7,7 @@
 --   3 stats    hash: node id -> JSON, what the node tells of itself
 --   4 tombs    sorted set: id of a node that was swept -> ms at which it may be forgotten
 -- ARGV
---   1 node id   2 counter, another with each renewal   3 lease, ms   4 stats
+--   1 node id   2 counter, higher with each renewal   3 lease, ms   4 stats
 --   5 MessagePack: the ids whose certificate names the caller as the sweeper: their n is advanced
 -- Returns MessagePack: {status = "dead"} if the id has a certificate or was swept, else {status = "ok", now_ms,
 -- rows = [[node, text of the row, lease's end in ms]...]}.
@@ -21,16 +21,21 @@ local row = redis.call('HGET', leases_key, node)
 if redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true)) then
   return cmsgpack.pack({status = 'dead'})
 end
-redis.call('HSET', leases_key, node, ARGV[2])
-redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
-redis.call('HSET', stats_key, node, ARGV[4])
 
-for _, dead in ipairs(cmsgpack.unpack(ARGV[5])) do
-  local counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
-  if sweeper == node then
-    redis.call('HSET', leases_key, dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1))
+local function renew()
+  redis.call('HSET', leases_key, node, ARGV[2])
+  redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
+  redis.call('HSET', stats_key, node, ARGV[4])
+  for _, dead in ipairs(cmsgpack.unpack(ARGV[5])) do
+    local counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
+    if sweeper == node then
+      redis.call('HSET', leases_key, dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1))
+    end
   end
 end
+
+-- A renewal that is carried out after a later one, perhaps long after its node has died, is no sign of life.
+if tonumber(ARGV[2]) > (tonumber(row or '') or -1) then renew() end
 
 local ends = {}
 local scored = redis.call('ZRANGE', nodes_key, 0, -1, 'WITHSCORES')
