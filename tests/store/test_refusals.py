@@ -12,7 +12,7 @@ from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from tests.store.driving import Hand, listen, login
+from tests.store.driving import Hand, login, story
 from tests.store.servers import Server
 
 SHAPE = Shape(Keys(), maxlen=1000, seen_retention_ms=10**13)
@@ -100,19 +100,20 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown(server: Server) -> No
     assert "hunter" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", ["-xadd", "-evalsha", "resetkeys", "resetchannels"])
-def test_a_missing_permission_is_refused_until_it_is_given(
+@pytest.mark.parametrize("rule", ["-xadd", "-evalsha", "-hdel", "-pubsub", "resetkeys", "resetchannels"])
+def test_a_missing_permission_is_refused_and_nothing_is_done_until_it_is_given(
     as_user: RedisStore, server: Server, rule: str
 ) -> None:
     hand = Hand(as_user, "a")
     hand.open()
-    listener = listen(server.client, "presence:online")
     ask(server, "ACL", "SETUSER", "some:one", rule)
-    got = answer(hand)
-    assert type(got) is StoreError, got
+    for _ in range(3):
+        got = answer(hand)
+        assert type(got) is StoreError, got
+        assert story(server.client) == []
     ask(server, "ACL", "SETUSER", "some:one", "+@all", "~*", "&*")
     assert isinstance(answer(hand), Reply)
-    listener.close()
+    assert story(server.client) == [("online", "u", "login")]
 
 
 def test_a_user_who_is_shut_out_is_refused_until_let_in_again(as_user: RedisStore, server: Server) -> None:

@@ -40,6 +40,8 @@ if not opens and generation ~= present_generation then return refuse('unknown', 
 if opens then last_n = 0 end
 if n <= last_n then return {counter[3], history} end
 if n > last_n + 1 then return refuse('gap', present_generation) end
+local unpermitted = refuse_unpermitted()
+if unpermitted then return unpermitted end
 
 local superseded = {}
 

@@ -74,6 +74,26 @@ local function refuse_outdated()
   if present ~= generation then return refuse('unknown', present) end
 end
 
+-- What follows the first event that a call writes.
+local function needed()
+  return {
+    {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
+    {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
+    {'SADD', holding_key}, {'SREM', holding_key}, {'HGETALL', traces_key}, {'PUBSUB', 'NUMSUB'}, {'PUBSUB', 'NUMPAT'},
+    {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node},
+  }
+end
+
+-- The refusal of a user who may not call all of that; nil: it may. A call that Redis stops half-way leaves what it has
+-- written, and would tell its events again with each retry. (Before Redis 7 nobody can know beforehand.)
+local function refuse_unpermitted()
+  for _, command in ipairs(redis.acl_check_cmd and needed() or {}) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
+    end
+  end
+end
+
 local function last_id()
   if redis.call('EXISTS', events_key) == 0 then return '0-0' end
   local info = redis.call('XINFO', 'STREAM', events_key)

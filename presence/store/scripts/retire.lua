@@ -9,7 +9,7 @@
 -- fenced, unknown, as in apply), else {status = "ok", last_id, cursor, ended = number of sessions}. Cursor "0":
 -- done. Sending a call again changes nothing, since an end compares session, node and generation.
 
-local refusal = refuse_outdated()
+local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
 
 local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])

@@ -13,7 +13,7 @@
 -- done = whether nothing is owned any more}. An end compares session, node and generation, so two sweepers harm
 -- nothing.
 
-local refusal = refuse_outdated()
+local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
 
 local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(ARGV[14])
