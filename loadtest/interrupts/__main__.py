@@ -1,0 +1,225 @@
+"""``python -m loadtest.interrupts``: cancel calls of Redis at random points; none may get another's answer.
+
+Calls of the store are made as a node makes them, by the caller of its runtime, on a Redis of its own; a tenth
+of them by way of a proxy that slices and jitters. Each is cancelled at a random moment of its life; the calls
+after it must succeed, and get their own answers. In the end the stream must hold what the answers said. The
+exit status is 1 if an answer was another's, or if no call was interrupted. Needs the ``loadtest`` and
+``embedded`` extras, and Linux.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import quantiles
+from typing import Any, Final
+
+import trio
+
+from loadtest.interrupts.calls import NODES, SHAPE, SHARDS, Talker
+from loadtest.interrupts.canceller import Canceller, Stages
+from loadtest.interrupts.careless import CarelessOpener
+from loadtest.proxy import Faults, Proxy
+from presence.embedded import embedded_redis
+from presence.runtime import Caller, TrioRuntime
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.client import open_client
+from presence.store.redis_store import RedisStore
+from presence.store.routes import Connect
+
+PROXIED_EVERY: Final = 10  # of so many stretches one goes by way of the proxy
+STRETCH: Final = 50  # interruptions in a row on the same way
+WEATHER: Final = Faults(jitter_s=0.001, slice_bytes=200)
+FOLLOWED: Final = 0.7  # share of the attempts after which a call is left alone; else the next one connects
+UNBEGUN: Final = 0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
+LONGER, SHORTER = 1.01, 0.97  # the range of moments grows and shrinks so that three of four are in time
+SWITCH_S: Final = 0.0001  # in which threads take turns: finer than a call is long
+SHOWN: Final = 5
+
+
+@dataclass
+class Figures:
+    """What happened.
+
+    Attributes:
+        interrupted: calls that were cancelled while they were under way.
+        by_proxy: of these, by way of the proxy.
+        not_begun: calls that were cancelled before a thread had taken them.
+        over: calls that were over before they were cancelled.
+        answers: that came whole and were checked.
+        waits_s: how long the calls took that nobody cancelled, each of them after one that was interrupted.
+        failed: of these, those that Redis did not answer.
+        crossed: answers that were not the call's own.
+    """
+
+    interrupted: int = 0
+    by_proxy: int = 0
+    not_begun: int = 0
+    over: int = 0
+    answers: int = 0
+    waits_s: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    crossed: list[str] = field(default_factory=list)
+
+    def lines(self, seconds: float, calls: int) -> list[str]:
+        """Return them in words; `calls` is how many scripts Redis has run."""
+        waits = quantiles(self.waits_s, n=100) if len(self.waits_s) > 1 else [0.0] * 99
+        return [
+            f"interrupted under way: {self.interrupted:,} in {seconds:.0f} s, {self.by_proxy:,} by way of the"
+            f" proxy (not begun: {self.not_begun:,}; over before: {self.over:,})",
+            f"scripts that Redis ran: {calls:,}",
+            f"answers checked: {self.answers:,}, crossed: {len(self.crossed)}",
+            f"the call after an interrupted one: median {waits[49] * 1000:.2f} ms,"
+            f" p99 {waits[98] * 1000:.1f} ms, max {max(self.waits_s, default=0.0) * 1000:.0f} ms;"
+            f" failed: {len(self.failed)}",
+            *self.crossed[:SHOWN],
+            *self.failed[:SHOWN],
+        ]
+
+
+class Way:
+    """A store, as a node uses it."""
+
+    def __init__(self, url: str, connect: Connect, *, is_proxied: bool) -> None:
+        self.is_proxied = is_proxied
+        self.range_s = 0.001  # after a call has begun, in which it is cancelled
+        self.store = RedisStore(url, SHAPE, connect)
+        self.caller: Caller = TrioRuntime().caller(self.store.close)
+
+
+class Trial:
+    """Makes calls, interrupts them, and looks at the answers of the others."""
+
+    def __init__(self, figures: Figures, canceller: Canceller) -> None:
+        self._figures = figures
+        self._canceller = canceller
+        self.talkers = [Talker(number) for number in range(NODES)]
+
+    async def interrupt(self, way: Way) -> None:
+        """Make a call and cancel it at a random moment."""
+        figures = self._figures
+        blocking, judge = random.choice(self.talkers).call(way.store)
+        call = Stages(blocking)
+        is_blind, wait_s = random.random() < UNBEGUN, random.uniform(0, way.range_s)
+        is_over = False
+        with trio.CancelScope() as scope:
+            self._canceller.order(scope, None if is_blind else call, wait_s)
+            answer = await self._call(way, call)
+            is_over = True
+        if is_over:
+            figures.over += 1
+            way.range_s *= SHORTER
+            self._check(answer, judge)
+        elif not call.begun.is_set():
+            figures.not_begun += 1
+        elif not call.has_ended:
+            figures.interrupted += 1
+            way.range_s *= LONGER
+            figures.by_proxy += way.is_proxied
+
+    async def follow(self, way: Way) -> None:
+        """Make a call that nobody cancels."""
+        begun = time.perf_counter()
+        blocking, judge = random.choice(self.talkers).call(way.store)
+        answer = await self._call(way, blocking)
+        self._figures.waits_s.append(time.perf_counter() - begun)
+        self._check(answer, judge)
+
+    async def _call(self, way: Way, blocking: Callable[[], object]) -> object:
+        try:
+            return await way.caller.call(blocking)
+        except Exception as error:  # an answer of another form than that of the call can break anything
+            return error
+
+    def _check(self, answer: object, judge: Callable[[object], str]) -> None:
+        failures = [each for each in _parts(answer) if isinstance(each, (StoreUnavailable, StoreError))]
+        if failures:
+            self._figures.failed.append(str(failures[0]))
+            return
+        self._figures.answers += 1
+        if wrong := judge(answer):
+            self._figures.crossed.append(wrong)
+
+
+def _parts(answer: object) -> list[object]:
+    if isinstance(answer, dict):
+        return list(answer.values())
+    return answer if isinstance(answer, list) else [answer]
+
+
+async def _play(ways: list[Way], figures: Figures, count: int) -> list[Talker]:
+    stretch = 0
+    with Canceller() as canceller:
+        trial = Trial(figures, canceller)
+        while figures.interrupted < count:
+            way = ways[stretch % PROXIED_EVERY == 0]
+            stretch += 1
+            for _ in range(STRETCH):
+                await trial.interrupt(way)
+                if random.random() < FOLLOWED:
+                    await trial.follow(way)
+    return trial.talkers
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.interrupts", description=__doc__)
+    add = parser.add_argument
+    add("--count", type=int, default=100_000, help="calls to interrupt while they are under way")
+    add("--seed", type=int, default=1, help="of what is called, and when it is cancelled")
+    add(
+        "--guard-off", action="store_true", help="keep connections whose call was interrupted, for comparison"
+    )
+    return parser.parse_args(words)
+
+
+def run(count: int, seed: int, *, guard_off: bool) -> tuple[Figures, list[str]]:
+    """Interrupt so many calls; return what happened, and the same in words."""
+    random.seed(seed)
+    figures, careless = Figures(), CarelessOpener()
+    begun = time.monotonic()
+    with embedded_redis() as server, Proxy(server.url.removeprefix("unix://")) as proxy:
+        proxy.disturb(WEATHER)
+        connect: Connect = careless if guard_off else open_client
+        ways = [
+            Way(server.url, connect, is_proxied=False),
+            Way(proxy.url, connect, is_proxied=True),
+        ]
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        talkers = trio.run(_play, ways, figures, count)
+        sys.setswitchinterval(switch_s)
+        seconds = time.monotonic() - begun
+        with open_client(server.url) as client:
+            rows: Any = [row for shard in range(SHARDS) for row in client.xrange(SHAPE.keys.events(shard))]
+            stats: Any = client.info("commandstats")
+        for way in ways:
+            way.store.close()
+        careless.close()
+    # Ids of two shards may be the same: those of a talker are looked for in its own.
+    figures.crossed += _misfits(talkers, rows)
+    return figures, figures.lines(seconds, stats["cmdstat_evalsha"]["calls"] + stats["cmdstat_eval"]["calls"])
+
+
+def _misfits(talkers: list[Talker], rows: Any) -> list[str]:
+    ours: dict[str, dict[str, tuple[str, str]]] = {talker.uid: {} for talker in talkers}
+    for entry_id, fields in rows:
+        uid = fields[b"uid"].decode()
+        ours[uid][entry_id.decode()] = (uid, fields[b"type"].decode())
+    return [wrong for talker in talkers for wrong in talker.misfits(ours[talker.uid])]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run, and print the figures."""
+    given = parse(words)
+    figures, lines = run(given.count, given.seed, guard_off=given.guard_off)
+    print("\n".join(lines))
+    failed = bool(figures.crossed) or not figures.interrupted
+    print("loadtest.interrupts: " + ("FAILED" if failed else "passed"))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
