@@ -37,6 +37,7 @@ class Data(Records):
             find_binary(),
             *("--port", "0", "--unixsocket", self.path, "--dir", str(self._folder), "--save", ""),
             *("--appendonly", "yes" if keep else "no", "--appendfsync", "always"),
+            *("--repl-diskless-sync-delay", "0"),
         ]
         self.url = f"unix://{self.path}"
         self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once

@@ -23,7 +23,7 @@ from loadtest.nodes.story import (
     wait_told,
 )
 from loadtest.nodes.verdict import Expected, Verdict, judge, judge_order, left_over
-from loadtest.scale.reader import Reader
+from loadtest.scale.reader import GAP, Reader
 from loadtest.scale.verdict import Event
 from presence.store.client import RedisError
 
@@ -101,7 +101,9 @@ def attempt(
     verdict, loss = weigh(fault, expected, seen, kept, excused)
     waits = [event.read - back for event in seen if reader.clock.latest(event.at_ms) < back < event.read]
     caught_up_s = max(waits, default=0.0)
-    broken += [*verdict.broken, *([] if fault.loses or fault.windows else unread), *server.failures()]
+    may_miss = bool(fault.loses or fault.windows)
+    broken += [each for each in unread if not (may_miss and each.startswith(GAP))]
+    broken += [*verdict.broken, *server.failures()]
     broken += [f"caught up after {caught_up_s:.1f} s"] if caught_up_s > CAUGHT_UP_S else []
     broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []
     return Outcome(name, proof, _figures(verdict, expected, kept, equal_s, waits, loss), broken)

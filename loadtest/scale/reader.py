@@ -13,6 +13,7 @@ from presence.subscriber.link import Link
 
 RETRY_S = 0.2
 NICE = 5
+GAP = "gap in the stream"
 END_TIMEOUT_S = 10.0  # above the time that a read may wait
 
 
@@ -66,7 +67,7 @@ class Reader:
 
     def _take(self, item: Item, read: float) -> None:
         if isinstance(item, Gap):
-            self.broken.append(f"gap in the stream: {item.reason} after {item.id}")
+            self.broken.append(f"{GAP}: {item.reason} after {item.id}")
             return
         event = event_of(item, read, self.clock)
         self.events.append(event)
