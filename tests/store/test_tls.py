@@ -34,7 +34,7 @@ class TlsServer:
         folder: has the authority's ``ca``, another's ``stranger-ca``, and ``NAME.crt`` and ``NAME.key``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *extra: str) -> None:
         self.folder = folder
         authority, stranger = trustme.CA(), trustme.CA()
         authority.cert_pem.write_to_path(folder / "ca")
@@ -45,13 +45,11 @@ class TlsServer:
         self._keep("expired", old)
         self._keep("client", authority.issue_cert("presence@nodes.example"))
         self._keep("stranger", stranger.issue_cert("presence@nodes.example"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         binary = which("redis-server")
         assert binary
         files = ("--tls-cert-file", "good.crt", "--tls-key-file", "good.key", "--tls-ca-cert-file", "ca")
-        self.server = Server(binary, folder, extra=("--tls-port", str(self.port), *files))
+        self.server = Server(binary, folder, extra=("--tls-port", str(self.port), *files, *extra))
         self.ask("no")
 
     def _keep(self, name: str, certificate: trustme.LeafCert) -> None:
@@ -74,6 +72,13 @@ class TlsServer:
         if client:
             options += [f"ssl_certfile={self.folder / client}.crt", f"ssl_keyfile={self.folder / client}.key"]
         return f"rediss://{host}:{self.port}?{'&'.join(options)}"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,7 @@ def test_an_expired_certificate_is_named(tls: TlsServer) -> None:
 @pytest.mark.parametrize("client", ["", "stranger"])
 def test_a_missing_client_certificate_is_named_whoever_is_quicker(tls: TlsServer, client: str) -> None:
     tls.ask("yes")
-    for _ in range(10):  # the server hangs up before or after the client's first word
+    for _ in range(5):  # the server hangs up before or after the client's first word
         assert "alert" in (said := refusal(tls.url(client=client)))
         assert "it wants a client certificate that it trusts: ssl_certfile, ssl_keyfile" in said
 
@@ -163,6 +168,30 @@ def test_a_certificate_that_was_renewed_is_taken_without_a_restart(tls: TlsServe
     tls.show("good")
     store.check_meta()
     store.close()
+
+
+def test_a_cluster_behind_tls_is_entered_and_found_by_name(folder: Path) -> None:
+    bus = ("--cluster-port", str(free_port()), "--tls-cluster", "yes", "--cluster-node-timeout", "1000")
+    names = ("--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
+    tls = TlsServer(folder, "--cluster-enabled", "yes", *bus, *names)
+    try:
+        tls.server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")  # type: ignore[no-untyped-call]
+        url = tls.url().replace("rediss:", "rediss+cluster:")
+        deadline = time.monotonic() + 10
+        while not is_taken(url):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "its certificate is refused" in refusal(url.replace("/ca", "/stranger-ca"))
+    finally:
+        tls.server.close()
+
+
+def is_taken(url: str) -> bool:
+    try:
+        contact(url)
+    except StoreUnavailable:  # a cluster takes no writes in its first two seconds
+        return False
+    return True
 
 
 def test_a_listener_behind_tls_can_be_closed_from_another_thread(tls: TlsServer) -> None:
