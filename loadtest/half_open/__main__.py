@@ -1,0 +1,135 @@
+"""``python -m loadtest.half_open``: cut clients off so that no FIN or RST ever comes; the server must notice.
+
+The clients are in a network namespace of their own, at the end of a virtual cable that is cut; a real server
+on a real Redis is at the other end. They go on beating, into the void. Others, on this side, beat all the
+time. Each who was cut off must be told offline, for silence, in [T, T + tick + 0.2 s] after its last packet
+that got through. The exit status is 1 if one was not, or if the others were told anything. Needs Linux, root
+and ``ip``, and the ``embedded`` extra.
+"""
+
+import argparse
+import contextlib
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Final
+
+from loadtest.half_open.clients import Beats, Client
+from loadtest.half_open.namespace import Namespace, lacking, own_host
+from loadtest.nodes.data import Data
+from loadtest.nodes.serving import Serving, running
+from loadtest.scale.reader import Reader
+from protocol import Code
+
+BEAT_SHARE: Final = 0.4  # of T: how often clients beat
+SLACK_S: Final = 0.2  # for the way from the tick to the stream
+STEADY_SHARE: Final = 0.25  # so many more clients are not cut off
+PAUSE_S: Final = 0.1  # without beats before the cut: what was sent got through
+LINGER_S: Final = 1.0  # after the last that is due, for events too late or too many
+_MS: Final = 0.001  # an entry's id is the millisecond in which it was written
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it.
+
+    Attributes:
+        delays_s: from each client's last packet that got through to its event in the stream.
+        unacknowledged: clients cut off whose packets, sent afterwards, nobody has acknowledged.
+        established: clients cut off who were told nothing of an end, in the end.
+        steady: clients who were not cut off.
+        broken: promises that were, in words.
+    """
+
+    delays_s: list[float]
+    unacknowledged: int
+    established: int
+    steady: int
+    broken: list[str]
+
+    def lines(self) -> list[str]:
+        """Return it in words."""
+        delays = sorted(self.delays_s)
+        cuts = quantiles(delays, n=100, method="inclusive") if len(delays) > 1 else [0.0] * 99
+        found = (
+            f"min {delays[0]:.3f}, p50 {cuts[49]:.3f}, p99 {cuts[98]:.3f}, max {delays[-1]:.3f} s"
+            if delays
+            else "none"
+        )
+        return [
+            f"offline {len(delays)}: {found} after the last packet that got through",
+            f"cut off: {self.unacknowledged} with packets that nobody acknowledged, {self.established} who"
+            " heard of no end; not cut off, and beating: " + str(self.steady),
+            *self.broken,
+        ]
+
+
+def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
+    """Let so many clients log in, cut them off, and wait for what is told of them."""
+    beat_s = BEAT_SHARE * idle_timeout
+    flags = ("--host", host, "--idle-timeout", f"{idle_timeout:g}", "--tick", f"{tick:g}")
+    with contextlib.ExitStack() as stack:
+        sockets = stack.enter_context(contextlib.ExitStack())
+        network = stack.enter_context(Namespace(host))
+        data = stack.enter_context(Data())
+        (server,) = stack.enter_context(running([lambda: Serving(data.url, *flags)]))
+        reader = stack.enter_context(contextlib.closing(Reader(data.url)))
+        socks = [*network.sockets(clients), *(socket.socket() for _ in range(int(STEADY_SHARE * clients)))]
+        everybody = [Client(f"user{n}", sockets.enter_context(sock)) for n, sock in enumerate(socks)]
+        for client in everybody:
+            client.log_in(server.address)
+        beats = Beats(everybody, beat_s)
+        beats.run(beat_s + tick)
+        time.sleep(PAUSE_S)
+        network.cut()
+        gone, steady = everybody[:clients], everybody[clients:]
+        last = {client.uid: client.sent for client in gone}
+        beats.run(idle_timeout + tick + SLACK_S + LINGER_S)
+        unacknowledged = sum(client.unacknowledged > 0 for client in gone)
+        established = sum(client.is_established for client in gone)
+        told = [event for event in reader.events if event.type == "offline"]
+        broken = [*reader.broken, *server.failures()]
+        if not network.is_cut() or unacknowledged < clients or established < clients:
+            broken.append("not all were cut off without a word")
+        lost = sum(not client.is_established for client in steady)
+    delays = {}
+    for event in told:
+        if event.uid not in last or event.uid in delays or event.code != Code.IDLE_TIMEOUT:
+            broken.append(f"nobody should have been told of {event}")
+        else:
+            delays[event.uid] = event.stood + _MS - last[event.uid]
+    bound_s = idle_timeout + tick + SLACK_S
+    broken += [f"{uid} is not offline" for uid in last if uid not in delays]
+    broken += [f"{uid} early: {delay:.3f} s" for uid, delay in delays.items() if delay < idle_timeout]
+    broken += [f"{uid} late: {delay:.3f} s" for uid, delay in delays.items() if delay > bound_s]
+    broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
+    return Result([*delays.values()], unacknowledged, established, len(steady), broken)
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.half_open", description=__doc__)
+    add = parser.add_argument
+    add("--clients", type=int, default=200, help="clients to cut off")
+    add("--idle-timeout", type=float, default=30.0, help="the server's T, seconds")
+    add("--tick", type=float, default=1.0, help="the server's tick, seconds")
+    add("--host", default=own_host(), help="address for the server, of a network of four that nobody uses")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run, and print the figures."""
+    given = parse(words)
+    if missing := lacking():
+        print(f"loadtest.half_open needs {missing}")
+        return 1
+    result = run(given.host, given.clients, given.idle_timeout, given.tick)
+    print("\n".join(result.lines()))
+    print("loadtest.half_open: " + ("FAILED" if result.broken else "passed"))
+    return 1 if result.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Clients whose network goes away without a word are found out in time; needs root, for a network."""
+
+import os
+
+import pytest
+
+from loadtest.half_open.__main__ import SLACK_S, run
+from loadtest.half_open.namespace import lacking, own_host
+
+CLIENTS = 200
+T_S = 5.0
+TICK_S = 1.0
+
+
+@pytest.fixture
+def host() -> str:
+    """An address for the server; skips where there can be none."""
+    if missing := lacking():
+        if os.environ.get("TESTS_SKIP_NOTHING"):
+            pytest.fail(f"{missing} is not to be had")
+        pytest.skip(f"{missing} is not to be had")
+    return own_host()
+
+
+@pytest.mark.alone
+def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
+    result = run(host, CLIENTS, T_S, TICK_S)
+    print(f"half-open, T = {T_S:g} s, tick {TICK_S:g} s:", *result.lines(), sep="\n")
+    assert result.broken == []
+    assert len(result.delays_s) == CLIENTS
+    assert min(result.delays_s) >= T_S
+    assert max(result.delays_s) <= T_S + TICK_S + SLACK_S
+    assert result.unacknowledged == result.established == CLIENTS
+    assert result.steady > 0
