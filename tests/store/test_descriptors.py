@@ -1,0 +1,94 @@
+"""Connections to Redis whose descriptor is above 1,024, which is more than select(2) can take."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from presence.reader import PresenceReader
+from presence.store.batches import News, NewsKind
+from presence.store.client import open_client
+from presence.store.control_channel import ControlChannel
+from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from presence.subscriber import Online, Snapshot, follow_sync, subscribe_sync
+from tests.store.driving import Hand, login
+from tests.subscriber.streams import Streams
+
+KEYS = Keys()
+OPEN = 1100
+KICK = '{"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": false}'
+
+
+@pytest.fixture(autouse=True)
+def _many_open(redis_server: EmbeddedRedis) -> Iterator[None]:
+    """No descriptor below 1,100 is free; and what is opened is closed again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    null = os.open(os.devnull, os.O_RDONLY)
+    opened = [null, *(os.dup(null) for _ in range(OPEN))]
+    assert opened[-1] > 1024
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def store(url: str) -> None:
+    with closing(RedisStore(url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**13))) as store:
+        store.check_meta()
+        hand = Hand(store, "a")
+        hand.open()
+        assert hand.apply(login("u", "s")).last_id
+
+
+def lease_table(url: str) -> None:
+    with closing(RedisLeaseTable(url, KEYS, 10.0)) as table:
+        assert table.renew("a", 1, "{}", [])
+
+
+def control_channel(url: str) -> None:
+    with closing(ControlChannel(url, KEYS)) as channel, open_client(url) as client:
+        channel.subscribe("a")
+        client.publish(KEYS.control_channel("a"), KICK)
+        assert channel.next() == News(NewsKind.KICKED, "u", "", "s")
+
+
+def subscriber(url: str) -> None:
+    with open_client(url) as client:
+        Streams(client).write("u")
+    with subscribe_sync(url, after="0") as events:
+        assert isinstance(next(events), Online)
+        assert events.poll() is None  # after a read that has waited
+
+
+def group(url: str) -> None:
+    with open_client(url) as client:
+        Streams(client).write("u")
+    with subscribe_sync(url, group="g", consumer="c", after="0") as events:
+        assert isinstance(next(events), Online)
+        assert events.poll() is None
+
+
+def view(url: str) -> None:
+    with follow_sync(url) as events:
+        assert isinstance(next(events), Snapshot)
+        assert events.poll() is None
+
+
+def reader(url: str) -> None:
+    with PresenceReader(url) as reader:
+        assert reader.count() == 0
+        assert reader.state("u")["status"] == "offline"
+
+
+@pytest.mark.parametrize("use", [store, lease_table, control_channel, subscriber, group, view, reader])
+def test_a_connection_with_a_descriptor_above_1024_works(
+    redis_server: EmbeddedRedis, use: Callable[[str], None]
+) -> None:
+    use(redis_server.url)
