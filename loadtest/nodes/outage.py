@@ -97,7 +97,8 @@ def cut(setup: Setup, seconds: float, users: int) -> Outcome:
             **expectations(crowd, parts, DUE_WHEN_CUT),
             **{bystanders.uid(n): [ONLINE] for n in range(others)},
         }
-        events, broken = wait_told(reader, expected, setup)
+        wait_told(lambda: [*reader.events], expected, setup)
+        events, broken = [*reader.events], [*reader.broken]
         broken += left_over(*data.compare(setup.keys(), crowd.live() | bystanders.live()))
         broken += lost(crowd, parts)
     down = [event for event in events if event.code == Code.NODE_DOWN]

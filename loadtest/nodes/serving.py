@@ -152,9 +152,9 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is so; return whether it came about in time."""
+def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = LOOK_S) -> bool:
+    """Wait until something is so, looking now and then; return whether it came about in time."""
     give_up = time.monotonic() + seconds
     while not (is_so := condition()) and time.monotonic() < give_up:
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
     return is_so

@@ -1,6 +1,7 @@
 """What clients do while something is done to Redis, and what has to be told of each."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,13 +18,13 @@ from loadtest.nodes.verdict import (
     Told,
     told,
 )
-from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Event
 from protocol import Code
 
 LOGIN_TIMEOUT_S = 10.0
 SETTLE_S = 10.0  # ends wait so long after a node has registered anew
 SLACK_S = 3.0
+LOOK_S = 0.2
 AWAY_S = (0.1, 0.5)  # for so long one who moves has no connection
 NOTICED_SHARE = 0.3  # of the outage, that a node must have noticed: it finds out when a call times out
 
@@ -107,12 +108,21 @@ def expectations(crowd: Crowd, parts: Groups, due: Due) -> dict[str, Sequence[To
     return {crowd.uid(n): due[name] for name, numbers in parts._asdict().items() for n in numbers}
 
 
-def wait_told(reader: Reader, expected: Expected, setup: Setup) -> tuple[list[Event], list[str]]:
-    """Wait until all is told, and a little longer; return it, and what of it cannot be read."""
-    due = sum(map(len, expected.values()))
-    wait_for(lambda: len(reader.events) >= due, setup.idle_timeout + setup.tick + SETTLE_S + SLACK_S)
+def wait_told(read: Callable[[], Iterable[Event]], expected: Expected, setup: Setup) -> None:
+    """Wait until of each as much is told as is due, and a little longer; at most for as long as it may take.
+
+    Args:
+        read: returns what is told so far.
+        expected: what is due.
+        setup: of the servers.
+    """
+
+    def is_told() -> bool:
+        counts = Counter(event.uid for event in read())
+        return all(counts[uid] >= len(due) for uid, due in expected.items())
+
+    wait_for(is_told, setup.idle_timeout + setup.tick + SETTLE_S + SLACK_S, look_s=LOOK_S)
     time.sleep(setup.lease / 2)
-    return [*reader.events], [*reader.broken]
 
 
 def lost(crowd: Crowd, parts: Groups, excused: Container[str] = ()) -> list[str]:

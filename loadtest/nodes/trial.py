@@ -86,23 +86,24 @@ def attempt(
         Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
         ThreadPoolExecutor(1) as beside,
     ):
-        enter(fault.records, setup, crowd, parts, len(parts.before))
+        records, keys = fault.records, setup.keys()
+        enter(records, setup, crowd, parts, len(parts.before))
         struck = beside.submit(_strike, fault, setup, crowd, seconds)
         live_through(crowd, parts, story_s)
         back, equal_s = struck.result()
         say(f"{name}: over, and equal after {equal_s:.2f} s")
         expected = expectations(crowd, parts, fault.due)
-        seen, unread = wait_told(reader, expected, setup)
+        may_miss = bool(fault.loses or fault.windows)
+        wait_told(lambda: records.events(keys) if may_miss else [*reader.events], expected, setup)
         excused = _did_something_in(fault.windows, crowd)
-        broken = left_over(*fault.records.compare(setup.keys(), crowd.live()))
+        broken = left_over(*records.compare(keys, crowd.live()))
         broken += lost(crowd, parts, excused)
-        kept = fault.records.events(setup.keys())
+        seen, kept = [*reader.events], records.events(keys)
         proof = fault.proof([server], seconds)
     verdict, loss = weigh(fault, expected, seen, kept, excused)
     waits = [event.read - back for event in seen if reader.clock.latest(event.at_ms) < back < event.read]
     caught_up_s = max(waits, default=0.0)
-    may_miss = bool(fault.loses or fault.windows)
-    broken += [each for each in unread if not (may_miss and each.startswith(GAP))]
+    broken += [each for each in reader.broken if not (may_miss and each.startswith(GAP))]
     broken += [*verdict.broken, *server.failures()]
     broken += [f"caught up after {caught_up_s:.1f} s"] if caught_up_s > CAUGHT_UP_S else []
     broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []

@@ -14,7 +14,7 @@ from presence.store.client import open_client
 from presence.store.scripting import digest
 
 CALL_S: Final = 0.2  # how long each call takes when Redis is slow
-DROP_EVERY_S: Final = 0.2  # more, and a node gets no answer for longer than a client may be gone
+DROP_EVERY_S: Final = 0.1  # more, and a node gets no answer for longer than a client may be gone
 STRIKES_AT: Final = 0.2  # of the time: users are coming and moving
 SPLIT_S: Final = 0.5  # both take writes for so long, as when a failover is not told to everybody at once
 LAG_S: Final = 0.5  # from an act to its write, and from that to the replica, is less
