@@ -2,9 +2,8 @@
 
 import re
 import shlex
-import tempfile
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,14 @@ from presence.store.batches import StoreError
 from presence.store.client import Redis, RedisError
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
+from presence.store.scripting import Scripting
 from presence.subscriber import follower, group
 from tests.docs.roles import ROLES, SHAPE, Stage
 from tests.store.driving import Hand
-from tests.store.servers import BINARIES, Server
+from tests.store.servers import Server
 
 PAGE = (Path(presence.__file__).parent / "docs" / "redis.md").read_text(encoding="utf-8")
 SERVERS_SCRIPTS = ["apply", "claim", "compare", "fence", "lease", "probe", "retire", "sweep"]
-
-
-@pytest.fixture(
-    scope="module", params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))]
-)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    binary = BINARIES[request.param]()
-    assert binary
-    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
-        server = Server(binary, Path(folder))
-        yield server
-        server.close()
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +33,13 @@ def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "BLOCK_MS", 1)
 
 
-def permissions(role: str) -> list[str]:
-    """Return what the page gives a role."""
-    found = re.search(rf"<!-- acl {role} -->\n```sh\nredis-cli ACL SETUSER \S+ (.+?)```", PAGE, re.DOTALL)
+def permissions(role: str, block: str | None = None) -> list[str]:
+    """Return what the page gives a role, in the block of its name or in another."""
+    found = re.search(rf"<!-- acl {block or role} -->\n```sh\n(.+?)```", PAGE, re.DOTALL)
     assert found, role
-    return shlex.split(found[1].replace("\\\n", ""))
+    lines = map(shlex.split, found[1].replace("\\\n", "").splitlines())
+    (words,) = [line[4:] for line in lines if line[3] == f"presence-{role}"]
+    return words
 
 
 def commands(role: str) -> list[str]:
@@ -105,27 +95,46 @@ def test_a_role_misses_each_command_that_is_taken_from_it(server: Server, role: 
         assert command in denied(server.client) or f"may not call {words}" in str(caught.value).lower()
 
 
+@pytest.fixture
+def cluster(redis_cluster: Cluster) -> Iterator[Cluster]:
+    yield redis_cluster
+    for member in redis_cluster.members:
+        ask(member.client, "ACL", "DELUSER", "tried")
+
+
+def make_everywhere(cluster: Cluster, rules: list[str]) -> None:
+    for member in cluster.members:
+        ask(member.client, "ACL", "SETUSER", "tried", "reset", *rules, ">secret")
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_does_its_whole_work_in_a_cluster(redis_cluster: Cluster, role: str) -> None:
-    rules = [*permissions(role), *permissions("cluster")]
-    for member in redis_cluster.members:
-        ask(member.client, "ACL", "SETUSER", "tried", *rules, ">secret")
-    play(redis_cluster.url, redis_cluster.primary_of("{0}").client, role, rules)
+def test_a_role_does_its_whole_work_in_a_cluster_and_needs_the_map(cluster: Cluster, role: str) -> None:
+    rules = [*permissions(role), *permissions(role, "cluster")]
+    make_everywhere(cluster, rules)
+    admin = cluster.primary_of("{0}").client
+    play(cluster.url, admin, role, rules)
+    for member in cluster.members:
+        member.client.flushall()
+    make_everywhere(cluster, permissions(role))
+    with pytest.raises((StoreError, RedisError), match="cluster"):
+        play(cluster.url, admin, role, permissions(role))
 
 
-@pytest.mark.parametrize("missing", [None, "+cluster|slots", "+ping"])
-def test_in_a_cluster_a_server_is_found_and_looked_for_again(
-    redis_cluster: Cluster, missing: str | None
-) -> None:
-    rules = [word for word in (*permissions("server"), *permissions("cluster")) if word != missing]
-    for member in redis_cluster.members:
-        ask(member.client, "ACL", "SETUSER", "tried", *rules, ">secret")
-    with closing(RedisStore(redis_cluster.url.replace("://", "://tried:secret@"), SHAPE)) as store:
-        with pytest.raises(StoreError, match="NoPermission") if missing else nullcontext():
-            store.check_meta()
-            routes = store._scripting._routes
-            routes.doubt(routes.client(SHAPE.keys.meta))  # as when a call has failed
-            store.check_meta()
+@pytest.mark.parametrize("role", ["server", "operator"])
+def test_who_calls_scripts_asks_whether_a_server_is_back(cluster: Cluster, role: str) -> None:
+    rules = [*permissions(role), *permissions(role, "cluster")]
+    assert isinstance(answer_after_doubt(cluster, rules), list)
+    failure = answer_after_doubt(cluster, [word for word in rules if word != "+ping"])
+    assert isinstance(failure, StoreError)
+    assert "'ping'" in str(failure)
+
+
+def answer_after_doubt(cluster: Cluster, rules: list[str]) -> Any:
+    make_everywhere(cluster, rules)
+    with closing(Scripting(cluster.url.replace("://", "://tried:secret@"))) as scripts:
+        scripts._routes.doubt(scripts.client(SHAPE.keys.events(0)))  # as when a call has failed
+        (answer,) = scripts.evaluate([SHAPE.operator_call("kick", 0, ["ann"])])
+    return answer
 
 
 def test_a_server_may_call_whatever_its_scripts_call() -> None:

@@ -1,0 +1,21 @@
+"""Servers on which the page on Redis is tried: the embedded one, and that of PATH."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.servers import BINARIES, Server
+
+
+@pytest.fixture(
+    scope="module", params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    binary = BINARIES[request.param]()
+    assert binary
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        server = Server(binary, Path(folder))
+        yield server
+        server.close()
