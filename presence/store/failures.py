@@ -37,11 +37,14 @@ _PASSING: Final = frozenset(
         "OOM",
         "READONLY",
         "TRYAGAIN",  # a slot is on its way, and the keys are on both sides
+        "UNBLOCKED",  # it became a replica while a call waited there
         "UNKILLABLE",  # a script that has written runs for too long
     }
 )
 # Those after which another may be the one to ask.
-_ELSEWHERE: Final = frozenset({"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY"})
+_ELSEWHERE: Final = frozenset(
+    {"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "UNBLOCKED"}
+)
 # Codes of error replies that last until an operator has changed a setting, here or there.
 _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 

@@ -42,6 +42,7 @@ CASES = {
     "READONLY": Case("READONLY You can't write against a read only replica.", elsewhere=True),
     "LOADING": Case("LOADING Redis is loading the dataset in memory", elsewhere=True),
     "MASTERDOWN": Case("MASTERDOWN Link with MASTER is down", elsewhere=True),
+    "UNBLOCKED": Case("UNBLOCKED force unblock from blocking operation", elsewhere=True),
     "BUSY": Case("BUSY Redis is busy running a script."),
     "UNKILLABLE": Case("UNKILLABLE Sorry the script already executed write commands"),
     "OOM": Case("OOM command not allowed when used memory > 'maxmemory'."),
