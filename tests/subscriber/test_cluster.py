@@ -122,7 +122,8 @@ async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, streams: S
         streams.write(*NAMES)
         with trio.fail_after(30):
             while len(handled) < len(NAMES):
-                with trio.move_on_after(chance.uniform(0, 0.004)) as scope:
+                # Every other call has time enough, however busy the machine is.
+                with trio.move_on_after(chance.choice((10.0, chance.uniform(0, 0.004)))) as scope:
                     handled += uids([await anext(events)])  # goes on: the loop is not entered again
                 interrupted += scope.cancelled_caught
     print(f"cancelled {interrupted} times in {len(handled)} events of a cluster")
