@@ -12,6 +12,7 @@ import contextlib
 import socket
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Final
@@ -21,6 +22,7 @@ from loadtest.half_open.namespace import Namespace, lacking, own_host
 from loadtest.nodes.data import Data
 from loadtest.nodes.serving import Serving, running
 from loadtest.scale.reader import Reader
+from loadtest.scale.verdict import Event
 from protocol import Code
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients beat
@@ -94,18 +96,30 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
         if not network.is_cut() or unacknowledged < clients or established < clients:
             broken.append("not all were cut off without a word")
         lost = sum(not client.is_established for client in steady)
-    delays = {}
+    delays, found = judge(told, last, idle_timeout, idle_timeout + tick + SLACK_S)
+    broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
+    return Result(delays, unacknowledged, established, len(steady), broken + found)
+
+
+def judge(
+    told: Iterable[Event], last: Mapping[str, float], earliest_s: float, latest_s: float
+) -> tuple[list[float], list[str]]:
+    """Hold the offline events against when each client's last packet got through, in monotonic seconds.
+
+    Returns:
+        The delays in seconds, and what is wrong with the events, in words.
+    """
+    delays: dict[str, float] = {}
+    broken = []
     for event in told:
         if event.uid not in last or event.uid in delays or event.code != Code.IDLE_TIMEOUT:
             broken.append(f"nobody should have been told of {event}")
         else:
             delays[event.uid] = event.stood + _MS - last[event.uid]
-    bound_s = idle_timeout + tick + SLACK_S
     broken += [f"{uid} is not offline" for uid in last if uid not in delays]
-    broken += [f"{uid} early: {delay:.3f} s" for uid, delay in delays.items() if delay < idle_timeout]
-    broken += [f"{uid} late: {delay:.3f} s" for uid, delay in delays.items() if delay > bound_s]
-    broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
-    return Result([*delays.values()], unacknowledged, established, len(steady), broken)
+    broken += [f"{uid} early: {delay:.3f} s" for uid, delay in delays.items() if delay < earliest_s]
+    broken += [f"{uid} late: {delay:.3f} s" for uid, delay in delays.items() if delay > latest_s]
+    return [*delays.values()], broken
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from loadtest.proxy.common import Common, Way
-from loadtest.proxy.connection import EVENTS, Connection, End
+from loadtest.proxy.connection import Connection
+from loadtest.proxy.end import EVENTS, End
 from loadtest.proxy.faults import CLEAR, Faults, Injected
 
 T = TypeVar("T")

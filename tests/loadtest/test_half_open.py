@@ -4,8 +4,10 @@ import os
 
 import pytest
 
-from loadtest.half_open.__main__ import SLACK_S, run
+from loadtest.half_open.__main__ import SLACK_S, judge, run
 from loadtest.half_open.namespace import lacking, own_host
+from loadtest.scale.verdict import Event
+from protocol import Code
 
 CLIENTS = 200
 T_S = 5.0
@@ -32,3 +34,25 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
     assert max(result.delays_s) <= T_S + TICK_S + SLACK_S
     assert result.unacknowledged == result.established == CLIENTS
     assert result.steady > 0
+
+
+@pytest.mark.parametrize(
+    ("stood", "code", "wrong"),
+    [
+        (15.5, Code.IDLE_TIMEOUT, ""),
+        (14.9, Code.IDLE_TIMEOUT, "ann early"),
+        (16.3, Code.IDLE_TIMEOUT, "ann late"),
+        (15.5, Code.CLOSED, "nobody should"),
+    ],
+)
+def test_events_too_early_too_late_or_of_another_reason_are_seen(
+    stood: float, code: Code, wrong: str
+) -> None:
+    told = Event("1-0", "offline", "ann", "s", code, 0, "0-1", stood, stood)
+    _, broken = judge([told], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
+    assert bool(broken) is bool(wrong)
+    assert not wrong or broken[0].startswith(wrong)
+
+
+def test_a_client_of_whom_nothing_is_told_is_seen() -> None:
+    assert judge([], {"ann": 10.0}, T_S, T_S + TICK_S) == ([], ["ann is not offline"])

@@ -1,7 +1,10 @@
 """The fault proxy: it carries, and each fault is seen by who sends and who receives."""
 
 import random
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -261,3 +264,20 @@ def test_a_request_is_carried_out_and_its_reply_is_lost(redis_server: EmbeddedRe
                 else:
                     assert pipe.execute()[-1] == (n + 1) * 1000
         assert proxy.injected.replies_dropped == 2
+
+
+def test_the_command_disturbs_until_it_is_interrupted(target: socket.socket) -> None:
+    host, port = target.getsockname()
+    words = ["--listen", "0", "--target", f"{host}:{port}", "--latency", "0.1", "--only", "up"]
+    command = [sys.executable, "-m", "loadtest.proxy", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        at = process.stdout.readline().removeprefix("ready 127.0.0.1:")
+        with closing(socket.create_connection((host, int(at)), timeout=5)) as near:
+            with closing(target.accept()[0]) as far:
+                begun = time.monotonic()
+                near.sendall(b"ask")
+                assert far.recv(100) == b"ask"
+                assert time.monotonic() - begun >= 0.1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 0
