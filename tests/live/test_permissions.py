@@ -31,12 +31,12 @@ def ask(client: Redis, *words: str) -> None:
 def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
-    status, said, took_s = failed_start("--redis", as_user(redis_server, "hunter2"))
+    status, said, _ = failed_start("--redis", as_user(redis_server, "hunter2"))
     assert status == 1
     assert "invalid username-password pair" in said
     assert "presence-server:***@" in said
     assert "hunter2" not in said
-    assert took_s < 5  # most of which goes to loading
+    assert "waiting for Redis" not in said
 
 
 def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
