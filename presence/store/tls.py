@@ -66,7 +66,7 @@ def _exchange_a_word(sock: Any) -> None:
     """
     try:
         sock.sendall(b"PING\r\n")
-    except ssl.SSLEOFError:
+    except (ssl.SSLEOFError, ConnectionError):
         sock.recv(1)  # raises what the server said last, if it said anything
         raise
     answer = b""
