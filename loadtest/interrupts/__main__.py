@@ -8,10 +8,11 @@ exit status is 1 if an answer was another's, or if no call was interrupted. Need
 """
 
 import argparse
+import contextlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Any, Final
@@ -22,8 +23,10 @@ from loadtest.interrupts.calls import NODES, SHAPE, SHARDS, Talker
 from loadtest.interrupts.canceller import Canceller, Stages
 from loadtest.interrupts.careless import CarelessOpener
 from loadtest.proxy import Faults, Proxy
+from loadtest.redis_cluster import Cluster
 from presence.embedded import embedded_redis
 from presence.runtime import Caller, TrioRuntime
+from presence.store.access import Access
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.redis_store import RedisStore
@@ -169,38 +172,68 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--count", type=int, default=100_000, help="calls to interrupt while they are under way")
     add("--seed", type=int, default=1, help="of what is called, and when it is cancelled")
+    add("--cluster", action="store_true", help="on a cluster of three, without a proxy")
     add(
         "--guard-off", action="store_true", help="keep connections whose call was interrupted, for comparison"
     )
     return parser.parse_args(words)
 
 
-def run(count: int, seed: int, *, guard_off: bool) -> tuple[Figures, list[str]]:
+def run(
+    count: int, seed: int, *, guard_off: bool = False, in_cluster: bool = False
+) -> tuple[Figures, list[str]]:
     """Interrupt so many calls; return what happened, and the same in words."""
     random.seed(seed)
     figures, careless = Figures(), CarelessOpener()
+    connect: Connect = careless if guard_off else open_client
     begun = time.monotonic()
-    with embedded_redis() as server, Proxy(server.url.removeprefix("unix://")) as proxy:
-        proxy.disturb(WEATHER)
-        connect: Connect = careless if guard_off else open_client
+    with _cluster() if in_cluster else _one_redis() as (url, second_url):
         ways = [
-            Way(server.url, connect, is_proxied=False),
-            Way(proxy.url, connect, is_proxied=True),
+            Way(url, connect, is_proxied=False),
+            Way(second_url, connect, is_proxied=second_url != url),
         ]
         switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         talkers = trio.run(_play, ways, figures, count)
         sys.setswitchinterval(switch_s)
         seconds = time.monotonic() - begun
-        with open_client(server.url) as client:
-            rows: Any = [row for shard in range(SHARDS) for row in client.xrange(SHAPE.keys.events(shard))]
-            stats: Any = client.info("commandstats")
+        scripts, rows = _carried_out(url)
         for way in ways:
             way.store.close()
         careless.close()
-    # Ids of two shards may be the same: those of a talker are looked for in its own.
     figures.crossed += _misfits(talkers, rows)
-    return figures, figures.lines(seconds, stats["cmdstat_evalsha"]["calls"] + stats["cmdstat_eval"]["calls"])
+    return figures, figures.lines(seconds, scripts)
+
+
+@contextlib.contextmanager
+def _one_redis() -> Iterator[tuple[str, str]]:
+    """Run a Redis; give its URL, and another one by way of a proxy."""
+    with embedded_redis() as server, Proxy(server.url.removeprefix("unix://")) as proxy:
+        proxy.disturb(WEATHER)
+        yield server.url, proxy.url
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[tuple[str, str]]:
+    """Run a cluster; give its URL twice."""
+    with Cluster() as cluster:
+        yield cluster.url, cluster.url
+
+
+def _carried_out(url: str) -> tuple[int, Any]:
+    """Return how many scripts Redis has run, and what stands in the streams."""
+    scripts, rows = 0, []
+    with Access(url) as access:
+        for shard in range(SHARDS):
+            key = SHAPE.keys.events(shard)
+            found: Any = access.at(key).xrange(key)
+            rows += found
+        for server in access.primaries():
+            stats: Any = server.info("commandstats")
+            scripts += sum(
+                stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha")
+            )
+    return scripts, rows
 
 
 def _misfits(talkers: list[Talker], rows: Any) -> list[str]:
@@ -214,7 +247,7 @@ def _misfits(talkers: list[Talker], rows: Any) -> list[str]:
 def main(words: list[str] | None = None) -> int:
     """Run, and print the figures."""
     given = parse(words)
-    figures, lines = run(given.count, given.seed, guard_off=given.guard_off)
+    figures, lines = run(given.count, given.seed, guard_off=given.guard_off, in_cluster=given.cluster)
     print("\n".join(lines))
     failed = bool(figures.crossed) or not figures.interrupted
     print("loadtest.interrupts: " + ("FAILED" if failed else "passed"))

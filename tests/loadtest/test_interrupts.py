@@ -4,28 +4,22 @@ import random
 
 import pytest
 
-from loadtest.interrupts.__main__ import Figures, run
+from loadtest.interrupts.__main__ import run
 
 COUNT = 1000
 
 
-@pytest.fixture
-def figures(request: pytest.FixtureRequest) -> Figures:
-    count, guard_off = request.param
-    figures, lines = run(count, random.randrange(1000), guard_off=guard_off)
-    print(f"{request.node.name}:", *lines[:4], sep="\n")
-    return figures
-
-
-@pytest.mark.parametrize("figures", [(COUNT, False)], indirect=True, ids=["closed"])
-def test_every_answer_is_that_of_its_own_call(figures: Figures) -> None:
-    assert figures.interrupted >= COUNT
-    assert figures.by_proxy > 0
-    assert figures.answers > COUNT / 2
+@pytest.mark.parametrize(("count", "in_cluster"), [(COUNT, False), (COUNT // 10, True)])
+def test_every_answer_is_that_of_its_own_call(count: int, in_cluster: bool) -> None:
+    figures, lines = run(count, random.randrange(1000), in_cluster=in_cluster)
+    print("interrupted calls" + (" in a cluster" if in_cluster else ""), *lines[:4], sep="\n")
+    assert figures.interrupted >= count
+    assert (figures.by_proxy == 0) is in_cluster
+    assert figures.answers > count / 2
     assert figures.crossed == []
     assert figures.failed == []
 
 
-@pytest.mark.parametrize("figures", [(20, True)], indirect=True, ids=["kept"])
-def test_connections_that_are_kept_cross_answers(figures: Figures) -> None:
+def test_connections_that_are_kept_cross_answers() -> None:
+    figures, _ = run(20, 1, guard_off=True)
     assert figures.crossed
