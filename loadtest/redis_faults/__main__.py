@@ -20,7 +20,7 @@ from loadtest.nodes.outage import frozen, killed
 from loadtest.nodes.outcome import Outcome, say, table
 from loadtest.nodes.serving import Setup
 from loadtest.nodes.trial import Fault, attempt
-from loadtest.redis_faults.between import failed_over, replies_lost, slow
+from loadtest.redis_faults.between import crashed, failed_over, replies_lost, slow
 from loadtest.redis_faults.clustered import SHARDS, moved_at_once, moved_by_key, primary_killed
 from loadtest.redis_faults.plain import out_of_memory, restarted_empty, scripts_flushed
 
@@ -44,7 +44,8 @@ CASES: dict[str, Case] = {
     "lost": Case("reply lost after the call was carried out", replies_lost, 20.0),
     "flush": Case("SCRIPT FLUSH in a loop", scripts_flushed, 20.0),
     "memory": Case("out of memory", out_of_memory, 20.0),
-    "failover": Case("plain failover, the address leads to the replica", failed_over, 20.0),
+    "failover": Case("failover, the old one goes on as a replica", failed_over, 20.0),
+    "crash": Case("failover, the old one was killed", crashed, 20.0),
     "primary": Case(
         "cluster of 3 + 3: a primary killed, its replica takes over", primary_killed, 20.0, SHARDS
     ),

@@ -16,7 +16,8 @@ from presence.store.scripting import digest
 CALL_S: Final = 0.2  # how long each call takes when Redis is slow
 DROP_EVERY_S: Final = 0.1  # more, and a node gets no answer for longer than a client may be gone
 STRIKES_AT: Final = 0.2  # of the time: users are coming and moving
-SPLIT_S: Final = 0.5  # both take writes for so long, as when a failover is not told to everybody at once
+SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
+PROMOTED_AFTER_S: Final = 3.0  # a watcher has to be sure of it
 LAG_S: Final = 0.5  # from an act to its write, and from that to the replica, is less
 SYNC_TIMEOUT_S: Final = 10.0
 
@@ -76,24 +77,59 @@ def failed_over() -> Iterator[Fault]:
     Its address leads to the replica from then on; the old one goes on as a replica of that, and answers
     READONLY to those who stay connected.
     """
-    with Data() as old, Proxy(old.path) as to_old, Data() as new, Proxy(new.path) as to_new:
-        new.client.replicaof(*to_old.address)
+    with _pair() as (old, new, proxy, _), Proxy(new.path) as to_new:
+        windows: list[tuple[float, float]] = []
+
+        def strike(seconds: float) -> None:
+            time.sleep(STRIKES_AT * seconds)
+            begun = time.monotonic()
+            _promote(new, proxy)
+            time.sleep(SPLIT_S)
+            old.client.replicaof(*to_new.address)
+            windows.append((begun - LAG_S, time.monotonic() + LAG_S))
+
+        def proof(_servers: Sequence[Serving], _seconds: float) -> str:
+            refused = errors(old.client, "READONLY")
+            return f"the old one answered READONLY {refused:,} times" if refused else ""
+
+        yield Fault(new, proxy.url, strike, proof, windows=windows)
+
+
+@contextlib.contextmanager
+def crashed() -> Iterator[Fault]:
+    """Make a Redis that is killed; its replica, which lagged, takes its place and address a while later."""
+    with _pair() as (old, new, proxy, replication):
+        windows: list[tuple[float, float]] = []
+
+        def strike(seconds: float) -> None:
+            time.sleep(STRIKES_AT * seconds)
+            begun = time.monotonic()
+            replication.blackhole()
+            time.sleep(SPLIT_S)
+            old.kill()
+            windows.append((begun - LAG_S, time.monotonic() + LAG_S))
+            time.sleep(PROMOTED_AFTER_S)
+            _promote(new, proxy)
+            replication.heal(reset=True)
+
+        def proof(_servers: Sequence[Serving], _seconds: float) -> str:
+            refused = proxy.injected.unreachable
+            return f"{refused:,} connections came to nothing meanwhile" if refused else ""
+
+        yield Fault(new, proxy.url, strike, proof, windows=windows)
+
+
+@contextlib.contextmanager
+def _pair() -> Iterator[tuple[Data, Data, Proxy, Proxy]]:
+    """Make a Redis, its replica, the address of the first for nodes, and that for the replica."""
+    with Data() as old, Proxy(old.path) as replication, Data() as new:
+        new.client.replicaof(*replication.address)
         if not wait_for(lambda: new.client.info("replication")["master_link_status"] == "up", SYNC_TIMEOUT_S):
             raise SystemExit("the replica has not got the data")
-        windows: list[tuple[float, float]] = []
         with Proxy(old.path) as proxy:
+            yield old, new, proxy, replication
 
-            def strike(seconds: float) -> None:
-                time.sleep(STRIKES_AT * seconds)
-                begun = time.monotonic()
-                new.client.replicaof("NO", "ONE")
-                proxy.retarget(new.path)
-                time.sleep(SPLIT_S)
-                old.client.replicaof(*to_new.address)
-                windows.append((begun - LAG_S, time.monotonic() + LAG_S))
 
-            def proof(_servers: Sequence[Serving], _seconds: float) -> str:
-                refused = errors(old.client, "READONLY")
-                return f"the old one answered READONLY {refused:,} times" if refused else ""
-
-            yield Fault(new, proxy.url, strike, proof, windows=windows)
+def _promote(replica: Data, proxy: Proxy) -> None:
+    replica.client.replicaof("NO", "ONE")
+    proxy.retarget(replica.path)
