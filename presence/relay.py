@@ -151,6 +151,8 @@ class Relay:
     async def start(self) -> None:
         """Make the first contact: check the data's version and shards, and probe.
 
+        A shard that is away alone, as in a failover, keeps no node from starting.
+
         Raises:
             StoreUnavailable: Redis cannot be reached.
             StoreMismatch: its data has another version or number of shards.
@@ -158,8 +160,9 @@ class Relay:
         """
         await self._thread.call(self._store.check_meta)
         failures = await self._probe(self.writers)
-        if failures:
+        if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise _first(failures)
+        self._note(failures)
 
     async def run(self) -> None:
         """Move changes for ever; cancel it to stop."""

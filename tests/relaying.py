@@ -1,12 +1,14 @@
 """A store in memory for a relay, and what the relay told."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import trio
 
 from presence.changes import Change, Op
 from presence.comparison import Memory
 from presence.relay import Verdicts
+from presence.runtime import Caller, TrioRuntime
 from presence.store.batches import (
     Batch,
     Counter,
@@ -22,6 +24,8 @@ from presence.store.batches import (
     Superseded,
 )
 
+T = TypeVar("T")
+
 NOTHING = Memory(lambda: (), lambda _uid, _device: None)
 
 
@@ -30,12 +34,13 @@ class FakeStore:
 
     Attributes:
         fail: what all calls come to while it is set.
-        away: shards whose calls come to nothing.
+        away, refusing: shards whose calls come to nothing, and to a refusal.
     """
 
     def __init__(self) -> None:
         self.fail: StoreUnavailable | StoreError | None = None
         self.away: set[int] = set()
+        self.refusing: set[int] = set()
         self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
@@ -88,15 +93,29 @@ class FakeStore:
         self.probed += inbox_read
         none = Counter(node, 0, 0)
         inbox, self.inbox = self.inbox, ()
+        failures: dict[int, Probe | StoreUnavailable | StoreError] = {
+            **dict.fromkeys(self.away, StoreUnavailable("away")),
+            **dict.fromkeys(self.refusing, StoreError("NOPERM")),
+        }
         return {
-            s: StoreUnavailable("away")
-            if s in self.away
-            else Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
+            s: failures.get(s)
+            or Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
             for s in inbox_read
         }
 
     def close(self) -> None:
         self.closed += 1
+
+
+class AtOnce(TrioRuntime):
+    """Calls are made between two steps of the loop, so that mock time waits for no thread."""
+
+    def caller(self, interrupt: Callable[[], None]) -> Caller:  # type: ignore[override]  # as in `Runtime`
+        return self
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return blocking()
 
 
 class Told:

@@ -29,15 +29,14 @@ from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from tests.relaying import NOTHING, FakeStore, Told, login, until
+from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
 from tests.store.driving import check_alternation, events, online_sessions
 from tests.store.servers import Server
 
 
 @pytest.fixture
 def clock() -> MockClock:
-    # The threshold lets the worker thread, which the clock takes for idle, answer before time jumps.
-    return MockClock(autojump_threshold=0.02)
+    return MockClock(autojump_threshold=0)
 
 
 @pytest.fixture
@@ -65,6 +64,7 @@ def relay(outbox: Outbox, fake: FakeStore, told: Told) -> Relay:
         verdicts=told.verdicts,
         memory=NOTHING,
         clock=trio.current_time,
+        runtime=AtOnce(),
     )
 
 
@@ -125,7 +125,14 @@ async def test_an_end_during_a_resync_follows_its_registration(
             yield Change(Op.REGISTER, uid, "", "s", 2, 0.0, 1000, 1000, 30_000)
 
     relay = Relay(
-        outbox, fake, node="a", live=live, verdicts=told.verdicts, memory=NOTHING, clock=trio.current_time
+        outbox,
+        fake,
+        node="a",
+        live=live,
+        verdicts=told.verdicts,
+        memory=NOTHING,
+        clock=trio.current_time,
+        runtime=AtOnce(),
     )
     nursery.start_soon(relay.run)
     await until(lambda: len(fake.applied) == len(users) + 1)

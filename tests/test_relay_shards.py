@@ -7,13 +7,13 @@ from trio.testing import MockClock
 
 from presence.outbox import Outbox
 from presence.relay import PROBE_INTERVAL_S, Relay
-from presence.store.batches import StoreUnavailable
-from tests.relaying import NOTHING, FakeStore, Told, login, until
+from presence.store.batches import StoreError, StoreUnavailable
+from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
 
 
 @pytest.fixture
 def clock() -> MockClock:
-    return MockClock(autojump_threshold=0.02)
+    return MockClock(autojump_threshold=0)
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def relay(outbox: Outbox, fake: FakeStore) -> Relay:
         verdicts=Told().verdicts,
         memory=NOTHING,
         clock=trio.current_time,
+        runtime=AtOnce(),
     )
 
 
@@ -98,7 +99,23 @@ async def test_the_others_are_probed_as_ever(
     assert 9 <= fake.probed.count(0) <= 11
 
 
-async def test_a_start_needs_all_of_them(clock: MockClock, relay: Relay, fake: FakeStore) -> None:
-    fake.away = {2}
+async def test_a_start_needs_one_of_them(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    fake.away = {0, 1, 2}
     with pytest.raises(StoreUnavailable):
+        await relay.start()
+    fake.away = {2}
+    await relay.start()
+    nursery.start_soon(relay.run)
+    outbox.extend([login("u2"), login("u0")])
+    await until(lambda: fake.applied)
+    assert not relay.statistics().connected
+    fake.away = set()
+    await until(lambda: len(fake.applied) == 2)
+
+
+async def test_no_start_against_a_refusal(clock: MockClock, relay: Relay, fake: FakeStore) -> None:
+    fake.refusing = {2}
+    with pytest.raises(StoreError):
         await relay.start()
