@@ -12,17 +12,9 @@ from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.records import Records
 from loadtest.nodes.serving import LOOK_S, Serving, Setup, running
-from loadtest.nodes.story import (
-    DUE,
-    Due,
-    enter,
-    expectations,
-    groups,
-    live_through,
-    lost,
-    wait_told,
-)
-from loadtest.nodes.verdict import Expected, Verdict, judge, judge_order, left_over
+from loadtest.nodes.story import DUE, Due, enter, expectations, groups, live_through, lost, wait_told
+from loadtest.nodes.verdict import Expected, Verdict, left_over
+from loadtest.nodes.weighing import Forgets, Loss, weigh
 from loadtest.scale.reader import GAP, Reader
 from loadtest.scale.verdict import Event
 from presence.store.client import RedisError
@@ -42,10 +34,9 @@ class Fault:
         url: where the nodes find Redis.
         strike: does it for so many seconds; Redis answers as ever when it returns.
         proof: after it, in words that it took place; "" if it did not. Given the servers and the seconds.
-        due: what has to stand in the streams in the end.
-        loses: whether Redis loses all that it had; what was told before is gone then.
-        windows: times between which Redis took writes that it lost later, monotonic seconds. How users who
-            did something then are told of is counted, and must only be alternate.
+        due: what has to be told.
+        forgets: what Redis may lose by it.
+        windows: between which moments it took last writes that it lost, monotonic seconds.
         watch_url: where a subscriber finds it; "": as the nodes do.
     """
 
@@ -54,7 +45,7 @@ class Fault:
     strike: Callable[[float], None]
     proof: Callable[[Sequence[Serving], float], str]
     due: Due = field(default_factory=lambda: DUE)
-    loses: bool = False
+    forgets: Forgets = Forgets.NOTHING
     windows: list[tuple[float, float]] = field(default_factory=list)
     watch_url: str = ""
 
@@ -78,7 +69,7 @@ def attempt(
         seconds: how long the fault is at work; it begins as the story does.
         story_s: how long the story takes.
     """
-    parts = groups(users)
+    parts, keys = groups(users), setup.keys()
     with (
         make() as fault,
         running([lambda: Serving(fault.url, "--workers", str(NODES), *setup.flags)]) as (server,),
@@ -86,89 +77,32 @@ def attempt(
         Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
         ThreadPoolExecutor(1) as beside,
     ):
-        records, keys = fault.records, setup.keys()
+        records, loses = fault.records, fault.forgets is not Forgets.NOTHING
         enter(records, setup, crowd, parts, len(parts.before))
         struck = beside.submit(_strike, fault, setup, crowd, seconds)
         live_through(crowd, parts, story_s)
         back, equal_s = struck.result()
         say(f"{name}: over, and equal after {equal_s:.2f} s")
         expected = expectations(crowd, parts, fault.due)
-        may_miss = bool(fault.loses or fault.windows)
-        wait_told(lambda: records.events(keys) if may_miss else [*reader.events], expected, setup)
-        excused = _did_something_in(fault.windows, crowd)
-        broken = left_over(*records.compare(keys, crowd.live()))
-        broken += lost(crowd, parts, excused)
+        wait_told(lambda: records.events(keys) if loses else [*reader.events], expected, setup)
+        excused = _entered_in(fault.windows, crowd)
+        broken = [*left_over(*records.compare(keys, crowd.live())), *lost(crowd, parts, excused)]
         seen, kept = [*reader.events], records.events(keys)
         proof = fault.proof([server], seconds)
-    verdict, loss = weigh(fault, expected, seen, kept, excused)
+    verdict, loss = weigh(expected, seen, kept, fault.forgets, excused)
     waits = [event.read - back for event in seen if reader.clock.latest(event.at_ms) < back < event.read]
-    caught_up_s = max(waits, default=0.0)
-    broken += [each for each in reader.broken if not (may_miss and each.startswith(GAP))]
-    broken += [*verdict.broken, *server.failures()]
-    broken += [f"caught up after {caught_up_s:.1f} s"] if caught_up_s > CAUGHT_UP_S else []
-    broken += [f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else []
+    broken += [each for each in reader.broken if not (loses and each.startswith(GAP))]
+    broken += [*verdict.broken, *server.failures(), *_late(equal_s, waits)]
     return Outcome(name, proof, _figures(verdict, expected, kept, equal_s, waits, loss), broken)
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What Redis itself lost: entries that were read and are gone, users who did something that it forgot.
-
-    Attributes:
-        entries: how many.
-        users: how many.
-        wrong: what was told wrong of these users, by its words.
-    """
-
-    entries: int
-    users: int
-    wrong: Verdict
-
-    def __str__(self) -> str:
-        kinds = ", ".join(f"{count} x {what}" for what, count in sorted(self.wrong.wrong.items()))
-        return f"Redis lost {self.entries} entries, and doings of {self.users} users ({kinds or 'none seen'})"
-
-
-def weigh(
-    fault: Fault,
-    expected: Expected,
-    seen: Sequence[Event],
-    kept: Sequence[Event],
-    excused: set[str],
-) -> tuple[Verdict, Loss | None]:
-    """Judge the events; return what was wrong, and what Redis lost, None if it was to lose nothing.
-
-    Args:
-        fault: what was done.
-        expected: everybody who was there.
-        seen: what a subscriber read all the time.
-        kept: what stands in the streams in the end.
-        excused: who did something in the fault's windows.
-    """
-    stands = {(event.uid, event.id) for event in kept}
-    vanished = [event for event in seen if (event.uid, event.id) not in stands]
-    if fault.loses:
-        return judge(expected, kept), Loss(len(vanished), len(expected), Verdict())
-    if not fault.windows:
-        verdict = judge(expected, seen)
-        for event in vanished:
-            verdict.note("event that Redis has no more", event)
-        return verdict, None
-    touched = excused | {event.uid for event in vanished}
-    strict = {uid: due for uid, due in expected.items() if uid not in touched}
-    verdict = judge(strict, [event for event in kept if event.uid not in touched])
-    judge_order(verdict, touched, kept)
-    wrong = judge({uid: expected[uid] for uid in touched}, [event for event in kept if event.uid in touched])
-    return verdict, Loss(len(vanished), len(touched), wrong)
-
-
-def _did_something_in(windows: Sequence[tuple[float, float]], crowd: Crowd) -> set[str]:
-    """Return who logged in then; what else happened then is in the entries that are gone."""
-    return {
+def _entered_in(windows: Sequence[tuple[float, float]], crowd: Crowd) -> frozenset[str]:
+    """Return who logged in then: who only moved is missing in no stream. All else done then is an entry."""
+    return frozenset(
         crowd.uid(number)
         for number, logins in enumerate(crowd.diary.logins)
         if any(begin <= login <= end for login in logins for begin, end in windows)
-    }
+    )
 
 
 def _strike(fault: Fault, setup: Setup, crowd: Crowd, seconds: float) -> tuple[float, float]:
@@ -181,6 +115,13 @@ def _strike(fault: Fault, setup: Setup, crowd: Crowd, seconds: float) -> tuple[f
                 break
         time.sleep(LOOK_S)
     return back, equal_s
+
+
+def _late(equal_s: float, waits: Sequence[float]) -> list[str]:
+    """Return in words what came later than promised."""
+    caught_up_s = max(waits, default=0.0)
+    found = [f"caught up after {caught_up_s:.1f} s"] if caught_up_s > CAUGHT_UP_S else []
+    return found + ([f"equal only after {equal_s:.1f} s"] if equal_s > EQUAL_S else [])
 
 
 def _figures(

@@ -8,6 +8,7 @@ from typing import Final
 from loadtest.nodes.data import Data
 from loadtest.nodes.serving import Serving, wait_for
 from loadtest.nodes.trial import Fault
+from loadtest.nodes.weighing import Forgets
 from loadtest.proxy import Faults, Proxy
 from loadtest.redis_faults.plain import errors
 from presence.store.client import open_client
@@ -92,7 +93,7 @@ def failed_over() -> Iterator[Fault]:
             refused = errors(old.client, "READONLY")
             return f"the old one answered READONLY {refused:,} times" if refused else ""
 
-        yield Fault(new, proxy.url, strike, proof, windows=windows)
+        yield Fault(new, proxy.url, strike, proof, forgets=Forgets.LAST_WRITES, windows=windows)
 
 
 @contextlib.contextmanager
@@ -116,7 +117,7 @@ def crashed() -> Iterator[Fault]:
             refused = proxy.injected.unreachable
             return f"{refused:,} connections came to nothing meanwhile" if refused else ""
 
-        yield Fault(new, proxy.url, strike, proof, windows=windows)
+        yield Fault(new, proxy.url, strike, proof, forgets=Forgets.LAST_WRITES, windows=windows)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Final
 from loadtest.nodes.records import Records
 from loadtest.nodes.serving import Serving
 from loadtest.nodes.trial import Fault
+from loadtest.nodes.weighing import Forgets
 from loadtest.redis_cluster import Cluster, Member
 from loadtest.redis_faults.between import LAG_S, STRIKES_AT
 from loadtest.redis_faults.plain import errors
@@ -41,7 +42,9 @@ def primary_killed() -> Iterator[Fault]:
         def proof(_servers: Sequence[Serving], _seconds: float) -> str:
             return "".join(served_after)
 
-        yield Fault(_records(cluster), cluster.url, strike, proof, windows=windows)
+        yield Fault(
+            _records(cluster), cluster.url, strike, proof, forgets=Forgets.LAST_WRITES, windows=windows
+        )
 
 
 @contextlib.contextmanager

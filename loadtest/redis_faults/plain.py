@@ -10,6 +10,7 @@ from loadtest.nodes.serving import Serving
 from loadtest.nodes.story import Due
 from loadtest.nodes.trial import Fault
 from loadtest.nodes.verdict import LOGGED_OUT, RETURNED, SILENT, told
+from loadtest.nodes.weighing import Forgets
 from protocol import Code
 
 FLUSH_EVERY_S: Final = 0.01  # two or three of a batch's calls
@@ -45,7 +46,7 @@ def restarted_empty() -> Iterator[Fault]:
             before, after = held
             return f"{before} keys before, {after} after" if after < before else ""
 
-        yield Fault(data, data.url, strike, proof, DUE_WHEN_EMPTY, loses=True)
+        yield Fault(data, data.url, strike, proof, DUE_WHEN_EMPTY, Forgets.ALL)
 
 
 @contextlib.contextmanager
