@@ -54,5 +54,5 @@ def test_a_case_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
 def test_nothing_false_is_told_when_redis_is_full_or_a_cluster_loses_a_primary(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    short = "--idle-timeout 2 --lease 2 --tick 0.5 --users 100 --seconds 3 --jobs 2"
+    short = "--idle-timeout 1.5 --lease 1.5 --tick 0.5 --users 100 --seconds 2 --jobs 2"
     assert main(["memory", "primary", *short.split()]) == 0, capsys.readouterr()
