@@ -21,7 +21,14 @@ from loadtest.nodes.outcome import Outcome, say, table
 from loadtest.nodes.serving import Setup
 from loadtest.nodes.trial import Fault, attempt
 from loadtest.redis_faults.between import crashed, failed_over, replies_lost, slow
-from loadtest.redis_faults.clustered import SHARDS, moved_at_once, moved_by_key, primary_killed
+from loadtest.redis_faults.clustered import (
+    SHARDS,
+    moved_at_once,
+    moved_by_key,
+    primaries_replaced,
+    primary_killed,
+    primary_stopped,
+)
 from loadtest.redis_faults.plain import out_of_memory, restarted_empty, scripts_flushed
 
 STORY_S: Final = 20.0  # a fault that is shorter strikes as it begins
@@ -49,6 +56,8 @@ CASES: dict[str, Case] = {
     "primary": Case(
         "cluster of 3 + 3: a primary killed, its replica takes over", primary_killed, 20.0, SHARDS
     ),
+    "handover": Case("cluster of 3 + 3: primaries hand over, one by one", primaries_replaced, 20.0, SHARDS),
+    "down": Case("cluster of 3: a primary stopped", primary_stopped, 20.0, SHARDS),
     "keys": Case("cluster: slots move key by key", moved_by_key, 20.0, SHARDS),
     "slots": Case("cluster: slots move at once", moved_at_once, 20.0, SHARDS),
 }

@@ -48,6 +48,45 @@ def primary_killed() -> Iterator[Fault]:
 
 
 @contextlib.contextmanager
+def primaries_replaced() -> Iterator[Fault]:
+    """Make a cluster of 3 + 3 in which each primary hands over to its replica."""
+    with Cluster(3, 1) as cluster:
+        replaced = 0
+
+        def strike(seconds: float) -> None:
+            nonlocal replaced
+            for primary in cluster.primaries():
+                time.sleep(seconds / 4)
+                cluster.fail_over(primary, is_graceful=True)
+                replaced += 1
+
+        def proof(_servers: Sequence[Serving], _seconds: float) -> str:
+            moved = sum(errors(each.client, "MOVED") for each in cluster.members)
+            return f"{replaced} of 3 primaries replaced; answers MOVED {moved:,}" if moved else ""
+
+        yield Fault(_records(cluster), cluster.url, strike, proof)
+
+
+@contextlib.contextmanager
+def primary_stopped() -> Iterator[Fault]:
+    """Make a cluster without replicas; the primary that has the leases is stopped, so that all is down."""
+    with Cluster() as cluster:
+
+        def strike(seconds: float) -> None:
+            primary = cluster.primary_of(KEYS.nodes)
+            primary.freeze()
+            time.sleep(seconds)
+            primary.thaw()
+            cluster.wait_until_ok()
+
+        def proof(_servers: Sequence[Serving], _seconds: float) -> str:
+            down = sum(errors(each.client, "CLUSTERDOWN") for each in cluster.members)
+            return f"CLUSTERDOWN answered {down:,} times" if down else ""
+
+        yield Fault(_records(cluster), cluster.url, strike, proof)
+
+
+@contextlib.contextmanager
 def moved_by_key() -> Iterator[Fault]:
     """Make a cluster whose slots with presence data move on and on, in the classic way, key by key."""
 
