@@ -26,6 +26,7 @@ from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
 from presence.reach import backoff_s
 from presence.relay import Relay
 from presence.runtime import Runtime, TrioRuntime
+from presence.shard_writer import ShardWriter
 from presence.store.batches import (
     Fencing,
     LeaseRow,
@@ -194,7 +195,7 @@ class Cluster:
         now, steps = self._clock(), []
         by_id = {each.node: each for each in lapsed}
         for each in lapsed:
-            writers = [w for w in self._relay.writers if w.shard not in each.shards and w.is_settled(now)]
+            writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
             if writers and not each.shards:
                 self._fenced += 1
                 _log.warning("a node is silent: nothing more is taken from it", silent=each.node)
@@ -229,9 +230,13 @@ class Cluster:
         return True
 
     def _can_sweep(self, each: Watched) -> bool:
-        """Whether this node has seen the other fenced in all shards, and no resync is in its way."""
-        now = self._clock()
-        return all(w.shard in each.shards and w.is_settled(now) for w in self._relay.writers)
+        """Whether this node has seen the other fenced wherever it can, and no resync is in its way."""
+        now, writers = self._clock(), self._reachable()
+        return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
+
+    def _reachable(self) -> list[ShardWriter]:
+        """Return the writers of the shards that answer: one that is away keeps no other from being swept."""
+        return [writer for writer in self._relay.writers if self._relay.answers(writer)]
 
     async def _sweep(self, mine: list[Watched]) -> None:
         """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
@@ -271,7 +276,7 @@ class Cluster:
         latest_ms = max(0, end_ms - self._lease_ms)
         now = self._clock()
         steps: list[Step] = []
-        for writer in self._relay.writers:
+        for writer in self._reachable():
             sweep = self.observer.due(each, writer.shard)
             if sweep is not None and writer.is_settled(now):
                 waited_ms = int(self.observer.waited_s(sweep) * 1000)
@@ -282,17 +287,17 @@ class Cluster:
         """Perform steps and note each answer.
 
         Raises:
-            StoreUnavailable, StoreError: one or more were not performed, perhaps.
+            StoreError: one or more were refused.
+            StoreUnavailable: none was answered.
         """
         answers = await self._thread.call(lambda: self._store.apply(steps))
-        failure = None
+        failures = [answer for answer in answers if not isinstance(answer, Reply)]
         for step, answer in zip(steps, answers, strict=True):
-            if isinstance(answer, Exception):
-                failure = answer
-            else:
+            if isinstance(answer, Reply):
                 note(step, answer)
-        if failure is not None:
-            raise failure
+        refusal = next((each for each in failures if isinstance(each, StoreError)), None)
+        if refusal or len(failures) == len(steps):
+            raise refusal or failures[0]
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._errors += 1

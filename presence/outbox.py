@@ -1,9 +1,10 @@
 """The bounded, ordered queue between the core and Redis.
 
 Appending never waits: presence goes on in memory while Redis is away. One bound holds for all shards
-together. Once it is hit, nothing is queued any more, not even when there is room again: a later change
-must not overtake a skipped one. What is skipped is counted per shard, until a resync compares the live
-sessions with Redis and writes the count into the stream (`begin_resync`).
+together; beyond it each of several has a little room of its own, so that one whose server is away takes
+nothing from the others. Once a shard has hit it, nothing of the shard is queued any more, not even when there
+is room again: a later change must not overtake a skipped one. What is skipped is counted, until a resync
+compares the live sessions with Redis and writes the count into the stream (`begin_resync`).
 
 A change counts against the bounds, of items and of bytes, from `append` until `release`, so what was taken
 but not yet acknowledged counts too.
@@ -84,8 +85,8 @@ class Outbox:
     Args:
         shard_of: the shard of a uid, from 0 to `shards` - 1.
         shards: how many shards there are.
-        max_items: the bound over all shards.
-        max_bytes: the bound of the memory that changes take, over all shards; roughly.
+        max_items: the bound over all shards; several may have a quarter more, in equal parts.
+        max_bytes: the bound of the memory that changes take, over all shards; roughly, and as above.
 
     Attributes:
         shard_of, shards: as above.
@@ -106,6 +107,8 @@ class Outbox:
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[Gap | None] = [None] * shards
         self._skipping = [False] * shards
+        self._held_in = [0] * shards
+        self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
         self._held = self._held_bytes = 0
         self._queued = 0
         self._high_water = 0
@@ -127,12 +130,14 @@ class Outbox:
     def append(self, change: Change) -> None:
         """Queue one change, or skip and count it when a bound was hit. Never waits."""
         shard = self.shard_of(change.uid)
-        if self._held >= self._max_items or self._held_bytes >= self._max_bytes:
-            self._skipping = [True] * self.shards
+        is_full = self._held >= self._max_items or self._held_bytes >= self._max_bytes
+        if is_full and self._held_in[shard] >= self._own_room:
+            self._skipping[shard] = True
         if self._skipping[shard]:
             self._skip(shard, change)
             return
         self._queues[shard].append(change)
+        self._held_in[shard] += 1
         self._appended += 1
         self._queued += 1
         self._held += 1
@@ -159,9 +164,10 @@ class Outbox:
         self._queued -= len(taken)
         return taken
 
-    def release(self, changes: Iterable[Change]) -> None:
-        """Forget changes that were taken: Redis has them."""
+    def release(self, shard: int, changes: Iterable[Change]) -> None:
+        """Forget changes of a shard that were taken: Redis has them."""
         for change in changes:
+            self._held_in[shard] -= 1
             self._held -= 1
             self._held_bytes -= size_of(change)
 

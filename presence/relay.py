@@ -184,6 +184,10 @@ class Relay:
             await self._runtime.sleep(_DRAIN_LOOK_S)  # once, at the end
         return self._outbox.held
 
+    def answers(self, writer: ShardWriter) -> bool:
+        """Whether a shard is not away, as far as this task has noticed."""
+        return self._reach[writer.shard].may_be_sent_to
+
     def disown(self, node: str) -> None:
         """Give up the node id `node`, if it is ours: others take it for dead."""
         if node == self.node:

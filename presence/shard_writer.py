@@ -343,7 +343,7 @@ class ShardWriter:
         return self._cursor is not None and not waiting
 
     def _release(self, items: Iterable[Item]) -> None:
-        self._outbox.release(item.change for item in items if not item.snapshot)
+        self._outbox.release(self.shard, (item.change for item in items if not item.snapshot))
 
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:

@@ -38,7 +38,7 @@ def test_what_was_taken_counts_until_it_is_released(outbox: Outbox) -> None:
     outbox.extend([change("0a"), change("0b")])
     taken = outbox.take(0, 2)
     assert outbox.held == 2
-    outbox.release(taken)
+    outbox.release(0, taken)
     assert outbox.held == 0
 
 
@@ -50,25 +50,41 @@ def test_a_full_outbox_skips_and_counts(outbox: Outbox) -> None:
 
 def test_skipping_goes_on_when_there_is_room_again(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(4))
-    outbox.release(outbox.take(0, 3))
+    outbox.release(0, outbox.take(0, 3))
     outbox.append(change("0late"))
     assert outbox.queued(0) == 0
 
 
-def test_a_full_outbox_skips_in_every_shard(outbox: Outbox) -> None:
-    outbox.extend(change("0a") for _ in range(4))
-    outbox.release(outbox.take(0, 3))
+def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
+    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=80)
+    outbox.extend(change("0a") for _ in range(200))
+    assert outbox.held == 80
+    outbox.extend(change("1a") for _ in range(10))
+    assert not outbox.is_skipping(1)
+    assert outbox.queued(1) == 10
     outbox.append(change("1a"))
     assert outbox.is_skipping(1)
-    assert outbox.queued(1) == 0
+
+
+def test_others_go_on_for_ever_while_theirs_are_taken() -> None:
+    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=80)
+    outbox.extend(change("0a") for _ in range(200))
+    for _ in range(500):
+        outbox.append(change("1a"))
+        outbox.release(1, outbox.take(1, 1))
+    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, False)
+
+
+def test_one_shard_has_no_room_beyond_the_bound() -> None:
+    outbox = Outbox(lambda _uid: 0, 1, max_items=80)
+    outbox.extend(change("0a") for _ in range(200))
+    assert outbox.held == 80
 
 
 def test_a_resync_ends_the_skipping_of_its_shard_alone(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(4))
-    outbox.release(outbox.take(0, 3))
+    outbox.extend(change("1a") for _ in range(4))
     outbox.begin_resync(0)
-    outbox.extend([change("0b"), change("1b")])
-    assert (outbox.queued(0), outbox.queued(1)) == (1, 0)
     assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
 
 
@@ -89,18 +105,18 @@ def test_gaps_merge_into_the_one_that_covers_both() -> None:
 
 def test_statistics_count_what_happened(outbox: Outbox) -> None:
     outbox.extend(change("0a") for _ in range(5))
-    outbox.release(outbox.take(0, 2))
+    outbox.release(0, outbox.take(0, 2))
     statistics = outbox.statistics()
     assert (statistics.held, statistics.queued, statistics.high_water) == (1, 1, 3)
     assert (statistics.appended_total, statistics.dropped_total) == (3, 2)
-    assert (statistics.skipping_shards, statistics.max_items) == (2, 3)
+    assert (statistics.skipping_shards, statistics.max_items) == (1, 3)
 
 
 def test_bytes_are_a_bound_too() -> None:
     outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
     outbox.extend(change("0a") for _ in range(3))
     assert (outbox.held, outbox.statistics().dropped_total) == (2, 1)
-    outbox.release(outbox.take(0, 2))
+    outbox.release(0, outbox.take(0, 2))
     assert outbox.statistics().held_bytes == 0
 
 
