@@ -1,5 +1,6 @@
 """What clients do while something is done to Redis, and what has to be told of each."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from protocol import Code
 LOGIN_TIMEOUT_S = 10.0
 SETTLE_S = 10.0  # ends wait so long after a node has registered anew
 SLACK_S = 3.0
+BACK_S = 0.3  # of those who are sent away
 LOOK_S = 0.2
 AWAY_S = (0.1, 0.5)  # for so long one who moves has no connection
 NOTICED_SHARE = 0.3  # of the outage, that a node must have noticed: it finds out when a call times out
@@ -44,6 +46,11 @@ class Groups(NamedTuple):
     def before(self) -> range:
         """Those who are there when it begins."""
         return range(self.coming.start)
+
+    @property
+    def staying(self) -> list[int]:
+        """Those who mean to be online in the end."""
+        return [*self.steady, *self.coming, *self.moving]
 
     @property
     def arriving(self) -> range:
@@ -103,6 +110,14 @@ def live_through(crowd: Crowd, parts: Groups, seconds: float) -> None:
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
 
 
+def come_back(crowd: Crowd, parts: Groups, is_over: threading.Event) -> None:
+    """Let who means to stay and was sent away log in again soon, as the library does, until it is over."""
+    while not is_over.wait(BACK_S):
+        diary = crowd.diary
+        gone = [n for n in parts.staying if diary.losses[n] and diary.losses[n][-1][0] > diary.logins[n][-1]]
+        crowd.bring(gone)
+
+
 def expectations(crowd: Crowd, parts: Groups, due: Due) -> dict[str, Sequence[Told]]:
     """Return what has to be told of each, by uid."""
     return {crowd.uid(n): due[name] for name, numbers in parts._asdict().items() for n in numbers}
@@ -127,8 +142,7 @@ def wait_told(read: Callable[[], Iterable[Event]], expected: Expected, setup: Se
 
 def lost(crowd: Crowd, parts: Groups, excused: Container[str] = ()) -> list[str]:
     """Return in words who lost a connection that was to stay, or was not let in; but for the excused ones."""
-    stayed = [*parts.steady, *parts.coming, *parts.moving]
-    gone = sum(bool(crowd.diary.losses[n]) for n in stayed if crowd.uid(n) not in excused)
+    gone = sum(bool(crowd.diary.losses[n]) for n in parts.staying if crowd.uid(n) not in excused)
     absent = sum(not crowd.diary.logins[n] for n in range(parts.brief.stop))
     absent += sum(len(crowd.diary.logins[n]) < 2 for n in parts.moving)
     found = [f"{gone} connections lost"] if gone else []

@@ -1,8 +1,9 @@
 """A story that is lived through while a fault is at work in Redis, and judged."""
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,7 +13,17 @@ from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.records import Records
 from loadtest.nodes.serving import LOOK_S, Serving, Setup, running
-from loadtest.nodes.story import DUE, Due, enter, expectations, groups, live_through, lost, wait_told
+from loadtest.nodes.story import (
+    DUE,
+    Due,
+    come_back,
+    enter,
+    expectations,
+    groups,
+    live_through,
+    lost,
+    wait_told,
+)
 from loadtest.nodes.verdict import Expected, Verdict, left_over
 from loadtest.nodes.weighing import Forgets, Loss, weigh
 from loadtest.scale.reader import GAP, Reader
@@ -76,10 +87,12 @@ def attempt(
         running([lambda: Serving(fault.url, "--workers", str(NODES), *setup.flags)]) as (server,),
         contextlib.closing(Reader(fault.watch_url or fault.url)) as reader,
         Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(2) as beside,
+        _set_at_end() as is_over,
     ):
         records, loses = fault.records, fault.forgets is not Forgets.NOTHING
         enter(records, setup, crowd, parts, len(parts.before))
+        beside.submit(come_back, crowd, parts, is_over)
         struck = beside.submit(_strike, fault, setup, crowd, seconds)
         live_through(crowd, parts, story_s)
         back, equal_s = struck.result()
@@ -95,6 +108,15 @@ def attempt(
     broken += [each for each in reader.broken if not (loses and each.startswith(GAP))]
     broken += [*verdict.broken, *server.failures(), *_late(equal_s, waits, loses=loses)]
     return Outcome(name, proof, _figures(verdict, expected, kept, equal_s, waits, loss), broken)
+
+
+@contextlib.contextmanager
+def _set_at_end() -> Iterator[threading.Event]:
+    event = threading.Event()
+    try:
+        yield event
+    finally:
+        event.set()
 
 
 def _entered_in(windows: Sequence[tuple[float, float]], crowd: Crowd) -> frozenset[str]:
