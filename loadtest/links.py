@@ -144,6 +144,18 @@ class Links:
         clients.fds[number] = clients.beating[number] = AWAY
         clients.online[number] = 0
 
+    def abandon(self, number: int) -> int:
+        """Leave a connection half open and think no more of it; return its descriptor, now the caller's."""
+        clients = self._clients
+        fd = clients.fds[number]
+        self.epoll.unregister(fd)
+        del self._number_of[fd]
+        self._connecting.discard(fd)
+        self._partial.pop(number, None)
+        clients.fds[number] = clients.beating[number] = AWAY
+        clients.online[number] = 0
+        return fd
+
     def close_all(self) -> None:
         """Close all connections, with resets, and what they were waited for with."""
         for number in list(self._number_of.values()):

@@ -162,6 +162,12 @@ class Swarm:
             if back_s:
                 self._links.bring(number, now + random.uniform(*back_s))
 
+    def move(self, number: int, at: float) -> int:
+        """Let a client leave its connection half open, and log in then; return the descriptor."""
+        fd = self._links.abandon(number)
+        self._links.bring(number, at)
+        return fd
+
     def flap(self, per_second: float, away_s: float, now: float) -> None:
         """Let so many clients a second lose their connection, each for up to so long; 0: no more of it."""
         self._flap_s = 1 / per_second if per_second else math.inf

@@ -1,0 +1,248 @@
+"""The faults of a plan, carried out on real processes, sockets and a real Redis; each proves that it was.
+
+Each returns its proof in words, or "" if it injected nothing.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+
+from loadtest.chaos.bounds import Troubles
+from loadtest.chaos.collector import Collector
+from loadtest.chaos.nodes import Node
+from loadtest.chaos.plan import Fault, Kind, Place
+from loadtest.chaos.redis_server import Store
+from loadtest.chaos.truth import Trouble
+from loadtest.proxy import Faults, Proxy
+
+AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
+LATENCY: Final = Faults(latency_s=0.1, jitter_s=0.15)
+CLIENTS_LATENCY: Final = Faults(latency_s=0.2, jitter_s=0.6)
+SLICES: Final = Faults(slice_bytes=7)
+CLIENTS_SLICES: Final = Faults(slice_bytes=2)
+DROPS: Final = 3
+BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
+
+
+class Injector:
+    """Carries faults out.
+
+    Args:
+        store: Redis.
+        nodes: by place.
+        subscribers: the path of these to Redis.
+        collector: told of what Redis forgets.
+        troubles: told of all.
+    """
+
+    def __init__(
+        self, store: Store, nodes: list[Node], subscribers: Proxy, collector: Collector, troubles: Troubles
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._paths = [*(node.path for node in nodes), subscribers]
+        self._collector = collector
+        self._troubles = troubles
+        self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
+
+    def carry_out(self, fault: Fault) -> str:
+        """Do it; return when it is over, with the proof that it took place.
+
+        What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
+        """
+        if fault.kind is Kind.ROLLING:
+            return self._rolling(fault)
+        with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
+            act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
+            return act(fault)
+
+    @contextmanager
+    def _trouble(self, fault: Fault, place: int | None = None) -> Iterator[None]:
+        trouble = Trouble(fault.kind, fault.place if place is None else place, time.monotonic())
+        self._troubles.add(trouble)
+        try:
+            yield
+        finally:
+            trouble.end = time.monotonic()
+
+    # Nodes
+
+    def _stop(self, fault: Fault) -> str:
+        node = self._nodes[fault.place]
+        begun = time.monotonic()
+        node.freeze()
+        time.sleep(fault.seconds / 2)
+        was_stopped = node.is_frozen()
+        time.sleep(max(0.0, begun + fault.seconds - time.monotonic()))
+        node.thaw()
+        return f"process {node.pid} was seen stopped" if was_stopped else ""
+
+    _stop_long = _stop
+
+    def _kill(self, fault: Fault) -> str:
+        node = self._nodes[fault.place]
+        exit_ = node.kill()
+        time.sleep(fault.seconds)
+        node.start_again()
+        return f"process {exit_.pid} ended by signal {-exit_.status}" if exit_.status < 0 else ""
+
+    def _rolling(self, fault: Fault) -> str:
+        statuses = []
+        for place, node in enumerate(self._nodes):
+            with self._taken[Place.NODE, place], self._trouble(fault, place):
+                statuses.append(node.drain().status)
+                node.start_again()
+        return "" if any(statuses) else f"{len(statuses)} processes replaced"
+
+    # Redis
+
+    def _redis_kill(self, fault: Fault) -> str:
+        self._store.kill()
+        time.sleep(fault.seconds)
+        was_away = not self._store.answers()
+        self._store.start()
+        return "nobody answered meanwhile" if was_away else ""
+
+    def _redis_stop(self, fault: Fault) -> str:
+        self._store.freeze()
+        time.sleep(fault.seconds / 2)
+        was_away = not self._store.answers()
+        time.sleep(fault.seconds / 2)
+        self._store.thaw()
+        return "nobody answered meanwhile" if was_away else ""
+
+    def _redis_empty(self, fault: Fault) -> str:
+        with self._collector.writes_paused():
+            keys = self._store.client.dbsize()
+            self._store.kill()
+            self._collector.forgot()
+        time.sleep(fault.seconds)
+        self._store.forget(back=False)
+        self._store.start()
+        return f"{keys} keys forgotten" if keys else ""
+
+    def _redis_back(self, fault: Fault) -> str:
+        with self._collector.writes_paused():
+            self._store.keep()
+            number = self._collector.kept()
+            offset = self._store.offset()
+        time.sleep(fault.seconds)
+        with self._collector.writes_paused():
+            lost = self._store.offset() - offset
+            self._store.kill()
+            self._collector.forgot(number)
+        self._store.forget(back=True)
+        self._store.start()
+        return f"{lost} bytes of changes forgotten" if lost else ""
+
+    def _flush(self, _fault: Fault) -> str:
+        keys = self._collector.flush_all()
+        return f"{keys} keys forgotten" if keys else ""
+
+    def _script_flush(self, fault: Fault) -> str:
+        before = self._store.errors("NOSCRIPT")
+        self._again(fault.seconds, self._store.client.script_flush)
+        missed = self._store.errors("NOSCRIPT") - before
+        return f"{missed} calls found no script" if missed else ""
+
+    def _client_kill(self, fault: Fault) -> str:
+        killed = 0
+
+        def kill() -> None:
+            nonlocal killed
+            for kind in ("NORMAL", "PUBSUB"):
+                killed += self._store.client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES")
+
+        self._again(fault.seconds, kill)
+        return f"{killed} connections killed" if killed else ""
+
+    def _memory(self, fault: Fault) -> str:
+        before = self._store.errors("OOM")
+        self._store.client.config_set("maxmemory", BYTES_LEFT)
+        time.sleep(fault.seconds)
+        self._store.client.config_set("maxmemory", 0)
+        refused = self._store.errors("OOM") - before
+        return f"{refused} calls refused" if refused else ""
+
+    def _again(self, seconds: float, blow: Callable[[], object]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            blow()
+            time.sleep(AGAIN_S)
+
+    # Paths
+
+    def _hole(self, proxy: Proxy, fault: Fault, *, up: bool = True, down: bool = True) -> str:
+        before = proxy.injected
+        proxy.blackhole(up=up, down=down)
+        time.sleep(fault.seconds)
+        proxy.heal()
+        held = proxy.injected.since(before).held_bytes
+        return f"{held} bytes held" if held else ""
+
+    def _weather(self, proxy: Proxy, fault: Fault, faults: Faults) -> str:
+        before = proxy.injected
+        proxy.disturb(faults)
+        time.sleep(fault.seconds)
+        proxy.heal()
+        done = proxy.injected.since(before)
+        if faults.slice_bytes:
+            return f"{done.cuts} cuts" if done.cuts else ""
+        return f"{done.delayed_bytes} bytes delayed" if done.delayed_bytes else ""
+
+    def _path_hole(self, fault: Fault) -> str:
+        return self._hole(self._paths[fault.place], fault)
+
+    _path_hole_long = _path_hole
+
+    def _path_hole_up(self, fault: Fault) -> str:
+        return self._hole(self._paths[fault.place], fault, down=False)
+
+    def _path_hole_down(self, fault: Fault) -> str:
+        return self._hole(self._paths[fault.place], fault, up=False)
+
+    def _path_latency(self, fault: Fault) -> str:
+        return self._weather(self._paths[fault.place], fault, LATENCY)
+
+    def _path_slices(self, fault: Fault) -> str:
+        return self._weather(self._paths[fault.place], fault, SLICES)
+
+    def _path_reset(self, fault: Fault) -> str:
+        path, ended = self._paths[fault.place], 0
+
+        def reset() -> None:
+            nonlocal ended
+            ended += path.reset()
+
+        self._again(fault.seconds, reset)
+        return f"{ended} connections reset" if ended else ""
+
+    def _path_drop(self, fault: Fault) -> str:
+        path = self._paths[fault.place]
+        before = path.injected
+        self._again(fault.seconds, lambda: path.drop_reply(DROPS))
+        path.drop_reply(0)
+        dropped = path.injected.since(before).replies_dropped
+        return f"{dropped} replies lost" if dropped else ""
+
+    def _clients_hole(self, fault: Fault) -> str:
+        return self._hole(self._nodes[fault.place].clients, fault)
+
+    def _clients_hole_up(self, fault: Fault) -> str:
+        return self._hole(self._nodes[fault.place].clients, fault, down=False)
+
+    def _clients_hole_down(self, fault: Fault) -> str:
+        return self._hole(self._nodes[fault.place].clients, fault, up=False)
+
+    def _clients_latency(self, fault: Fault) -> str:
+        return self._weather(self._nodes[fault.place].clients, fault, CLIENTS_LATENCY)
+
+    def _clients_slices(self, fault: Fault) -> str:
+        return self._weather(self._nodes[fault.place].clients, fault, CLIENTS_SLICES)
+
+    def _clients_reset(self, fault: Fault) -> str:
+        ended = self._nodes[fault.place].clients.reset(0.5)
+        return f"{ended} connections reset" if ended else ""

@@ -1,0 +1,115 @@
+"""Nodes, each a server in a process of its own, with a proxy before it and one between it and Redis."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from loadtest.chaos.crowd import Address
+from loadtest.nodes.serving import Serving, is_stopped
+from loadtest.proxy import Proxy
+
+START_RETRY_S = 0.2
+PORTS = range(8_000, 12_000)  # none that the kernel or another test gives to others while a node is away
+PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
+EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
+
+
+class Exit(NamedTuple):
+    """How a process ended: its id, and the status that it left with."""
+
+    pid: int
+    status: int
+
+
+def _free_port() -> int:
+    while True:
+        port = random.choice(PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+class Node:
+    """One server, which is started again at the same address.
+
+    Args:
+        redis: the socket of Redis.
+        flags: of `presence serve`.
+        program: see `Serving`.
+
+    Attributes:
+        path: between it and Redis.
+        clients: between it and a part of its clients.
+    """
+
+    def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
+        self._flags = flags
+        self._program = program
+        self._failures: list[str] = []
+        self.path = Proxy(redis)
+        self._serving = self._start(_free_port())
+        self.clients = Proxy(self._serving.address)
+
+    def addresses(self, place: int) -> list[Address]:
+        """Return where clients can log in."""
+        return [Address(self._serving.address, place, False), Address(self.clients.address, place, True)]
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._serving.process.pid
+
+    def _start(self, port: int) -> Serving:
+        while True:
+            try:
+                return Serving(self.path.url, *self._flags, port=port, program=self._program)
+            except SystemExit as error:  # Redis could not be reached for the whole of its patience
+                if not any(word in str(error) for word in PASSING):
+                    raise
+                time.sleep(START_RETRY_S)
+
+    def start_again(self) -> None:
+        """Start it at the address that it had; return when it serves."""
+        self._serving = self._start(self._serving.address[1])
+
+    def kill(self) -> Exit:
+        """End it at once."""
+        self._serving.process.kill()
+        status = self._serving.process.wait()
+        self._failures += self._serving_failures()
+        return Exit(self.pid, status)
+
+    def drain(self) -> Exit:
+        """End it as an operator does."""
+        status = self._serving.stop()
+        self._failures += self._serving_failures()
+        return Exit(self.pid, status)
+
+    def freeze(self) -> None:
+        """Stop the process."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def is_frozen(self) -> bool:
+        """Whether it is stopped."""
+        return is_stopped(self.pid)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def failures(self) -> list[str]:
+        """Return what all of its processes logged of exceptions."""
+        return [*self._failures, *self._serving_failures()]
+
+    def _serving_failures(self) -> list[str]:
+        return [each for each in self._serving.failures() if not each.startswith(EXPECTED_ERRORS)]
+
+    def close(self) -> None:
+        """End all."""
+        self.clients.close()
+        self._serving.stop()
+        self.path.close()

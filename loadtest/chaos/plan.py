@@ -1,0 +1,155 @@
+"""What goes wrong, and when: drawn from a seed, pure.
+
+A run is made of rounds. A round begins with a storm, in which faults overlap, and ends with a calm, in which
+everything has to come to rest. Two faults of one thing (Redis, a process, a path) do not overlap.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import NamedTuple
+
+STORM_S = 50.0
+GAP_S = 1.0  # between two faults of one thing
+TRIES = 200
+LEAST_IN_HALF_AN_HOUR = 10  # of each kind
+SPARES = 1  # of each kind in half an hour: a fault can find nothing to disturb
+
+
+class Place(Enum):
+    """What a fault is done to."""
+
+    REDIS = "Redis"
+    NODE = "one node's process"
+    ALL_NODES = "every node, one after the other"
+    PATH = "the path between a node, or the subscribers, and Redis"
+    CLIENTS = "the path between a node and a part of its clients"
+
+
+class Spec(NamedTuple):
+    """A kind's place, its shortest and longest time in seconds, and what it is in words."""
+
+    place: Place
+    least_s: float
+    most_s: float
+    words: str
+
+
+class Kind(Enum):
+    """Faults."""
+
+    STOP = Spec(Place.NODE, 0.5, 4.0, "node stopped (SIGSTOP) for less than lease + T")
+    STOP_LONG = Spec(Place.NODE, 9.5, 11.0, "node stopped for longer than lease + T")
+    KILL = Spec(Place.NODE, 0.2, 3.0, "node killed (kill -9) and started again")
+    ROLLING = Spec(Place.ALL_NODES, 16.0, 16.0, "rolling restart of all nodes")
+    REDIS_KILL = Spec(Place.REDIS, 0.3, 5.0, "Redis killed, data kept")
+    REDIS_STOP = Spec(Place.REDIS, 0.5, 6.0, "Redis stopped (SIGSTOP)")
+    REDIS_EMPTY = Spec(Place.REDIS, 0.1, 2.0, "Redis restarted empty")
+    REDIS_BACK = Spec(Place.REDIS, 2.0, 5.0, "Redis restarted with a state some seconds old")
+    FLUSH = Spec(Place.REDIS, 0.0, 0.0, "FLUSHALL")
+    SCRIPT_FLUSH = Spec(Place.REDIS, 1.0, 3.0, "SCRIPT FLUSH, again and again")
+    CLIENT_KILL = Spec(Place.REDIS, 0.5, 1.5, "CLIENT KILL of all, again and again")
+    MEMORY = Spec(Place.REDIS, 2.0, 6.0, "Redis out of memory")
+    PATH_LATENCY = Spec(Place.PATH, 3.0, 7.0, "path to Redis slow and jittery")
+    PATH_HOLE = Spec(Place.PATH, 1.0, 6.0, "path to Redis a blackhole")
+    PATH_HOLE_LONG = Spec(Place.PATH, 9.5, 11.0, "path to Redis a blackhole for longer than lease + T")
+    PATH_HOLE_UP = Spec(Place.PATH, 1.0, 4.0, "path to Redis a blackhole, towards it only")
+    PATH_HOLE_DOWN = Spec(Place.PATH, 1.0, 4.0, "path to Redis a blackhole, back from it only")
+    PATH_RESET = Spec(Place.PATH, 0.5, 2.0, "connections to Redis reset, again and again")
+    PATH_DROP = Spec(Place.PATH, 1.0, 3.0, "replies of Redis lost after it has carried out the call")
+    PATH_SLICES = Spec(Place.PATH, 3.0, 6.0, "bytes from and to Redis in small pieces")
+    CLIENTS_HOLE = Spec(Place.CLIENTS, 1.0, 8.0, "clients' path a blackhole")
+    CLIENTS_HOLE_UP = Spec(Place.CLIENTS, 1.0, 8.0, "clients' path a blackhole, towards the node only")
+    CLIENTS_HOLE_DOWN = Spec(Place.CLIENTS, 1.0, 8.0, "clients' path a blackhole, from the node only")
+    CLIENTS_RESET = Spec(Place.CLIENTS, 0.0, 0.0, "half of the clients' connections reset")
+    CLIENTS_LATENCY = Spec(Place.CLIENTS, 2.0, 6.0, "clients' path slow and jittery")
+    CLIENTS_SLICES = Spec(Place.CLIENTS, 2.0, 6.0, "clients' bytes in small pieces")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: seconds from the beginning of its storm.
+        kind: what.
+        seconds: how long it lasts.
+        place: number of the node, or of the path; the subscribers' path comes after those of the nodes.
+    """
+
+    at: float
+    kind: Kind
+    seconds: float
+    place: int = 0
+
+
+Storm = list[Fault]
+
+
+def rounds_in(minutes: float, calm_s: float, storm_s: float = STORM_S) -> int:
+    """Return how many rounds fit into a run."""
+    return max(1, math.floor(minutes * 60 / (storm_s + calm_s)))
+
+
+def times_each(minutes: float) -> int:
+    """Return how often each kind is to be carried out in a run."""
+    return max(1, math.ceil((LEAST_IN_HALF_AN_HOUR + SPARES) * minutes / 30))
+
+
+def draw(
+    random: Random, rounds: int, times: int, nodes: int, kinds: Sequence[Kind], storm_s: float = STORM_S
+) -> list[Storm]:
+    """Return the storms of a run.
+
+    Args:
+        random: what all is drawn from.
+        rounds: how many storms there are.
+        times: how often each kind is carried out.
+        nodes: how many there are.
+        kinds: which.
+        storm_s: how long a storm is to be; one with very many faults is longer.
+    """
+    dealt = [kind for kind in kinds for _ in range(times)]
+    random.shuffle(dealt)
+    # Each round gets its share of Redis' faults, which cannot overlap.
+    dealt.sort(key=lambda kind: kind.value.place is Place.REDIS)
+    return [_storm(random, dealt[number::rounds], nodes, storm_s) for number in range(rounds)]
+
+
+def _storm(random: Random, kinds: Sequence[Kind], nodes: int, storm_s: float) -> Storm:
+    taken: dict[tuple[Place, int], list[tuple[float, float]]] = {}
+    faults: Storm = []
+    for kind in sorted(kinds, key=lambda kind: (-kind.value.most_s, kind.name)):  # the long ones first
+        spec = kind.value
+        seconds = random.uniform(spec.least_s, spec.most_s)
+        for _ in range(TRIES):
+            at = random.uniform(0.0, max(0.1, storm_s - seconds))
+            place, things = _things(random, spec.place, nodes)
+            if all(_is_free(taken.get(thing, ()), at, at + seconds) for thing in things):
+                break
+        else:
+            at = max(end for thing in things for _, end in taken.get(thing, [(0.0, 0.0)])) + GAP_S
+        for thing in things:
+            taken.setdefault(thing, []).append((at, at + seconds))
+        faults.append(Fault(at, kind, seconds, place))
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+def _things(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
+    """Return the number of a place, and all that nothing else may be done to meanwhile."""
+    match place:
+        case Place.REDIS:
+            return 0, [(place, 0)]
+        case Place.ALL_NODES:
+            return 0, [(Place.NODE, node) for node in range(nodes)]
+        case Place.PATH:
+            number = random.randrange(nodes + 1)
+        case _:
+            number = random.randrange(nodes)
+    return number, [(place, number)]
+
+
+def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> bool:
+    return all(end + GAP_S <= first or last + GAP_S <= begin for first, last in spans)

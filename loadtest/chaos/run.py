@@ -1,0 +1,302 @@
+"""One run: storms and calms, and what came of them."""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from loadtest.chaos.bounds import Setup, Troubles
+from loadtest.chaos.collector import Collector
+from loadtest.chaos.crowd import Crowd
+from loadtest.chaos.faults import Injector
+from loadtest.chaos.judge import Finding, Judge
+from loadtest.chaos.nodes import Node
+from loadtest.chaos.plan import Fault, Kind, Storm, draw
+from loadtest.chaos.redis_server import Store
+from loadtest.chaos.subscribers import Subscribers, lost_by_group
+from loadtest.nodes.outcome import say
+from loadtest.nodes.serving import Setup as Serve
+from loadtest.nodes.serving import wait_for
+from loadtest.proxy import Proxy
+from presence.store.failures import CONNECTION_LOST
+
+LOOK_S = 1.0  # between two looks of the judge
+BEHIND_S = 1.5  # by which it judges later than things happen, so that all is known
+LOGINS_A_SECOND = 500.0
+ENTRY_S = 10.0
+SPARE_S = 4.0  # of a calm, after everything has come to rest
+AGREE_S = 3.0  # in which a moment is found at which nobody comes or goes
+EQUAL_LOOK_S = 0.1
+NEAR_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is made of.
+
+    Attributes:
+        seed: what is done and when is drawn from it.
+        rounds, times, storm_s: see `loadtest.chaos.plan.draw`.
+        nodes, clients: how many.
+        kinds: of faults.
+        serve: the servers' settings.
+        grace: theirs too, seconds.
+        guard: the one that is switched off; "": none.
+    """
+
+    seed: int
+    rounds: int
+    times: int
+    storm_s: float
+    nodes: int
+    clients: int
+    kinds: Sequence[Kind]
+    serve: Serve
+    grace: float
+    guard: str = ""
+
+    @property
+    def setup(self) -> Setup:
+        """The same for the judge."""
+        serve = self.serve
+        return Setup(serve.idle_timeout, serve.lease, serve.tick, self.grace, self.nodes)
+
+    @property
+    def calm_s(self) -> float:
+        """How long a calm is."""
+        return self.setup.rest_s + SPARE_S
+
+
+@dataclass
+class Result:
+    """What came of a run.
+
+    Attributes:
+        injected: how often each kind was proved to have taken place.
+        proofs: the last of each kind.
+        findings: broken promises.
+        broken: what was broken beside those, in words.
+        equal_s: seconds of each calm until Redis was equal to the live sessions.
+        figures: what else there is to tell, by name.
+        begun: monotonic seconds.
+    """
+
+    begun: float
+    injected: Counter[Kind] = field(default_factory=Counter)
+    proofs: dict[Kind, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    equal_s: list[float] = field(default_factory=list)
+    figures: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def found_s(self) -> float | None:
+        """How long it took until the first promise was broken; None: none was."""
+        return (
+            min((each.at for each in self.findings), default=self.begun - 1) - self.begun
+            if self.findings
+            else None
+        )
+
+
+class Run:
+    """A run while it goes on; for `play`."""
+
+    def __init__(self, options: Options, stack: ExitStack, tell: Callable[[str], None]) -> None:
+        self._options = options
+        self._tell = tell
+        self._said = 0
+        self._rules: Counter[str] = Counter()
+        serve = options.serve
+        self.result = Result(time.monotonic())
+        self._keys = serve.keys()
+        self._store = stack.enter_context(Store())
+        program = ("-m", "loadtest.chaos.unguarded", options.guard) if options.guard else ("-m", "presence")
+        flags = (*serve.flags, "--disconnect-grace", f"{options.grace:g}", "--min-idle-timeout", "1")
+        with ThreadPoolExecutor(options.nodes) as pool:
+            futures = [pool.submit(Node, self._store.path, flags, program) for _ in range(options.nodes)]
+            self._nodes = [future.result() for future in futures]
+        for node in self._nodes:
+            stack.callback(node.close)
+        path = stack.enter_context(Proxy(self._store.path))
+        self._collector = Collector(self._store.url, self._keys)
+        stack.callback(self._collector.close)
+        self._subscribers = Subscribers(path.url)
+        stack.callback(self._subscribers.close)
+        self._troubles = Troubles()
+        self._crowd = stack.enter_context(self._make_crowd())
+        self._judge = Judge(self._crowd.users, self._troubles, options.setup)
+        self._injector = Injector(self._store, self._nodes, path, self._collector, self._troubles)
+
+    def _make_crowd(self) -> Crowd:
+        options = self._options
+        return Crowd(
+            [each for place, node in enumerate(self._nodes) for each in node.addresses(place)],
+            options.clients,
+            max(1, round(options.clients * NEAR_SHARE)),
+            idle_timeout=options.serve.idle_timeout,
+            tick=options.serve.tick,
+            grace=options.grace,
+            tell=lambda uid, login, at, reason, is_for_good: self._judge.ended(
+                uid, login, at, reason, is_for_good=is_for_good
+            ),
+        )
+
+    def enter(self) -> None:
+        """Let all clients log in."""
+        count = self._options.clients
+        self._crowd.bring_all(LOGINS_A_SECOND)
+        if not wait_for(lambda: len(self._crowd.live()) >= 0.9 * count, count / LOGINS_A_SECOND + ENTRY_S):
+            self.result.broken.append("the clients did not get in")
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Judge while it goes on."""
+        is_over = threading.Event()
+
+        def judge() -> None:
+            while not is_over.wait(LOOK_S):
+                self._look()
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(judge)
+            try:
+                yield
+            finally:
+                is_over.set()
+                future.result()
+
+    def _look(self) -> None:
+        now = time.monotonic() - BEHIND_S
+        self._judge.take(self._collector.take(now), now)
+        self._judge.look(now)
+        for finding in self._judge.findings[self._said :]:
+            rule = finding.broken.rule
+            if not self._rules[rule]:
+                self._tell(story(finding, self.result.begun))
+            self._rules[rule] += 1
+        self._said = len(self._judge.findings)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a guard is off, and that was found."""
+        return bool(self._options.guard and self._judge.findings)
+
+    def storm(self, storm: Storm) -> None:
+        """Let all its faults happen, each at its moment."""
+        begun = time.monotonic()
+        self._crowd.act(on=True)
+
+        def carry_out(fault: Fault) -> None:
+            time.sleep(max(0.0, begun + fault.at - time.monotonic()))
+            if not self.is_found:
+                self._note(fault, self._injector.carry_out(fault))
+
+        with ThreadPoolExecutor(len(storm)) as pool:
+            futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
+            for future in futures:
+                future.result()
+        time.sleep(max(0.0, begun + self._options.storm_s - time.monotonic()) if not self.is_found else 0.0)
+        self._crowd.act(on=False)
+
+    def _note(self, fault: Fault, proof: str) -> None:
+        if proof:
+            self.result.injected[fault.kind] += 1
+            self.result.proofs[fault.kind] = proof
+
+    def calm(self) -> None:
+        """Wait until everything is at rest, and see that all agree."""
+        begun = time.monotonic()
+        rest_s = self._options.setup.rest_s
+        self._store.compact()
+        if wait_for(self._is_equal, rest_s):
+            self.result.equal_s.append(time.monotonic() - begun)
+        time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
+        if not wait_for(self._is_equal, AGREE_S):
+            self.result.broken.append(f"Redis is not equal to the live sessions: {self._difference()}")
+        if not wait_for(self._is_view_equal, AGREE_S):
+            self.result.broken.append("the subscriber's view is not equal to Redis")
+
+    def _is_equal(self) -> bool:
+        time.sleep(EQUAL_LOOK_S)
+        with contextlib.suppress(*CONNECTION_LOST):
+            return not any(self._store.compare(self._keys, self._crowd.live()))
+        return False
+
+    def _difference(self) -> str:
+        ghosts, missing = self._store.compare(self._keys, self._crowd.live())
+        return f"{len(ghosts)} ghosts {sorted(ghosts)[:3]}, {len(missing)} missing {sorted(missing)[:3]}"
+
+    def _view_difference(self) -> set[str]:
+        recorded = {
+            uid.decode()
+            for shard in range(self._keys.shards)
+            for uid in self._store.client.hkeys(self._keys.online(shard))
+        }
+        return recorded ^ self._subscribers.online
+
+    def _is_view_equal(self) -> bool:
+        return not self._view_difference()
+
+    @property
+    def state(self) -> str:
+        """How it stands, in words."""
+        equal = f"{self.result.equal_s[-1]:.1f} s" if self.result.equal_s else "never"
+        return f"equal after {equal}; broken so far {len(self._judge.findings) + len(self.result.broken)}"
+
+    def finish(self) -> Result:
+        """All is over: look once more, and count."""
+        result, judge, subscribers = self.result, self._judge, self._subscribers
+        result.figures["view, difference"] = len(self._view_difference())
+        time.sleep(BEHIND_S)
+        self._look()
+        lost = lost_by_group(self._collector.ids, subscribers.ids, self._troubles.all, self._options.nodes)
+        result.findings = judge.findings
+        result.broken += subscribers.broken
+        result.broken += [f"the group was never given {len(lost)} entries: {lost[:3]}"] if lost else []
+        for place, node in enumerate(self._nodes):
+            result.broken += [f"node {place}: {failure}" for failure in node.failures()]
+        result.figures |= {
+            "clients": self._options.clients,
+            "logins": self._crowd.logins,
+            "beats": self._crowd.beats,
+            "deeds": dict(self._crowd.deeds),
+            "events": dict(judge.events),
+            "looks at users": dict(judge.certain),
+            "view, snapshots": subscribers.snapshots,
+            "group, entries": len(subscribers.ids),
+            "group, given again": subscribers.again,
+            "group, gaps": subscribers.gaps,
+        }
+        return result
+
+
+def story(finding: Finding, begun: float) -> str:
+    """Return a broken promise in words; `begun`: the beginning of its run."""
+    rule, text = finding.broken
+    return f"{finding.at - begun:.3f} s {rule}: {text}\n    after {finding.lately or 'nothing'}"
+
+
+def play(options: Options, tell: Callable[[str], None] = say) -> Result:
+    """Carry a run out."""
+    storms = draw(
+        Random(options.seed), options.rounds, options.times, options.nodes, options.kinds, options.storm_s
+    )
+    with ExitStack() as stack:
+        run = Run(options, stack, tell)
+        tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
+        run.enter()
+        with run.judging():
+            for number, storm in enumerate(storms, 1):
+                run.storm(storm)
+                if run.is_found:
+                    break
+                run.calm()
+                seconds = time.monotonic() - run.result.begun
+                tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state}")
+        return run.finish()

@@ -1,0 +1,118 @@
+"""What clients truly did and what was truly done to the nodes: the facts that events are judged by.
+
+Moments are monotonic seconds of this process; infinity: it has not happened.
+"""
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+
+from loadtest.chaos.plan import Kind, Place
+
+BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
+LOGINS_KEPT = 16  # of a user
+RUNNING = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class Login:
+    """One login, granted or not, and what followed it.
+
+    Attributes:
+        place: the node that it was sent to.
+        is_proxied: whether by way of a proxy.
+        begun: right before it was sent.
+        entered: when its answer was read.
+        session: as the answer names it; of a login whose answer was lost, as an event does.
+        beats: right before each packet was sent, the latest ones.
+        silent_at: from when on the client sends nothing more.
+        left_at: when the client left the connection half open, to log in elsewhere.
+        logout_at: right before the logout was sent.
+        closed_at: right before the client closed the connection.
+        lost_at: when the client saw that the connection had ended.
+        code: what the server had said then; 0: nothing.
+    """
+
+    place: int
+    is_proxied: bool
+    begun: float
+    entered: float = math.inf
+    session: str = ""
+    beats: "array[float]" = field(default_factory=lambda: array("d"))
+    silent_at: float = math.inf
+    left_at: float = math.inf
+    logout_at: float = math.inf
+    closed_at: float = math.inf
+    lost_at: float = math.inf
+    code: int = 0
+
+    def beat(self, at: float) -> None:
+        """A packet was sent."""
+        self.beats.append(at)
+        if len(self.beats) >= 2 * BEATS_KEPT:
+            del self.beats[:BEATS_KEPT]
+
+    @property
+    def over_at(self) -> float:
+        """From when on the client is not there by this login."""
+        return min(self.silent_at, self.logout_at, self.closed_at, self.lost_at)
+
+
+class User:
+    """One client.
+
+    Attributes:
+        uid: its name.
+        logins: the latest ones, in order.
+    """
+
+    __slots__ = ("logins", "uid")
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.logins: deque[Login] = deque(maxlen=LOGINS_KEPT)
+
+    def login(self, session: str, stood: float) -> Login | None:
+        """Return the login that an event names.
+
+        An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
+        oldest login that could be it.
+        """
+        for login in [*self.logins]:
+            if login.session == session:
+                return login
+        for login in [*self.logins]:
+            if not login.session and login.begun <= stood:
+                login.session = session
+                return login
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Trouble:
+    """A fault while it was at work.
+
+    Attributes:
+        kind: what.
+        place: of whom; see `loadtest.chaos.plan.Fault`.
+        begin, end: when.
+    """
+
+    kind: Kind
+    place: int
+    begin: float
+    end: float = RUNNING
+
+    @property
+    def scope(self) -> Place:
+        """What it was done to; a rolling restart is entered for each node by itself."""
+        scope = self.kind.value.place
+        return Place.NODE if scope is Place.ALL_NODES else scope
+
+
+DEATHS = frozenset({Kind.KILL, Kind.ROLLING})
+STOPS = frozenset({Kind.STOP, Kind.STOP_LONG})
+HOLES = frozenset({Kind.PATH_HOLE, Kind.PATH_HOLE_LONG, Kind.PATH_HOLE_UP, Kind.PATH_HOLE_DOWN})
+FORGETS = frozenset({Kind.REDIS_EMPTY, Kind.REDIS_BACK, Kind.FLUSH})
+OUTAGES = frozenset({Kind.REDIS_KILL, Kind.REDIS_STOP, Kind.REDIS_EMPTY, Kind.REDIS_BACK, Kind.MEMORY})
