@@ -102,6 +102,11 @@ class Crowd:
         """Let clients log in, evenly at that rate."""
         self._do(lambda: self._swarm.bring(numbers, time.monotonic(), per_second))
 
+    def bring_back(self, numbers: Iterable[int]) -> None:
+        """Let those of the clients log in, now, who have no connection."""
+        fds = self._clients.fds
+        self._do(lambda: self._swarm.bring([n for n in numbers if fds[n] == AWAY], time.monotonic()))
+
     def hush(self, numbers: Iterable[int]) -> None:
         """Let clients send nothing more; their connections stay open."""
         self._do(lambda: self._swarm.hush(numbers))

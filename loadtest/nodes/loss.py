@@ -16,7 +16,6 @@ NODES = 3
 EQUAL_S = 5.0  # promised: so soon Redis equals the sessions that live
 SETTLE_S = 12.0  # and no ghost comes up until all that waits after a resync is done
 LOGIN_TIMEOUT_S = 10.0
-LOOK_S = 0.05
 TOLD_S = 1.0  # for what was done right before Redis forgets: it is written by then
 
 Due = Mapping[str, list[Told]]
@@ -120,8 +119,7 @@ def _play(
         Crowd([server.address], "user", users, beat_s=setup.beat_s) as crowd,
     ):
         has_forgotten = forget(data, crowd)
-        begun = time.monotonic()
-        equal_s = _equal_after(data, setup, crowd, begun)
+        equal_s = data.equal_after(setup.keys(), crowd.live, SETTLE_S)
         say(f"{name}: Redis is as it has to be after {equal_s:.2f} s")
         time.sleep(settle_s)
         ghosts, missing = data.compare(setup.keys(), crowd.live())
@@ -135,11 +133,3 @@ def _play(
         f"events {len(events):,}",
         broken,
     )
-
-
-def _equal_after(data: Data, setup: Setup, crowd: Crowd, begun: float) -> float:
-    while any(data.compare(setup.keys(), crowd.live())):
-        if (seconds := time.monotonic() - begun) > SETTLE_S:
-            return seconds
-        time.sleep(LOOK_S)
-    return time.monotonic() - begun

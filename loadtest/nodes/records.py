@@ -1,5 +1,6 @@
 """What stands in Redis, as it is needed to judge it."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -7,8 +8,11 @@ from typing import Any, NamedTuple
 
 from loadtest.scale.reader import event_of
 from loadtest.scale.verdict import Event, WallClock
+from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
+
+LOOK_S = 0.02
 
 
 class Difference(NamedTuple):
@@ -38,6 +42,16 @@ class Records:
             {uid for uid, sessions in found.items() if sessions != {live.get(uid)}},
             {uid for uid, session in live.items() if session not in found.get(uid, ())},
         )
+
+    def equal_after(self, keys: Keys, live: Callable[[], Mapping[str, str]], limit_s: float) -> float:
+        """Wait until the records equal the sessions that live, at most `limit_s`; return for how long."""
+        begun = time.monotonic()
+        while (seconds := time.monotonic() - begun) < limit_s:
+            with contextlib.suppress(RedisError, LookupError):
+                if not any(self.compare(keys, live())):
+                    break
+            time.sleep(LOOK_S)
+        return seconds
 
     def online(self, keys: Keys) -> int:
         """Return how many users have a record."""

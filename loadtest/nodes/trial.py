@@ -12,7 +12,7 @@ from typing import Final
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.records import Records
-from loadtest.nodes.serving import LOOK_S, Serving, Setup, running
+from loadtest.nodes.serving import Serving, Setup, running
 from loadtest.nodes.story import (
     DUE,
     Due,
@@ -28,7 +28,6 @@ from loadtest.nodes.verdict import Expected, Verdict, left_over
 from loadtest.nodes.weighing import Forgets, Loss, weigh
 from loadtest.scale.reader import GAP, Reader
 from loadtest.scale.verdict import Event
-from presence.store.client import RedisError
 
 NODES: Final = 3
 CAUGHT_UP_S: Final = 5.0  # promised: so soon after Redis answers, what was decided meanwhile is told
@@ -132,12 +131,7 @@ def _strike(fault: Fault, setup: Setup, crowd: Crowd, seconds: float) -> tuple[f
     """Do it; return the moment of its end, and the seconds from there until Redis equals what lives."""
     fault.strike(seconds)
     back = time.monotonic()
-    while (equal_s := time.monotonic() - back) < EQUAL_LIMIT_S:
-        with contextlib.suppress(RedisError, LookupError):
-            if not any(fault.records.compare(setup.keys(), crowd.sessions())):
-                break
-        time.sleep(LOOK_S)
-    return back, equal_s
+    return back, fault.records.equal_after(setup.keys(), crowd.sessions, EQUAL_LIMIT_S)
 
 
 def _late(equal_s: float, waits: Sequence[float], *, loses: bool) -> list[str]:
