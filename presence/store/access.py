@@ -5,6 +5,7 @@ reads page by page has to know that another server goes on, for the cursor of on
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -14,8 +15,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.client import CALL_TIMEOUT_S, Redis, open_client
 from presence.store.keys import Keys
-from presence.store.routes import Routes
+from presence.store.routes import NobodyHasIt, Routes
 
+LEFT_OUT_S = 1.0  # until a server that failed is tried again; one that hangs costs half a second each time
 UNLINKED_A_CALL = 1000  # keys
 
 
@@ -40,13 +42,16 @@ class Access:
         self._routes = Routes(url, partial(open_client, call_timeout_s=call_timeout_s))
         self._looking_up = threading.Lock()
         self._closed = threading.Event()
+        self._asked: Redis | None = None  # last
+        self._left_out: dict[int, float] = {}  # shards, and until when
         self.is_cluster = self._routes.is_cluster
 
     def at(self, key: str) -> Redis:
         """Return the client of the server that has a key."""
         with self._looking_up:
+            self._asked = None
             client = self._routes.client(key)
-        self.check()
+        self._turn_to(client)
         return client
 
     def primaries(self) -> list[Redis]:
@@ -80,6 +85,7 @@ class Access:
         wanted = list(shards)
         answers: dict[int, list[Any]] = {}
         for client, some in self._groups(keys, wanted, is_split=is_atomic):
+            self._turn_to(client)
             with client.pipeline(transaction=is_atomic) as pipe:
                 ends = [0]
                 for shard in some:
@@ -89,6 +95,33 @@ class Access:
             for place, shard in enumerate(some):
                 answers[shard] = found[ends[place] : ends[place + 1]]
         return {shard: answers[shard] for shard in wanted}
+
+    def reachable(self, keys: Keys) -> list[int]:
+        """Return the shards that are not left out at present."""
+        return [shard for shard in range(keys.shards) if shard not in self._left_out]
+
+    def leave_out(self, keys: Keys) -> list[int]:
+        """Leave out the shards of the server that was asked last, and those that no server has.
+
+        They are not `reachable` until `readmit` takes them in again. The map of slots is read anew with the
+        next call. Used from one thread.
+
+        Returns:
+            These shards; none where it is not known who failed.
+        """
+        with self._looking_up:
+            self.check()
+            groups = self._routes.groups([keys.events(shard) for shard in range(keys.shards)])
+            others = {shard for client, some in groups if client is not self._asked for shard in some}
+            self._routes.doubt(self._asked)
+        lost = [shard for shard in range(keys.shards) if shard not in others]
+        self._left_out |= dict.fromkeys(lost, time.monotonic() + LEFT_OUT_S)
+        return lost
+
+    def readmit(self, *, is_early: bool = False) -> None:
+        """Ask those again that were left out for long enough; all of them if it is early."""
+        now = time.monotonic()
+        self._left_out = {} if is_early else {s: at for s, at in self._left_out.items() if at > now}
 
     def doubt(self) -> None:
         """Find out anew, with the next call, which server has what."""
@@ -120,12 +153,24 @@ class Access:
 
     def _groups(self, keys: Keys, shards: Sequence[int], *, is_split: bool) -> list[tuple[Redis, list[int]]]:
         with self._looking_up:
+            self._asked = None
             groups = self._routes.groups([keys.events(shard) for shard in shards])
-        self.check()
         found = [(client, [shards[place] for place in places]) for client, places in groups]
+        if sum(len(some) for _, some in found) < len(shards):
+            raise NobodyHasIt("no server of the cluster has some of the shards")
         if is_split and self.is_cluster:
             return [(client, [shard]) for client, some in found for shard in some]
         return found
+
+    def _turn_to(self, client: Redis) -> None:
+        """See to it that a server that has just failed does not hold up its caller for long again."""
+        self.check()
+        with self._looking_up:
+            self._asked = client
+            try:
+                self._routes.check(client)
+            except OSError as error:
+                raise RedisConnectionError(str(error)) from error
 
     def __enter__(self) -> "Access":
         return self

@@ -59,11 +59,13 @@ class Follower:
             RedisError: the call failed.
             ValueError: what Redis holds is no data of a presence server.
         """
-        with self._link.calling() as access:
-            if not self._buffer:
-                self._buffer.extend(self.read(access))
-            if not self._buffer:
-                self._buffer.extend(self._wait(access))
+        self._link.turn(self._fetch, self.shards)
+
+    def _fetch(self, access: Access) -> None:
+        if not self._buffer:
+            self._buffer.extend(self.read(access))
+        if not self._buffer:
+            self._buffer.extend(self._wait(access))
 
     def take(self) -> Item | None:
         """Return the next item that is ready. Never blocks."""
@@ -98,7 +100,7 @@ class Follower:
             begin = last_id if was_seen else f"({last_id}"
             pipe.xrange(self.shards.keys.events(shard), begin, count=EVENTS_PER_READ + was_seen)
 
-        answers = access.ask(self.shards.keys, self._positions, fill)
+        answers = access.ask(self.shards.keys, access.reachable(self.shards.keys), fill)
         gaps: list[Gap] = []
         entries: list[Entry] = []
         moved: dict[int, Position] = {}

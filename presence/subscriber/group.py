@@ -56,8 +56,9 @@ class GroupConsumer:
         self._looks = Looks()
         self._taken_up = 0  # shards
         self._has_begun = False
-        self._checked_losses = -1
-        self._may_be_unheard = False
+        self._known_losses = -1
+        self._unchecked: set[int] = set()  # shards whose next read might cross a gap
+        self._unheard: set[int] = set()  # shards of which an answer may have been lost
         self._next_claims = clock() + member.claim_idle_s / 4
         self._renewed = clock()
         self._buffer: deque[Item] = deque()
@@ -106,20 +107,23 @@ class GroupConsumer:
             RedisError: the call failed.
             ValueError: what Redis holds is no data of a presence server.
         """
-        with self._link.calling() as access:
-            self._prepare(access)
-            self._pending.flush(access)
-            self._renew(access)
-            if self._again and not self._again[0].min_idle_ms and not self._has_redelivery():
-                self._redeliver(access)  # its own older ones go before what it has read ahead
-            if not self._buffer and self._may_be_unheard:
-                self._take_up_unheard(access)
-            if not self._buffer and self._clock() >= self._next_claims:
-                self._look_for_the_dead(access)
-            if not self._buffer and self._again:
-                self._redeliver(access)
-            if not self._buffer:
-                self._read_new(access)
+        self._link.turn(self._fetch, self._shards)
+
+    def _fetch(self, access: Access) -> None:
+        self._prepare(access)
+        self._pending.flush(access)
+        self._renew(access)
+        again = self._next_again(access)
+        if again and not again.min_idle_ms and not self._has_redelivery():
+            self._redeliver(access)  # its own older ones go before what it has read ahead
+        if not self._buffer:
+            self._take_up_unheard(access)
+        if not self._buffer and self._clock() >= self._next_claims:
+            self._look_for_the_dead(access)
+        if not self._buffer and self._again:
+            self._redeliver(access)
+        if not self._buffer:
+            self._read_new(access)
 
     def flush(self) -> None:
         """Acknowledge what is settled and note errors, and nothing else. Blocks.
@@ -128,6 +132,7 @@ class GroupConsumer:
             RedisError: the call failed.
         """
         with self._link.calling() as access:
+            access.readmit(is_early=True)
             self._pending.flush(access)
 
     def close(self) -> None:
@@ -139,20 +144,28 @@ class GroupConsumer:
             self._place.join(access, shard, is_late=self._has_begun)
             self._again.extend(self._pending.own(access, shard))
             self._taken_up = shard + 1
-        if self._checked_losses != self._link.losses:
-            # Before anything is read: a gap that this consumer does not live to tell is found again.
-            self._buffer.extendleft(self._place.check(access))
-            self._may_be_unheard = self._has_begun
-            self._checked_losses = self._link.losses
+        reachable = set(access.reachable(self._shards.keys))
+        if self._known_losses != self._link.losses:
+            self._unchecked = set(range(self._taken_up))
+            self._unheard = set(range(self._taken_up)) if self._has_begun else set()
+            self._known_losses = self._link.losses
         self._has_begun = True
+        if due := self._unchecked & reachable:
+            # Before anything is read: a gap that this consumer does not live to tell is found again.
+            self._buffer.extendleft(self._place.check(access, due))
+            self._unchecked -= due
 
     def _take_up_unheard(self, access: Access) -> None:
         """Deliver again what Redis gave to this consumer in an answer that was lost with its connection."""
         known = {(waiting.shard, waiting.id) for waiting in self._again}
-        for shard in range(self._taken_up):
+        for shard in self._unheard.intersection(access.reachable(self._shards.keys)):
             unheard = self._pending.own(access, shard, self._place.seen(shard))
             self._again.extend(each for each in unheard if (shard, each.id) not in known)
-        self._may_be_unheard = False
+            self._unheard.discard(shard)
+
+    def _next_again(self, access: Access) -> Waiting | None:
+        reachable = set(access.reachable(self._shards.keys))
+        return next((waiting for waiting in self._again if waiting.shard in reachable), None)
 
     def _renew(self, access: Access) -> None:
         now = self._clock()
@@ -178,9 +191,9 @@ class GroupConsumer:
         missing: dict[int, Gap] = {}
         found = None
         try:
-            while self._again and found is None:
-                claimed = self._pending.claim(access, self._again[0])
-                self._again.popleft()
+            while found is None and (waiting := self._next_again(access)):
+                claimed = self._pending.claim(access, waiting)
+                self._again.remove(waiting)
                 if isinstance(claimed, Gap):
                     before = missing.get(claimed.shard)
                     missing[claimed.shard] = _joined(before, claimed) if before else claimed
@@ -232,7 +245,7 @@ class GroupConsumer:
         def fill(pipe: Any, shard: int) -> None:
             pipe.xreadgroup(member.group, member.consumer, {keys.events(shard): ">"}, count=count)
 
-        answers = access.ask(keys, range(keys.shards), fill, raise_on_error=False)
+        answers = access.ask(keys, access.reachable(keys), fill, raise_on_error=False)
         return [
             read_entry(shard, raw)
             for shard, (answer,) in answers.items()

@@ -2,17 +2,18 @@
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from presence.reader import stored_shards
 from presence.store.access import Access
-from presence.store.address import redacted
-from presence.store.failures import code_of, needs_operator, passes
+from presence.store.address import is_cluster, redacted
+from presence.store.client import CALL_TIMEOUT_S, RedisError
+from presence.store.failures import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys
 
 BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
-CALL_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
+BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
 LOOK_FIRST_S = 0.02  # between two looks where Redis cannot wait for us: in a cluster, after something came;
 LOOK_MAX_S = 0.2  # and while nothing comes, so that a subscriber at rest costs next to nothing
 LOOK_GROWTH = 1.5
@@ -40,10 +41,12 @@ class Link:
         self._url = url
         self.name = redacted(url)
         self.losses = 0
+        self._left_out: set[int] = set()  # shards, as the log was told
         self._access: Access | None = self._open()
 
     def _open(self) -> Access:
-        return Access(self._url, call_timeout_s=CALL_TIMEOUT_S)
+        in_time_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
+        return Access(self._url, call_timeout_s=in_time_s)
 
     @contextmanager
     def calling(self) -> Iterator[Access]:
@@ -59,6 +62,46 @@ class Link:
         except BaseException:
             self.close()
             raise
+
+    def turn(self, work: Callable[[Access], None], shards: "Shards") -> None:
+        """Do some work on the shards that are `reachable`; if it fails, do it again without who failed it.
+
+        So a server of a cluster that is away delays the events of its shards and of no others. Whoever is
+        left out is asked again before long.
+
+        Args:
+            work: it may be begun again after any failure.
+            shards: those that there are.
+
+        Raises:
+            RedisError: no shard can be reached, or what failed is no connection.
+        """
+        with self.calling() as access:
+            access.readmit()
+            while True:
+                try:
+                    work(access)
+                except CONNECTION_LOST as error:
+                    self._go_on_without(access, error, shards.keys)
+                else:
+                    self._tell_return(access.reachable(shards.keys))
+                    return
+
+    def _go_on_without(self, access: Access, error: RedisError, keys: Keys) -> None:
+        if not access.is_cluster or not passes(error):
+            raise error
+        lost = access.leave_out(keys)
+        if not lost or not access.reachable(keys):
+            raise error
+        self.losses += 1
+        if not self._left_out.issuperset(lost):
+            log.warning("lost shards %s of Redis at %s, trying again: %s", lost, self.name, error)
+            self._left_out.update(lost)
+
+    def _tell_return(self, reachable: list[int]) -> None:
+        if back := self._left_out.intersection(reachable):
+            log.warning("shards %s of Redis at %s are back", sorted(back), self.name)
+            self._left_out -= back
 
     def close(self) -> None:
         """Close the connections; a call that waits in another thread fails at once, and makes no other."""

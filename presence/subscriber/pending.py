@@ -1,6 +1,7 @@
 """What a consumer group was given and has not acknowledged: acknowledging, renewing, claiming, giving up."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from presence.redaction import redact_text
@@ -47,6 +48,7 @@ class Pending:
             return
         keys, group = self._shards.keys, self._member.group
         acknowledged, noted = _by_shard(self._handled), self._errors
+        due = {*acknowledged, *(shard for shard, _ in noted)}.intersection(access.reachable(keys))
 
         def fill(pipe: Any, shard: int) -> None:
             for entry in acknowledged.get(shard, ()):
@@ -57,9 +59,9 @@ class Pending:
                 if of == shard:
                     pipe.hset(keys.errors(shard, group), entry_id, error)
 
-        access.ask(keys, {*acknowledged, *(shard for shard, _ in noted)}, fill)
-        self._handled.clear()
-        self._errors.clear()
+        access.ask(keys, due, fill)
+        self._handled = [entry for entry in self._handled if entry.shard not in due]
+        self._errors = {name: error for name, error in noted.items() if name[0] not in due}
 
     def own(self, access: Access, shard: int, after: str | None = None) -> list[Waiting]:
         """Return what this consumer was given after an entry and has not acknowledged, oldest first."""
@@ -84,7 +86,7 @@ class Pending:
             key = keys.events(shard)
             pipe.xpending_range(key, self._member.group, "-", "+", ROWS_PER_LOOK, idle=idle_ms)
 
-        answers = access.ask(keys, range(keys.shards), fill)
+        answers = access.ask(keys, access.reachable(keys), fill)
         found = [
             Waiting(shard, row["message_id"].decode(), idle_ms)
             for shard, (rows,) in answers.items()
@@ -96,9 +98,12 @@ class Pending:
         """Tell Redis that these entries are not forgotten; return those that are still this consumer's.
 
         One that was silent for too long is left to whoever claims it: between the look and the renewal
-        nobody else can then have become entitled to what is renewed.
+        nobody else can then have become entitled to what is renewed. What is held of shards that cannot be
+        reached is kept: at worst another gets it too.
         """
-        keys, member, by_shard = self._shards.keys, self._member, _by_shard(held)
+        keys, member = self._shards.keys, self._member
+        reachable = set(access.reachable(keys))
+        by_shard = _by_shard(entry for entry in held if entry.shard in reachable)
 
         def look(pipe: Any, shard: int) -> None:
             key = keys.events(shard)
@@ -118,7 +123,8 @@ class Pending:
             pipe.xclaim(keys.events(shard), member.group, member.consumer, 0, ids, justid=True)
 
         access.ask(keys, ours, renew)
-        return {(shard, entry.id) for shard, entries in ours.items() for entry in entries}
+        others = (entry for entry in held if entry.shard not in reachable)
+        return {(entry.shard, entry.id) for entry in (*others, *chain.from_iterable(ours.values()))}
 
     def claim(self, access: Access, waiting: Waiting) -> Entry | Gap | None:
         """Take an entry over, to deliver it again.

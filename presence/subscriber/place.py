@@ -46,18 +46,20 @@ class GroupPlace:
         """Return the highest entry of a shard that this consumer was given, as far as it knows."""
         return self._seen.get(shard)
 
-    def check(self, access: Access) -> list[Gap]:
-        """Return the gaps that the next read would cross, without reading."""
-        return self._look(access, None, 0)[0]
+    def check(self, access: Access, shards: Iterable[int]) -> list[Gap]:
+        """Return the gaps that the next read of some shards would cross, without reading."""
+        return self._look(access, shards, None, 0)[0]
 
     def read(self, access: Access, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
-        """Read new entries, at most `count` of each shard, without waiting; gaps come before them."""
-        return self._look(access, consumer, count)
+        """Read new entries, at most `count` of each shard in reach, without waiting; gaps come first."""
+        return self._look(access, access.reachable(self._shards.keys), consumer, count)
 
-    def _look(self, access: Access, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+    def _look(
+        self, access: Access, shards: Iterable[int], consumer: str | None, count: int
+    ) -> tuple[list[Gap], list[Entry]]:
         seen, told = dict(self._seen), dict(self._told)
         try:
-            gaps, entries = self._look_at_all(access, consumer, count)
+            gaps, entries = self._look_at(access, shards, consumer, count)
         except BaseException:
             self._seen, self._told = seen, told  # what was found in some shards could not be told
             raise
@@ -65,7 +67,9 @@ class GroupPlace:
             log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         return gaps, entries
 
-    def _look_at_all(self, access: Access, consumer: str | None, count: int) -> tuple[list[Gap], list[Entry]]:
+    def _look_at(
+        self, access: Access, shards: Iterable[int], consumer: str | None, count: int
+    ) -> tuple[list[Gap], list[Entry]]:
         keys = self._shards.keys
 
         def fill(pipe: Any, shard: int) -> None:
@@ -76,7 +80,7 @@ class GroupPlace:
             if consumer:
                 pipe.xreadgroup(self._group, consumer, {key: ">"}, count=count)
 
-        answers = access.ask(keys, range(keys.shards), fill, is_atomic=True, raise_on_error=False)
+        answers = access.ask(keys, shards, fill, is_atomic=True, raise_on_error=False)
         gaps: list[Gap] = []
         entries: list[Entry] = []
         for shard, answer in answers.items():

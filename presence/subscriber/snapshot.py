@@ -74,6 +74,7 @@ class SnapshotFollower:
             self._follower.fetch()
             return
         with self._link.calling() as access:
+            access.readmit(is_early=True)  # it needs all
             snapshot = self._snapshot(access)
         if snapshot is not None:
             self._buffer.append(snapshot)

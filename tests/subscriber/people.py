@@ -93,17 +93,17 @@ class View:
         self.online: set[str] = set()
         self.snapshots = self.gaps = 0
 
-    def follow(self, events: BlockingSubscription[Snapshot | Event], *, until_quiet: bool = False) -> None:
-        """Take what comes next; or all, until nothing comes."""
+    def follow(self, events: BlockingSubscription[Snapshot | Event], quiet_s: float = 0) -> None:
+        """Take what comes, until nothing has come for so long; or once."""
         give_up = time.monotonic() + SETTLE_S
-        quiet = 0
-        while time.monotonic() < give_up:
-            event = events.poll()
+        heard = time.monotonic()
+        while True:
+            if (event := events.poll()) is not None:
+                heard = time.monotonic()
             self._take(event)
-            quiet = 0 if event else quiet + 1
-            if not until_quiet or quiet > 2:
+            if time.monotonic() >= heard + quiet_s:
                 return
-        raise AssertionError("events do not end")
+            assert time.monotonic() < give_up, "events do not end"
 
     def _take(self, event: Snapshot | Event | None) -> None:
         match event:

@@ -34,6 +34,10 @@ class Streams:
         """The client of the server that has the key."""
         return self._redis.at(key) if isinstance(self._redis, Access) else self._redis
 
+    def key_of(self, uid: str) -> str:
+        """The stream of a user's events."""
+        return self.keys.events(self.keys.shard(uid))
+
     def write(self, *uids: str, kind: str = "online") -> list[str]:
         """Write an event for each user, in one round trip for each shard; return the entry ids."""
         ids = [f"{next(self._numbers)}-0" for _ in uids]

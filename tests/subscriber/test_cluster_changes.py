@@ -1,6 +1,7 @@
 """A subscriber while slots move and primaries are replaced: what it holds is what Redis holds."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,14 +9,18 @@ import pytest
 
 from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
+from presence.store.access import LEFT_OUT_S, Access
 from presence.store.keys import Keys
-from presence.subscriber import follow_sync
+from presence.subscriber import follow_sync, link, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View
+from tests.subscriber.streams import Streams, uids
 
 KEYS = Keys(shards=SHARDS)
 
 
-def followed(url: str, change: Callable[[People], object]) -> tuple[People, View, set[str]]:
+def followed(
+    url: str, change: Callable[[People], object], quiet_s: float = 0.2
+) -> tuple[People, View, set[str]]:
     """Follow users while the cluster changes; return who made the users, the view, and who is online."""
     view = View()
     with People(url) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
@@ -26,7 +31,7 @@ def followed(url: str, change: Callable[[People], object]) -> tuple[People, View
             view.follow(events)
         changing.result()
         people.stop()
-        view.follow(events, until_quiet=True)
+        view.follow(events, quiet_s=quiet_s)
     with PresenceReader(url) as reader:
         read = {uid for page in reader.pages() for uid in page.states}
     print(
@@ -80,7 +85,55 @@ def test_a_view_is_what_redis_holds_after_a_failover_that_lost_writes(replicated
         replicated.wait_until_ok()
         people.wait_for(50)
 
-    people, view, read = followed(replicated.url, change)
+    people, view, read = followed(replicated.url, change, LEFT_OUT_S + 0.5)
     assert people.refused > 0, "it was felt"
     assert view.gaps > 0, "writes are lost, and it was told"
     assert view.online == read
+
+
+@pytest.fixture(scope="module")
+def partial() -> Iterator[Cluster]:
+    """A cluster whose servers go on while one of them is away."""
+    with Cluster(options=("--cluster-require-full-coverage", "no")) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
+def test_a_server_that_is_away_delays_events_of_its_shards_only(
+    partial: Cluster,
+    group: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "CALL_TIMEOUT_S", 0.3)
+    for member in partial.members:
+        member.call("FLUSHALL")
+    away = next(each for each in partial.members if each is not partial.primary_of(KEYS.meta))
+    with Access(partial.url) as access, subscribe_sync(partial.url, group=group, consumer=group) as events:
+        streams = Streams(access, SHARDS)
+        others = [f"u{n}" for n in range(60) if partial.primary_of(streams.key_of(f"u{n}")) is not away]
+        assert events.poll() is None
+        late = [f"u{n}" for n in range(60) if f"u{n}" not in others]
+        streams.write(*late)
+        away.freeze()
+        streams.write(*others)
+        begun = time.monotonic()
+        came: list[str] = []
+        while not set(others) <= set(came):
+            came += uids([event]) if (event := events.poll()) else []
+            assert time.monotonic() < begun + 15
+        seconds = time.monotonic() - begun
+        away.thaw()
+        while len(came) < 60:
+            came += uids([event]) if (event := events.poll()) else []
+            assert time.monotonic() < begun + 30
+        if group:
+            events.acknowledge()
+            assert streams.pending() == 0
+    lost, back = (record.getMessage() for record in caplog.records)
+    print(
+        f"one of three servers is away: events of the others came within {seconds:.2f} s, {group or 'alone'}"
+    )
+    assert sorted(came) == sorted([*others, *late])
+    assert lost.startswith("lost shards [")
+    assert back.endswith("are back")
