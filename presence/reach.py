@@ -6,13 +6,20 @@ Shards may be on several servers, of which one is away while the others work.
 import math
 from typing import Final
 
+OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
+SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
+FRESH_S: Final = 0.25  # so long after an answer it may be taken for granted that the server is there
 BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_BRIEF_S: Final = 0.1  # at first: whoever did not notice would tell before what waits here
+BRIEF_FAILURES: Final = 30  # for some 2.5 s, within which every node at rest has asked and noticed
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
 
 
 def backoff_s(failures: int) -> float:
     """Return how long to wait at most after so many failures in a row, the first being number 0."""
-    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
+    if failures < BRIEF_FAILURES:
+        return min(BACKOFF_BRIEF_S, BACKOFF_FIRST_S * 2.0**failures)
+    return min(BACKOFF_LIMIT_S, BACKOFF_BRIEF_S * 2.0 ** min(failures - BRIEF_FAILURES + 1, 16))
 
 
 class Reach:
@@ -28,7 +35,11 @@ class Reach:
         self.away_since: float | None = None
         self.answered_at = self.retry_at = -math.inf
         self._failures = 0  # in a row
-        self._answers_again = False
+        self._answers_again = self._is_slow = False
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it has just answered."""
+        return now - self.answered_at < FRESH_S
 
     @property
     def may_be_sent_to(self) -> bool:
@@ -47,12 +58,19 @@ class Reach:
         self._failures += 1
         self._answers_again = False
 
-    def answered(self, now: float) -> float:
-        """It answered, which after a failure does not mean yet that all is well; return when all was."""
+    def answered(self, sent_at: float, now: float) -> bool:
+        """It answered, which after a failure does not mean yet that all is well.
+
+        Returns:
+            Whether it was away for longer than a moment: calls failed, or this one was slow after one that was
+            not. Then others may have something to tell that waited, as it may have waited here.
+        """
         before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
+        was_slow, self._is_slow = self._is_slow, now - sent_at >= SLOW_CALL_S
         self.answered_at = now
         self._answers_again = self.away_since is not None
-        return before
+        is_back = self.away_since is not None or (self._is_slow and not was_slow)
+        return is_back and now - before >= OUTAGE_S
 
     def settle(self) -> bool:
         """What there was to send was taken; return whether it has come back with this."""

@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from presence.backlog import Live
+from presence.changes import Op
 from presence.comparison import Comparison, Memory
 from presence.outbox import Outbox
 from presence.reach import Reach
@@ -39,7 +40,7 @@ GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notic
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
-OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
+REFUSALS_TOLD: Final = 16  # different ones in an outage; of more, some are told again
 _DRAIN_LOOK_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
@@ -144,7 +145,7 @@ class Relay:
         self._reach = [Reach() for _ in self.writers]
         self._probed_at = -math.inf
         self._away_since: float | None = None
-        self._refusal = ""  # told last in this outage
+        self._refusals: set[str] = set()  # told in this outage
         self._batches = self._items = self._retries = self._errors = self._differences = 0
         self._last_error = ""
 
@@ -169,7 +170,7 @@ class Relay:
         while True:
             now = self._clock()
             failures = await self._probe(self._due_probes(now))
-            await self._compare()
+            failures += await self._compare()
             failures += await self._round()
             self._note(failures)
             await self._gather()
@@ -207,6 +208,7 @@ class Relay:
         if not writers:
             return []
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
+        sent_at = self._clock()
         probes = await self._thread.call(lambda: self._store.probe(node, read))
         now, share = self._clock(), _share()
         news: list[News] = []
@@ -217,11 +219,10 @@ class Relay:
                 reach.failed(now, share)
                 failures.append(probe)
                 continue
-            before = reach.answered(now)
+            was_away = reach.answered(sent_at, now)
             if node == self.node:  # else it was given up meanwhile
                 news += writer.probed(probe, now)
-            # Others may have been away for longer than this node has noticed.
-            if reach.away_since is not None and now - before >= OUTAGE_S:
+            if was_away:
                 writer.returned(now)
         if news:
             self._verdicts.news(news)
@@ -234,12 +235,24 @@ class Relay:
     def _reachable(self) -> list[ShardWriter]:
         return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]
 
-    async def _compare(self) -> None:
+    async def _compare(self) -> Failures:
+        """Compare what is in Redis with what is here, a little at a time; return what Redis refuses."""
+        now = self._clock()
+        if now < self._compare_at or not self._reachable():
+            return []
+        self._compare_at = now + COMPARE_INTERVAL_S
+        try:
+            await self._thread.call(self._store.check_meta)  # it may be lost alone
+        except StoreUnavailable:
+            pass  # it may be on another server than what follows
+        except StoreError as error:
+            return [error]
+        await self._compare_sessions()
+        return []
+
+    async def _compare_sessions(self) -> None:
         """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
         now, node, offered = self._clock(), self.node, self._outbox.offered
-        if now < self._compare_at:
-            return
-        self._compare_at = now + COMPARE_INTERVAL_S
         steps = self._comparison.next(writer for writer in self._reachable() if writer.is_idle(now))
         if not steps:
             return
@@ -258,16 +271,17 @@ class Relay:
         """Send what every shard has next, if anything, and take the answers."""
         if any(writer.fenced for writer in self.writers):
             self._take_new_id()
-        now, node = self._clock(), self.node
-        planned: list[tuple[ShardWriter, Batch | Retirement]] = []
-        for writer in self._reachable():
-            if (step := writer.next(now)) is not None:
-                planned.append((writer, step))
-                await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
-        failures = await self._check_meta(planned)
+        planned = await self._plan()
+        # A server that hangs would find an end before what others' logins waited with meanwhile.
+        now = self._clock()
+        unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
+        failures = await self._probe(unsure)
+        if unsure:
+            planned = await self._plan()
+        failures += await self._check_meta(planned)
         if not planned:
             return failures
-        steps = [step for _, step in planned]
+        node, steps, sent_at = self.node, [step for _, step in planned], self._clock()
         answers = await self._thread.call(lambda: self._store.apply(steps))
         now, share = self._clock(), _share()
         superseded: list[Superseded] = []
@@ -276,16 +290,26 @@ class Relay:
                 self._reach[writer.shard].failed(now, share)
                 failures.append(answer)
                 continue
-            self._reach[writer.shard].answered(now)
-            if node != self.node:
-                continue  # given up meanwhile; the opening under the new id tells what was applied
-            superseded += writer.accept(step, answer)
-            if isinstance(step, Batch):
-                self._batches += 1
-                self._items += len(step.items)
+            was_away = self._reach[writer.shard].answered(sent_at, now)
+            if node == self.node:  # else it was given up; the opening under the new id tells what was applied
+                superseded += writer.accept(step, answer)
+                self._batches += isinstance(step, Batch)
+                self._items += len(step.items) if isinstance(step, Batch) else 0
+            if was_away:
+                writer.returned(now)
         if superseded:
             self._verdicts.superseded(superseded)
         return failures
+
+    async def _plan(self) -> list[tuple[ShardWriter, Batch | Retirement]]:
+        """Return what each shard that answers has next; the same again until it was sent and answered."""
+        now = self._clock()
+        planned: list[tuple[ShardWriter, Batch | Retirement]] = []
+        for writer in self._reachable():
+            if (step := writer.next(now)) is not None:
+                planned.append((writer, step))
+                await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
+        return planned
 
     async def _check_meta(self, planned: list[tuple[ShardWriter, Batch | Retirement]]) -> Failures:
         """Before openings, for a Redis that lost its data lost that too; those it fails for are taken out."""
@@ -294,7 +318,9 @@ class Relay:
             return []
         try:
             await self._thread.call(self._store.check_meta)
-        except (StoreUnavailable, StoreError) as error:
+        except StoreUnavailable:
+            pass  # it may be on another server than these shards; the comparison makes it good
+        except StoreError as error:
             now, share = self._clock(), _share()
             for each in openings:
                 self._reach[each[0].shard].failed(now, share)
@@ -335,9 +361,9 @@ class Relay:
             text = str(error)
             if isinstance(error, StoreError):
                 self._errors += 1
-                if text != self._refusal:
+                if text not in self._refusals:
                     _log.error("Redis refused", error=text, waiting=self._outbox.held)
-                self._refusal = text
+                self._refusals = {*self._refusals, text} if len(self._refusals) < REFUSALS_TOLD else {text}
             self._last_error = text
         came_back = [reach.settle() for reach in self._reach]
         away = [reach.away_since for reach in self._reach if reach.away_since is not None]
@@ -347,7 +373,7 @@ class Relay:
                 _log.warning("Redis is away", error=str(_first(failures)), shards=len(away))
         elif not away and self._away_since is not None:
             away_s = round(self._clock() - self._away_since, 3)
-            self._away_since, self._refusal = None, ""
+            self._away_since, self._refusals = None, set()
             _log.info("Redis is back", away_s=away_s, waiting=self._outbox.held, shards=sum(came_back))
 
     def statistics(self) -> RelayStatistics:
@@ -365,6 +391,11 @@ class Relay:
             away_since=self._away_since,
             backlog=self._outbox.held,
         )
+
+
+def _has_end(step: Batch | Retirement) -> bool:
+    """Whether a step may make somebody offline."""
+    return isinstance(step, Retirement) or any(item.change.op is Op.END for item in step.items)
 
 
 def _first(failures: Failures) -> StoreUnavailable | StoreError:

@@ -41,6 +41,7 @@ class FakeStore:
         self.fail: StoreUnavailable | StoreError | None = None
         self.away: set[int] = set()
         self.refusing: set[int] = set()
+        self.meta_away = False
         self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
@@ -55,6 +56,8 @@ class FakeStore:
 
     def check_meta(self) -> None:
         self._fail()
+        if self.meta_away:
+            raise StoreUnavailable("away")
         self.checks += 1
 
     def _fail(self) -> None:
@@ -95,7 +98,7 @@ class FakeStore:
         inbox, self.inbox = self.inbox, ()
         failures: dict[int, Probe | StoreUnavailable | StoreError] = {
             **dict.fromkeys(self.away, StoreUnavailable("away")),
-            **dict.fromkeys(self.refusing, StoreError("NOPERM")),
+            **{shard: StoreError(f"NOPERM in {shard}") for shard in self.refusing},
         }
         return {
             s: failures.get(s)

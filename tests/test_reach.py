@@ -2,16 +2,16 @@
 
 import pytest
 
-from presence.reach import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Reach, backoff_s
+from presence.reach import BACKOFF_FIRST_S, BRIEF_FAILURES, Reach, backoff_s
+from presence.relay import PROBE_INTERVAL_S
 
 
-def test_pauses_double_up_to_a_bound() -> None:
-    assert [backoff_s(n) for n in (0, 1, 3, 5000)] == [
-        BACKOFF_FIRST_S,
-        2 * BACKOFF_FIRST_S,
-        8 * BACKOFF_FIRST_S,
-        BACKOFF_LIMIT_S,
-    ]
+def test_pauses_are_brief_at_first_and_double_later_up_to_a_bound() -> None:
+    assert [backoff_s(n) for n in (0, 1, 29, 30, 32, 5000)] == [0.05, 0.1, 0.1, 0.2, 0.8, 1.0]
+
+
+def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
+    assert 0.75 * sum(map(backoff_s, range(BRIEF_FAILURES))) == pytest.approx(PROBE_INTERVAL_S, rel=0.2)
 
 
 def test_one_that_never_failed_may_be_sent_to_and_is_not_asked() -> None:
@@ -30,10 +30,10 @@ def test_one_that_failed_is_asked_when_its_pause_is_over() -> None:
 
 def test_it_is_back_when_what_there_was_to_send_was_taken() -> None:
     reach = Reach()
-    reach.answered(9.0)
+    reach.answered(9.0, 9.0)
     reach.failed(10.0, 1.0)
     reach.failed(11.0, 1.0)
-    assert reach.answered(12.0) == 9.0
+    assert reach.answered(12.0, 12.0)
     assert reach.may_be_sent_to
     assert reach.away_since == 10.0
     assert reach.settle()
@@ -43,7 +43,7 @@ def test_it_is_back_when_what_there_was_to_send_was_taken() -> None:
 def test_one_that_answers_a_probe_and_takes_nothing_is_still_away() -> None:
     reach = Reach()
     reach.failed(10.0, 1.0)
-    reach.answered(11.0)
+    reach.answered(11.0, 11.0)
     reach.failed(11.1, 1.0)
     assert not reach.settle()
     assert reach.away_since == 10.0
@@ -52,5 +52,31 @@ def test_one_that_answers_a_probe_and_takes_nothing_is_still_away() -> None:
 
 def test_an_answer_without_a_failure_settles_nothing() -> None:
     reach = Reach()
-    reach.answered(1.0)
+    reach.answered(1.0, 1.0)
     assert not reach.settle()
+
+
+def test_a_short_absence_is_none() -> None:
+    reach = Reach()
+    reach.answered(9.0, 9.0)
+    reach.failed(9.1, 1.0)
+    assert not reach.answered(9.4, 9.5)
+
+
+def test_one_that_was_slow_was_away() -> None:
+    reach = Reach()
+    reach.answered(7.0, 7.0)
+    assert reach.answered(9.0, 10.0)
+
+
+def test_one_that_is_always_slow_is_not_away_for_ever() -> None:
+    reach = Reach()
+    reach.answered(7.0, 7.0)
+    assert [reach.answered(at, at + 1.5) for at in (10.0, 12.0, 14.0)] == [True, False, False]
+
+
+def test_it_is_fresh_for_a_moment() -> None:
+    reach = Reach()
+    reach.answered(1.0, 1.0)
+    assert reach.is_fresh(1.1)
+    assert not reach.is_fresh(1.3)

@@ -222,10 +222,11 @@ async def test_a_probe_that_finds_no_counter_begins_a_resync(
 ) -> None:
     nursery.start_soon(relay.run)
     await until(lambda: fake.batches)
+    checks = fake.checks
     fake.counters.clear()
     await until(lambda: fake.counters)
     assert fake.counters[0].generation == 2
-    assert fake.checks == 2  # the version was lost, too
+    assert fake.checks > checks  # the version was lost, too
     assert relay.statistics().resyncs == 1
 
 

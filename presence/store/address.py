@@ -15,6 +15,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 DEFAULT_PORT: Final = 6379
 CLUSTER_SHARDS: Final = 16  # of users, where nothing else is set: a cluster divides them, one server need not
+_TLS_OPTIONS: Final = (
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+)
+_VALUES: Final = {
+    "ssl_cert_reqs": {"none", "optional", "required"},
+    "ssl_check_hostname": {"true", "false", "True", "False"},
+}
 _CLUSTER: Final = "+cluster"
 _UNLOCKS_KEY: Final = "ssl_password"  # the option of redis-py that must not be shown
 _ONE_SERVER: Final = frozenset({"redis", "rediss", "unix"})
@@ -64,11 +76,7 @@ def parse(url: str) -> Address:
     is_cluster = parts.scheme.endswith(_CLUSTER)
     if is_cluster and parts.path not in {"", "/", "/0"}:
         raise ValueError("must name no database: a cluster has only number 0")
-    for name, _value in parse_qsl(parts.query):
-        # redis-py takes any of its own options from here, the password and the time-outs included.
-        if not (name == "db" and not is_cluster) and not name.startswith("ssl_"):
-            allowed = "ssl_…" if is_cluster else "db and ssl_…"
-            raise ValueError(f"may have only {allowed} after the question mark; the password goes before @")
+    _check_options(parts.query, is_cluster=is_cluster, is_tls=parts.scheme.startswith("rediss"))
     if parts.scheme == "unix":
         return Address(url, is_cluster=False, seeds=(url,))
     user, at, hosts = parts.netloc.rpartition("@")
@@ -108,6 +116,20 @@ def _with_host(url: str, host: str, user: str | None = None) -> str:
     if user is not None:
         before, at = user, "@"
     return urlunsplit(parts._replace(netloc=f"{before}{at}{host}"))
+
+
+def _check_options(query: str, *, is_cluster: bool, is_tls: bool) -> None:
+    # redis-py takes any of its own options from here, the password and the time-outs included.
+    allowed = [*(() if is_cluster else ("db",)), *(_TLS_OPTIONS if is_tls else ())]
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in _TLS_OPTIONS and not is_tls:
+            raise ValueError(f"must begin with rediss to have {name}")
+        if name not in allowed:
+            names = ", ".join(allowed) or "nothing"
+            raise ValueError(f"may have only {names} after the question mark; the password goes before @")
+        values = _VALUES.get(name)
+        if not value or (values and value not in values) or (name == "db" and not value.isdecimal()):
+            raise ValueError(f"must have another value of {name}")
 
 
 def _check_hosts(names: Iterable[str], *, is_cluster: bool) -> None:

@@ -31,6 +31,7 @@ _PASSING: Final = frozenset(
         "CLUSTERDOWN",
         "LOADING",  # its data, from disk
         "MASTERDOWN",
+        "MISCONF",  # it cannot save its data, so it takes none
         "MOVED",
         "NOREPLICAS",  # fewer than `min-replicas-to-write`
         "NOSCRIPT",  # flushed again between loading and calling

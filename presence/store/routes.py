@@ -17,13 +17,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from presence.store.address import parse
-from presence.store.client import open_client
+from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.failures import passes
 
 # A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
+# Now and then it has as long as any call: it may just be slow.
 SUSPECT_TIMEOUT_S: Final = 0.5
+PATIENT_CHECK: Final = 4  # each so manieth
 
 Connect = Callable[[str], "redis.Redis"]
+
+
+class NobodyHasIt(RedisConnectionError):
+    """No server of a cluster serves the slot of a key: for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class Routes:
         self._clients: dict[str, redis.Redis] = {}
         self._map: _Map | None = None
         self._servers: Sequence[str] = self._address.seeds
-        self._suspects: set[str] = set()
+        self._suspects: dict[str, int] = {}  # to how often they were asked whether they are there
         self._brief: redis.Redis | None = None  # for one question
         self._closings = 0
 
@@ -75,17 +81,23 @@ class Routes:
         Raises:
             RedisError: of a cluster it cannot be found out.
         """
-        return self._open(self._server(key))
+        server = self._server(key)
+        if server is None:
+            raise NobodyHasIt(f"no server of the cluster has {key}")
+        return self._open(server)
 
     def groups(self, keys: Sequence[str]) -> list[tuple["redis.Redis", list[int]]]:
         """Return for each server that has some of the keys its client, and the places of these in `keys`.
 
+        Keys that nobody has at present are in no group.
+
         Raises:
-            RedisError: as `client`.
+            RedisError: nobody tells who has what.
         """
         places: dict[str, list[int]] = {}
         for place, key in enumerate(keys):
-            places.setdefault(self._server(key), []).append(place)
+            if (server := self._server(key)) is not None:
+                places.setdefault(server, []).append(place)
         return [(self._open(server), found) for server, found in places.items()]
 
     def primaries(self) -> list["redis.Redis"]:
@@ -113,7 +125,7 @@ class Routes:
         self._map = None
         for server, known in [*self._clients.items()]:
             if known is client:
-                self._suspects.add(server)
+                self._suspects.setdefault(server, 0)
                 self._clients.pop(server, None)
                 _disconnect(known)
 
@@ -128,7 +140,7 @@ class Routes:
         server = next((server for server, known in self._clients.items() if known is client), None)
         if server in self._suspects:
             self._ask(server, "PING")
-            self._suspects.discard(server)
+            self._suspects.pop(server, None)
 
     def close(self) -> None:
         """Close all connections; a call that waits in another thread fails. What is asked next opens anew."""
@@ -144,14 +156,12 @@ class Routes:
             client = self._clients[server] = self._connect(server)
         return client
 
-    def _server(self, key: str) -> str:
+    def _server(self, key: str) -> str | None:
         if not self.is_cluster:
             return self._servers[0]
-        slot = key_slot(key.encode())
-        primary = self._known_map().primary(slot)
+        primary = self._known_map().primary(key_slot(key.encode()))
         if primary is None:
             self._map = None
-            raise RedisConnectionError(f"no server of the cluster has slot {slot}, of {key}")
         return primary
 
     def _in_order(self, servers: Sequence[str]) -> list[str]:
@@ -165,27 +175,34 @@ class Routes:
             found = self._map = self._read_map()
             self._servers = found.servers
             for server in [*self._clients]:
-                if server not in found.servers:
-                    _disconnect(self._clients.pop(server))
+                # Without one it was closed meanwhile, from another thread.
+                if server not in found.servers and (gone := self._clients.pop(server, None)):
+                    _disconnect(gone)
         return found
 
     def _read_map(self) -> _Map:
         failure: Exception | None = None
+        refusal: RedisError | None = None  # a password, a permission; or a server that is in no cluster
         closings = self._closings
         asked = [*dict.fromkeys([*self._in_order(self._servers), *self._in_order(self._address.seeds)])]
         for server in asked:
             try:
                 found = self._map_of(server)
             except (RedisError, OSError) as error:
-                if self._closings != closings or (isinstance(error, RedisError) and not passes(error)):
-                    raise  # closed; or a password, a permission, a server that is in no cluster
-                self._suspects.add(server)
+                if self._closings != closings:
+                    raise
+                if isinstance(error, RedisError) and not passes(error):
+                    refusal = refusal or error
+                else:
+                    self._suspects.setdefault(server, 0)
                 failure = error
                 continue
-            self._suspects.discard(server)
+            self._suspects.pop(server, None)
             if found.primaries:
                 return found
             failure = RedisConnectionError(f"no slots are served, says {self._shown(server)}")
+        if refusal is not None:
+            raise refusal
         raise RedisConnectionError(f"no server of the cluster tells who has what: {failure}") from failure
 
     def _map_of(self, server: str) -> _Map:
@@ -195,8 +212,12 @@ class Routes:
         return _Map([int(r[0]) for r in rows], [int(r[1]) for r in rows], [u[0] for u in urls], servers)
 
     def _ask(self, server: str, *words: str) -> Any:
-        """Ask a server something briefly, over a connection of its own."""
-        client = open_client(server, call_timeout_s=SUSPECT_TIMEOUT_S, connect_timeout_s=SUSPECT_TIMEOUT_S)
+        """Ask a server something over a connection of its own; a suspect, briefly."""
+        timeout_s = CALL_TIMEOUT_S
+        if server in self._suspects:
+            self._suspects[server] += 1
+            timeout_s = CALL_TIMEOUT_S if self._suspects[server] % PATIENT_CHECK == 0 else SUSPECT_TIMEOUT_S
+        client = open_client(server, call_timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self._brief = client
         try:
             connection: Any = client.connection_pool.get_connection()
@@ -215,7 +236,7 @@ class Routes:
 
     @staticmethod
     def _shown(server: str) -> str:
-        return server.rpartition("@")[2]
+        return server.rpartition("@")[2].partition("?")[0]
 
 
 def _disconnect(client: "redis.Redis") -> None:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import open_client
 from presence.store.failures import as_failure, code_of, is_elsewhere
-from presence.store.routes import Connect, Routes
+from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
 
@@ -144,7 +144,8 @@ class Scripting:
 
     def _exchange(self, keys: Sequence[str], commands: Sequence[Words]) -> list[Any]:
         """Send each server its commands, then take the answers; exceptions among them are failures."""
-        answers: list[Any] = [None] * len(commands)
+        nobody = NobodyHasIt("no server of the cluster has it")
+        answers: list[Any] = [nobody] * len(commands)
         try:
             lines = [_Line(client, places) for client, places in self._routes.groups(keys)]
             for line in lines:
