@@ -23,7 +23,6 @@ from loadtest.scale.verdict import Event
 from protocol import Code
 
 LOGIN_TIMEOUT_S = 10.0
-ACQUAINTED_S = 3.0  # a node looks around every 2.5 s, and waits for nobody of whom it has never heard
 SETTLE_S = 10.0  # ends wait so long after a node has registered anew
 SLACK_S = 3.0
 BACK_S = 0.3  # of those who are sent away
@@ -89,10 +88,9 @@ DUE_WHEN_CUT: Due = {
 
 
 def enter(records: Records, setup: Setup, crowd: Crowd, parts: Groups, expected: int) -> None:
-    """Let those log in who are there before; wait until Redis knows of so many users, and nodes of nodes."""
+    """Let those log in who are there before; wait until Redis knows of so many users."""
     crowd.bring(parts.before)
     wait_for(lambda: records.online(setup.keys()) == expected, LOGIN_TIMEOUT_S)
-    time.sleep(ACQUAINTED_S)
 
 
 def live_through(crowd: Crowd, parts: Groups, seconds: float) -> None:

@@ -30,6 +30,7 @@ from loadtest.scale.reader import GAP, Reader
 from loadtest.scale.verdict import Event
 
 NODES: Final = 3
+ACQUAINTED_S: Final = 3.0  # a node looks around every 2.5 s, and waits for nobody of whom it has never heard
 CAUGHT_UP_S: Final = 5.0  # promised: so soon after Redis answers, what was decided meanwhile is told
 EQUAL_S: Final = 5.0  # and so soon it equals the sessions that live
 PROBE_S: Final = 2.5  # a node at rest finds out so late that Redis has lost something while it answered
@@ -91,6 +92,8 @@ def attempt(
     ):
         records, loses = fault.records, fault.forgets is not Forgets.NOTHING
         enter(records, setup, crowd, parts, len(parts.before))
+        if fault.forgets is Forgets.ALL:
+            time.sleep(ACQUAINTED_S)  # afterwards nothing tells of others
         beside.submit(come_back, crowd, parts, is_over)
         struck = beside.submit(_strike, fault, setup, crowd, seconds)
         live_through(crowd, parts, story_s)
