@@ -13,22 +13,23 @@ Its calls block. In an asynchronous program a thread makes them; there may be se
     states = await trio.to_thread.run_sync(reader.states, uids)
 """
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from presence.store.access import Access
 from presence.store.client import RedisError
-from presence.store.failures import is_elsewhere
+from presence.store.failures import is_elsewhere, passes
 from presence.store.keys import Keys
-from presence.store.nodes import NodeState, ended_leases, read_nodes
+from presence.store.nodes import NodeState, read_nodes
+from presence.store.records import State, count_online, read_page, read_states, stored_shards
 
+SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
-State = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -37,7 +38,8 @@ class Page:
     """Some of those who are online.
 
     Attributes:
-        states: uid to state, as `read_states` gives it; it may be empty though more pages follow.
+        states: uid to state, as `presence.store.records.read_states` gives it; it may be empty though more
+            pages follow.
         cursor: what to give for the next page; None after the last one.
     """
 
@@ -65,6 +67,7 @@ class PresenceReader:
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
         self._access = Access(url)
         self._prefix = prefix
+        self._shards: tuple[int, float] | None = None  # how many, and until when that is believed
 
     def states(self, uids: Iterable[str]) -> dict[str, State]:
         """Return the state of each user, in the order of `uids`; see `read_states`."""
@@ -80,7 +83,7 @@ class PresenceReader:
 
         Those of nodes that are silent are among them: nobody has told that they are gone.
         """
-        return self._read(lambda access: _count(access, self._keys()))
+        return self._read(lambda access: count_online(access, self._keys()))
 
     def page(self, cursor: str | None = None, *, size: int = PAGE_USERS) -> Page:
         """Return some of those who are online, and where to go on.
@@ -100,8 +103,10 @@ class PresenceReader:
         keys = self.keys()
         if not found or int(found[1]) >= keys.shards:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
-        shard, position = int(found[1]), int(found[2])
-        return self._read(lambda access: _page(access, keys, shard, position, size))
+        states, shard, position = self._read(
+            lambda access: read_page(access, keys, int(found[1]), int(found[2]), size)
+        )
+        return Page(states, f"{shard}-{position}" if shard < keys.shards else None)
 
     def pages(self, *, size: int = PAGE_USERS) -> Iterator[Page]:
         """Return all pages, one after the other: never more than one is held in memory."""
@@ -124,7 +129,18 @@ class PresenceReader:
         self._access.close()
 
     def _keys(self) -> Keys:
-        return Keys(self._prefix, stored_shards(self._access, self._prefix) or 1)
+        known, now = self._shards, time.monotonic()
+        if known and now < known[1]:
+            return Keys(self._prefix, known[0])
+        try:
+            stored = stored_shards(self._access, self._prefix)
+        except RedisError as error:
+            # In a cluster the server that tells it may be away while others answer.
+            if not (known and self._access.is_cluster and passes(error)):
+                raise
+            stored = known[0]
+        self._shards = (stored, now + SHARDS_KEPT_S) if stored else None
+        return Keys(self._prefix, stored or 1)
 
     def _read(self, read: Callable[[Access], T]) -> T:
         """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""
@@ -143,113 +159,3 @@ class PresenceReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def stored_shards(access: Access, prefix: str) -> int | None:
-    """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
-
-    Raises:
-        ValueError: what is stored is not a number of shards.
-    """
-    meta = Keys(prefix).meta
-    stored = access.at(meta).hget(meta, "shards")
-    if stored is None:
-        return None
-    if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
-        raise ValueError(f"{meta}: {stored!r} is not a number of shards")
-    return int(stored)
-
-
-def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
-    """Return the state of each user, in the order of `uids`.
-
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online``, ``offline`` or
-    ``unknown``; a user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are
-    those of the online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node,
-    login_ms}`` by device. Unknown: the same, but the leases of all nodes of his sessions have ended. They
-    come back, or others sweep them, and he is offline. Offline: only `last_seen_ms` may be known. Times are
-    Unix milliseconds.
-
-    It is one round trip, and a second one if anybody is online. In a cluster each shard asked is a round
-    trip, for a transaction cannot be over several.
-    """
-    wanted = list(dict.fromkeys(uids))
-    by_shard: dict[int, list[str]] = {}
-    for uid in wanted:
-        by_shard.setdefault(keys.shard(uid), []).append(uid)
-
-    def fill(pipe: Any, shard: int) -> None:
-        pipe.hmget(keys.online(shard), by_shard[shard])
-        pipe.zmscore(keys.seen(shard), by_shard[shard])
-
-    # One transaction: a user who goes or comes between the two reads must not look like a stranger.
-    answers = access.ask(keys, by_shard, fill, is_atomic=True)
-    states: dict[str, State] = {}
-    for shard, members in by_shard.items():
-        for uid, record, score in zip(members, *answers[shard], strict=True):
-            states[uid] = _online(record) or _offline(score)
-    _mark_unknown(access, keys, states.values())
-    return {uid: states[uid] for uid in wanted}
-
-
-def _count(access: Access, keys: Keys) -> int:
-    answers = access.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
-    return sum(online for (online,) in answers.values())
-
-
-def _page(access: Access, keys: Keys, shard: int, position: int, size: int) -> Page:
-    key = keys.online(shard)
-    answer: Any = access.at(key).hscan(key, position, count=size)
-    position, records = answer
-    if not position:
-        shard += 1
-    states = {
-        uid.decode("utf-8", "backslashreplace"): state
-        for uid, record in records.items()
-        if (state := _online(record))
-    }
-    _mark_unknown(access, keys, states.values())
-    return Page(states, f"{shard}-{position}" if shard < keys.shards else None)
-
-
-def _mark_unknown(access: Access, keys: Keys, states: Collection[State]) -> None:
-    """Change the status of users online whose nodes are all silent."""
-    ended = ended_leases(access, keys, (each["node"] for state in states for each in state["sessions"]))
-    for state in states:
-        if state["sessions"] and all(each["node"] in ended for each in state["sessions"]):
-            state["status"] = "unknown"
-
-
-def _online(text: bytes | None) -> State | None:
-    """Return the state that a record tells; as for the store, one that is damaged counts as absent."""
-    try:
-        record = json.loads(text or b"null")
-        sessions = [
-            {
-                "device": device,
-                "session": session["session"],
-                "node": session["node"],
-                "login_ms": int(session["login_ms"]),
-            }
-            for device, session in sorted(record["sessions"].items())
-        ]
-        since_ms, entry_id = int(record["since_ms"]), str(record["id"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return _state("online", since_ms, None, entry_id, sessions) if sessions else None
-
-
-def _offline(last_seen_ms: float | None) -> State:
-    return _state("offline", None, None if last_seen_ms is None else int(last_seen_ms), None, [])
-
-
-def _state(
-    status: str, since_ms: int | None, last_seen_ms: int | None, entry_id: str | None, sessions: list[State]
-) -> State:
-    return {
-        "status": status,
-        "since_ms": since_ms,
-        "last_seen_ms": last_seen_ms,
-        "id": entry_id,
-        "sessions": sessions,
-    }

@@ -10,11 +10,12 @@ import pytest
 
 from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis
-from presence.reader import Page, PresenceReader, read_states, stored_shards
+from presence.reader import Page, PresenceReader
 from presence.store.access import Access
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
+from presence.store.records import read_states, stored_shards
 
 KEYS = Keys("presence", 4)
 

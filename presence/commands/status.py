@@ -8,8 +8,9 @@ from typing import Any
 
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
-from presence.reader import PresenceReader, State
+from presence.reader import PresenceReader
 from presence.rendering import json_line, printable
+from presence.store.records import State
 
 
 def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:

@@ -7,15 +7,16 @@ reads page by page has to know that another server goes on, for the cursor of on
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.client import CALL_TIMEOUT_S, Redis, open_client
+from presence.store.client import CALL_TIMEOUT_S, Redis, RedisError, open_client
 from presence.store.keys import Keys
-from presence.store.routes import NobodyHasIt, Routes
+from presence.store.routes import Routes
 
 LEFT_OUT_S = 1.0  # until a server that failed is tried again; one that hangs costs half a second each time
 UNLINKED_A_CALL = 1000  # keys
@@ -123,10 +124,17 @@ class Access:
         now = time.monotonic()
         self._left_out = {} if is_early else {s: at for s, at in self._left_out.items() if at > now}
 
-    def doubt(self) -> None:
-        """Find out anew, with the next call, which server has what."""
+    def doubt(self, key: str | None = None) -> None:
+        """Find out anew, with the next call, which server has what.
+
+        Args:
+            key: of the server that has just failed, if one has.
+        """
         with self._looking_up:
-            self._routes.doubt()
+            failed = None
+            with suppress(RedisError):
+                failed = None if key is None else self._routes.client(key)
+            self._routes.doubt(failed)
 
     def pause(self, seconds: float) -> None:
         """Wait, until it is closed at most.
@@ -157,7 +165,7 @@ class Access:
             groups = self._routes.groups([keys.events(shard) for shard in shards])
         found = [(client, [shards[place] for place in places]) for client, places in groups]
         if sum(len(some) for _, some in found) < len(shards):
-            raise NobodyHasIt("no server of the cluster has some of the shards")
+            raise RedisConnectionError("no server of the cluster has some of the shards")
         if is_split and self.is_cluster:
             return [(client, [shard]) for client, some in found for shard in some]
         return found

@@ -5,12 +5,12 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from presence.reader import stored_shards
 from presence.store.access import Access
 from presence.store.address import is_cluster, redacted
 from presence.store.client import CALL_TIMEOUT_S, RedisError
 from presence.store.failures import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys
+from presence.store.records import stored_shards
 
 BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
 BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection

@@ -10,6 +10,7 @@ import pytest
 from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
 from presence.store.access import LEFT_OUT_S, Access
+from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.subscriber import follow_sync, link, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View
@@ -137,3 +138,26 @@ def test_a_server_that_is_away_delays_events_of_its_shards_only(
     assert sorted(came) == sorted([*others, *late])
     assert lost.startswith("lost shards [")
     assert back.endswith("are back")
+
+
+def test_a_reader_tells_of_users_while_the_server_that_knows_of_shards_and_leases_is_away(
+    partial: Cluster,
+) -> None:
+    away = partial.primary_of(KEYS.meta)
+    shards = [s for s in range(SHARDS) if partial.primary_of(KEYS.online(s)) is not away]
+    if partial.primary_of(KEYS.nodes) is not away:
+        partial.move(KEYS.nodes, away).run()
+    record = '{"id":"1-0","since_ms":5,"sessions":{"":{"session":"s","node":"n","login_ms":1}}}'
+    uids = [f"user-{n}" for n in range(60) if KEYS.shard(f"user-{n}") in shards]
+    with Access(partial.url) as access, PresenceReader(partial.url) as reader:
+        access.at(KEYS.meta).hset(KEYS.meta, "shards", SHARDS)
+        for uid in uids:
+            key = KEYS.online(KEYS.shard(uid))
+            access.at(key).hset(key, uid, record)
+        assert reader.state(uids[0])["status"] == "unknown", "it has no lease"
+        away.kill()
+        assert {state["status"] for state in reader.states(uids).values()} == {"online"}
+        with pytest.raises(RedisError):
+            reader.count()
+    partial.start(away)
+    partial.wait_until_ok()

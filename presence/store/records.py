@@ -1,0 +1,135 @@
+"""What the records of users say, as readers see it."""
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from presence.store.access import Access
+from presence.store.failures import CONNECTION_LOST, passes
+from presence.store.keys import Keys
+from presence.store.nodes import ended_leases
+
+State = dict[str, Any]
+
+
+def stored_shards(access: Access, prefix: str) -> int | None:
+    """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
+
+    Raises:
+        ValueError: what is stored is not a number of shards.
+    """
+    meta = Keys(prefix).meta
+    stored = access.at(meta).hget(meta, "shards")
+    if stored is None:
+        return None
+    if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
+        raise ValueError(f"{meta}: {stored!r} is not a number of shards")
+    return int(stored)
+
+
+def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+    """Return the state of each user, in the order of `uids`.
+
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online``, ``offline`` or
+    ``unknown``; a user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are
+    those of the online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node,
+    login_ms}`` by device. Unknown: the same, but the leases of all nodes of his sessions have ended. They
+    come back, or others sweep them, and he is offline. (While the server of a cluster that knows of leases
+    is away, he is told as online.) Offline: only `last_seen_ms` may be known. Times are Unix milliseconds.
+
+    It is one round trip, and a second one if anybody is online. In a cluster each shard asked is a round
+    trip, for a transaction cannot be over several.
+    """
+    wanted = list(dict.fromkeys(uids))
+    by_shard: dict[int, list[str]] = {}
+    for uid in wanted:
+        by_shard.setdefault(keys.shard(uid), []).append(uid)
+
+    def fill(pipe: Any, shard: int) -> None:
+        pipe.hmget(keys.online(shard), by_shard[shard])
+        pipe.zmscore(keys.seen(shard), by_shard[shard])
+
+    # One transaction: a user who goes or comes between the two reads must not look like a stranger.
+    answers = access.ask(keys, by_shard, fill, is_atomic=True)
+    states: dict[str, State] = {}
+    for shard, members in by_shard.items():
+        for uid, record, score in zip(members, *answers[shard], strict=True):
+            states[uid] = _online(record) or _offline(score)
+    _mark_unknown(access, keys, states.values())
+    return {uid: states[uid] for uid in wanted}
+
+
+def count_online(access: Access, keys: Keys) -> int:
+    """Return how many users are online."""
+    answers = access.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
+    return sum(online for (online,) in answers.values())
+
+
+def read_page(
+    access: Access, keys: Keys, shard: int, position: int, size: int
+) -> tuple[dict[str, State], int, int]:
+    """Return the states of some users online in a shard, and the shard and the position to go on with.
+
+    A page is read again from its beginning if it fails. Position 0 is the beginning of a shard.
+    """
+    key = keys.online(shard)
+    answer: Any = access.at(key).hscan(key, position, count=size)
+    position, records = answer
+    if not position:
+        shard += 1
+    states = {
+        uid.decode("utf-8", "backslashreplace"): state
+        for uid, record in records.items()
+        if (state := _online(record))
+    }
+    _mark_unknown(access, keys, states.values())
+    return states, shard, position
+
+
+def _mark_unknown(access: Access, keys: Keys, states: Collection[State]) -> None:
+    """Change the status of users online whose nodes are all silent."""
+    try:
+        ended = ended_leases(access, keys, (each["node"] for state in states for each in state["sessions"]))
+    except CONNECTION_LOST as error:
+        if not (access.is_cluster and passes(error)):
+            raise
+        access.doubt(keys.nodes)
+        return
+    for state in states:
+        if state["sessions"] and all(each["node"] in ended for each in state["sessions"]):
+            state["status"] = "unknown"
+
+
+def _online(text: bytes | None) -> State | None:
+    """Return the state that a record tells; as for the store, one that is damaged counts as absent."""
+    try:
+        record = json.loads(text or b"null")
+        sessions = [
+            {
+                "device": device,
+                "session": session["session"],
+                "node": session["node"],
+                "login_ms": int(session["login_ms"]),
+            }
+            for device, session in sorted(record["sessions"].items())
+        ]
+        since_ms, entry_id = int(record["since_ms"]), str(record["id"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return _state("online", since_ms, None, entry_id, sessions) if sessions else None
+
+
+def _offline(last_seen_ms: float | None) -> State:
+    return _state("offline", None, None if last_seen_ms is None else int(last_seen_ms), None, [])
+
+
+def _state(
+    status: str, since_ms: int | None, last_seen_ms: int | None, entry_id: str | None, sessions: list[State]
+) -> State:
+    return {
+        "status": status,
+        "since_ms": since_ms,
+        "last_seen_ms": last_seen_ms,
+        "id": entry_id,
+        "sessions": sessions,
+    }
