@@ -36,10 +36,10 @@ A view of who is online that is never wrong for long: first a snapshot, then wha
             case Offline():
                 online.discard(event.uid)
 
-All survive a Redis that goes away and comes back, with or without its data. On a Redis Cluster, where no read
-can wait for events of several slots, they look for new ones: 20 ms after something came, then ever later, up to
-200 ms. A server that is away delays the events of its shards; of a failover that lost writes a `Gap` tells. The
-log is Python's, by the name ``presence.subscriber``.
+All survive a Redis that goes away and comes back, with or without its data. On a Redis Cluster, where no
+read can wait for events of several slots, they look for new ones: 20 ms after something came, then ever
+later, up to 200 ms. A server that is away delays the events of its shards; of a failover that lost writes a
+`Gap` tells. The log is Python's, by the name ``presence.subscriber``.
 """
 
 from collections.abc import Mapping
