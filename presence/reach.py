@@ -62,8 +62,8 @@ class Reach:
         """It answered, which after a failure does not mean yet that all is well.
 
         Returns:
-            Whether it was away for longer than a moment: calls failed, or this one was slow after one that was
-            not. Then others may have something to tell that waited, as it may have waited here.
+            Whether it was away for longer than a moment: calls failed, or this one was slow after one that
+            was not. Then others may have something to tell that waited, as it may have waited here.
         """
         before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
         was_slow, self._is_slow = self._is_slow, now - sent_at >= SLOW_CALL_S
