@@ -10,16 +10,16 @@ OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
 FRESH_S: Final = 0.25  # so long after an answer it may be taken for granted that the server is there
 BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_BRIEF_S: Final = 0.1  # at first: whoever did not notice would tell before what waits here
-BRIEF_FAILURES: Final = 30  # for some 2.5 s, within which every node at rest has asked and noticed
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
+# At first pauses stay short: who did not notice a short outage would tell before what waits here. Until then
+# every node at rest has asked, and noticed.
+BRIEF_S: Final = 2.5
+BACKOFF_BRIEF_S: Final = 0.1
 
 
-def backoff_s(failures: int) -> float:
+def backoff_s(failures: int, limit_s: float = BACKOFF_LIMIT_S) -> float:
     """Return how long to wait at most after so many failures in a row, the first being number 0."""
-    if failures < BRIEF_FAILURES:
-        return min(BACKOFF_BRIEF_S, BACKOFF_FIRST_S * 2.0**failures)
-    return min(BACKOFF_LIMIT_S, BACKOFF_BRIEF_S * 2.0 ** min(failures - BRIEF_FAILURES + 1, 16))
+    return min(limit_s, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
 
 
 class Reach:
@@ -50,12 +50,20 @@ class Reach:
         """Whether it is away and to be asked now."""
         return not self.may_be_sent_to and now >= self.retry_at
 
-    def failed(self, now: float, share: float) -> None:
-        """It failed; `share` of the longest pause, from 0 to 1, is to pass."""
+    def failed(self, now: float, share: float, took_s: float = 0.0) -> None:
+        """It failed.
+
+        Args:
+            now: monotonic seconds.
+            share: of the longest pause, from 0 to 1, that is to pass.
+            took_s: for how long others were held up by the call: they are to have their turn first.
+        """
         if self.away_since is None:
             self.away_since = now
-        self.retry_at = now + share * backoff_s(self._failures)
-        self._failures += 1
+        is_brief = now - self.away_since < BRIEF_S
+        pause_s = share * backoff_s(self._failures, BACKOFF_BRIEF_S if is_brief else BACKOFF_LIMIT_S)
+        self.retry_at = now + max(pause_s, min(BACKOFF_LIMIT_S, 2.0 * took_s))
+        self._failures = self._failures + 1 if not is_brief else min(self._failures + 1, 2)
         self._answers_again = False
 
     def answered(self, sent_at: float, now: float) -> bool:

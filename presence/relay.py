@@ -210,20 +210,22 @@ class Relay:
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
         sent_at = self._clock()
         probes = await self._thread.call(lambda: self._store.probe(node, read))
-        now, share = self._clock(), _share()
+        now = self._clock()
         news: list[News] = []
         failures: Failures = []
+        failed: list[ShardWriter] = []
         for writer in writers:
             probe, reach = probes[writer.shard], self._reach[writer.shard]
             if not isinstance(probe, Probe):
-                reach.failed(now, share)
                 failures.append(probe)
+                failed.append(writer)
                 continue
             was_away = reach.answered(sent_at, now)
             if node == self.node:  # else it was given up meanwhile
                 news += writer.probed(probe, now)
             if was_away:
                 writer.returned(now)
+        self._failed(failed, sent_at)
         if news:
             self._verdicts.news(news)
         return failures
@@ -231,6 +233,13 @@ class Relay:
     def _next_probe(self, now: float) -> float:
         settling = any(writer.is_settling(now) for writer in self._reachable())
         return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
+
+    def _failed(self, writers: Sequence[ShardWriter], sent_at: float) -> None:
+        """Note that shards have failed a call; if others are there, these were held up by it."""
+        now, share = self._clock(), _share()
+        is_shared = any(writer not in writers for writer in self._reachable())
+        for writer in writers:
+            self._reach[writer.shard].failed(now, share, now - sent_at if is_shared else 0.0)
 
     def _reachable(self) -> list[ShardWriter]:
         return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]
@@ -271,7 +280,7 @@ class Relay:
         """Send what every shard has next, if anything, and take the answers."""
         if any(writer.fenced for writer in self.writers):
             self._take_new_id()
-        planned = await self._plan()
+        node, planned = self.node, await self._plan()
         # A server that hangs would find an end before what others' logins waited with meanwhile.
         now = self._clock()
         unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
@@ -279,16 +288,17 @@ class Relay:
         if unsure:
             planned = await self._plan()
         failures += await self._check_meta(planned)
-        if not planned:
+        if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
             return failures
-        node, steps, sent_at = self.node, [step for _, step in planned], self._clock()
+        steps, sent_at = [step for _, step in planned], self._clock()
         answers = await self._thread.call(lambda: self._store.apply(steps))
-        now, share = self._clock(), _share()
+        now = self._clock()
         superseded: list[Superseded] = []
+        failed: list[ShardWriter] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
             if not isinstance(answer, Reply):
-                self._reach[writer.shard].failed(now, share)
                 failures.append(answer)
+                failed.append(writer)
                 continue
             was_away = self._reach[writer.shard].answered(sent_at, now)
             if node == self.node:  # else it was given up; the opening under the new id tells what was applied
@@ -297,6 +307,7 @@ class Relay:
                 self._items += len(step.items) if isinstance(step, Batch) else 0
             if was_away:
                 writer.returned(now)
+        self._failed(failed, sent_at)
         if superseded:
             self._verdicts.superseded(superseded)
         return failures
@@ -321,9 +332,8 @@ class Relay:
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison makes it good
         except StoreError as error:
-            now, share = self._clock(), _share()
+            self._failed([writer for writer, _ in openings], self._clock())
             for each in openings:
-                self._reach[each[0].shard].failed(now, share)
                 planned.remove(each)
             return [error]
         return []

@@ -2,16 +2,33 @@
 
 import pytest
 
-from presence.reach import BACKOFF_FIRST_S, BRIEF_FAILURES, Reach, backoff_s
+from presence.reach import BACKOFF_BRIEF_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, BRIEF_S, Reach, backoff_s
 from presence.relay import PROBE_INTERVAL_S
 
 
-def test_pauses_are_brief_at_first_and_double_later_up_to_a_bound() -> None:
-    assert [backoff_s(n) for n in (0, 1, 29, 30, 32, 5000)] == [0.05, 0.1, 0.1, 0.2, 0.8, 1.0]
+def test_pauses_double_up_to_a_bound() -> None:
+    assert [backoff_s(n) for n in (0, 1, 3, 5000)] == [0.05, 0.1, 0.4, BACKOFF_LIMIT_S]
 
 
 def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
-    assert 0.75 * sum(map(backoff_s, range(BRIEF_FAILURES))) == pytest.approx(PROBE_INTERVAL_S, rel=0.2)
+    assert BRIEF_S >= PROBE_INTERVAL_S
+    reach, now, pauses = Reach(), 10.0, []
+    while now < 20.0:
+        reach.failed(now, 1.0)
+        pauses.append(reach.retry_at - now)
+        now = reach.retry_at
+    assert pauses[0] == pytest.approx(BACKOFF_FIRST_S)
+    brief = round((BRIEF_S - BACKOFF_FIRST_S) / BACKOFF_BRIEF_S)
+    assert pauses[1:brief] == pytest.approx([BACKOFF_BRIEF_S] * (brief - 1))
+    assert pauses[-3:] == pytest.approx([BACKOFF_LIMIT_S] * 3)
+
+
+def test_one_that_holds_others_up_gives_them_their_turn() -> None:
+    reach = Reach()
+    reach.failed(10.0, 1.0, took_s=0.4)
+    assert reach.retry_at == pytest.approx(10.8)
+    reach.failed(10.0, 1.0, took_s=2.0)
+    assert reach.retry_at == pytest.approx(10.0 + BACKOFF_LIMIT_S)
 
 
 def test_one_that_never_failed_may_be_sent_to_and_is_not_asked() -> None:

@@ -6,6 +6,7 @@ what failed is the caller's to judge.
 """
 
 import random
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from presence.store.failures import passes
 # A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
 # Now and then it has as long as any call: it may just be slow.
 SUSPECT_TIMEOUT_S: Final = 0.5
-PATIENT_CHECK: Final = 4  # each so manieth
+PATIENT_INTERVAL_S: Final = 10.0
 
 Connect = Callable[[str], "redis.Redis"]
 
@@ -71,7 +72,7 @@ class Routes:
         self._clients: dict[str, redis.Redis] = {}
         self._map: _Map | None = None
         self._servers: Sequence[str] = self._address.seeds
-        self._suspects: dict[str, int] = {}  # to how often they were asked whether they are there
+        self._suspects: dict[str, float] = {}  # to when they were last asked patiently
         self._brief: redis.Redis | None = None  # for one question
         self._closings = 0
 
@@ -125,7 +126,7 @@ class Routes:
         self._map = None
         for server, known in [*self._clients.items()]:
             if known is client:
-                self._suspects.setdefault(server, 0)
+                self._suspects.setdefault(server, time.monotonic())
                 self._clients.pop(server, None)
                 _disconnect(known)
 
@@ -194,7 +195,7 @@ class Routes:
                 if isinstance(error, RedisError) and not passes(error):
                     refusal = refusal or error
                 else:
-                    self._suspects.setdefault(server, 0)
+                    self._suspects.setdefault(server, time.monotonic())
                 failure = error
                 continue
             self._suspects.pop(server, None)
@@ -215,8 +216,10 @@ class Routes:
         """Ask a server something over a connection of its own; a suspect, briefly."""
         timeout_s = CALL_TIMEOUT_S
         if server in self._suspects:
-            self._suspects[server] += 1
-            timeout_s = CALL_TIMEOUT_S if self._suspects[server] % PATIENT_CHECK == 0 else SUSPECT_TIMEOUT_S
+            if time.monotonic() - self._suspects[server] < PATIENT_INTERVAL_S:
+                timeout_s = SUSPECT_TIMEOUT_S
+            else:
+                self._suspects[server] = time.monotonic()
         client = open_client(server, call_timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self._brief = client
         try:

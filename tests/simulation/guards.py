@@ -135,7 +135,7 @@ _TOMBSTONE: Final = (
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}, seed=2),
+    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}, seed=8),
     Guard(
         "session-compare",
         (
@@ -165,7 +165,7 @@ GUARDS: Final = (
     Guard(
         "batch-number",
         (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
-        seed=66,
+        seed=1373,
     ),
     Guard(
         "missing-counter",
@@ -188,7 +188,7 @@ GUARDS: Final = (
                 "if not opens and present_generation == 0",
             ),
         ),
-        seed=3541,
+        seed=3558,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=19),
     Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=52),
@@ -202,7 +202,7 @@ GUARDS: Final = (
         seed=416,
     ),
     Guard("patience", attributes={(observation.Contact, "made"): _made_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=144),
+    Guard("tombstone", _TOMBSTONE, seed=177),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
