@@ -14,9 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+from loadtest.chaos.options import Options
 from loadtest.chaos.plan import STORM_S, Kind, rounds_in, times_each
 from loadtest.chaos.report import failures, stories, table
-from loadtest.chaos.run import Options, play
+from loadtest.chaos.run import play
 from loadtest.chaos.unguarded import GUARDS
 from loadtest.connection import raise_file_limit
 from loadtest.nodes.outcome import say

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loadtest.chaos.crowd import Address
+from loadtest.chaos.group import Address
 from loadtest.nodes.serving import Serving, is_stopped
 from loadtest.proxy import Proxy
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from loadtest.chaos.run import Options, Result, story
+from loadtest.chaos.options import Options, Result, story
 from loadtest.nodes.verdict import spread
 
 EXAMPLES = 20

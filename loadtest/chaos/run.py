@@ -4,23 +4,22 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from random import Random
 
-from loadtest.chaos.bounds import Setup, Troubles
+from loadtest.chaos.bounds import Troubles
 from loadtest.chaos.collector import Collector
 from loadtest.chaos.crowd import Crowd
 from loadtest.chaos.faults import Injector
-from loadtest.chaos.judge import Finding, Judge
+from loadtest.chaos.judge import Judge
 from loadtest.chaos.nodes import Node
-from loadtest.chaos.plan import Fault, Kind, Storm, draw
+from loadtest.chaos.options import Options, Result, story
+from loadtest.chaos.plan import Fault, Storm, draw
 from loadtest.chaos.redis_server import Store
 from loadtest.chaos.subscribers import Subscribers, lost_by_group
 from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Setup as Serve
 from loadtest.nodes.serving import wait_for
 from loadtest.proxy import Proxy
 from presence.store.failures import CONNECTION_LOST
@@ -29,79 +28,9 @@ LOOK_S = 1.0  # between two looks of the judge
 BEHIND_S = 1.5  # by which it judges later than things happen, so that all is known
 LOGINS_A_SECOND = 500.0
 ENTRY_S = 10.0
-SPARE_S = 4.0  # of a calm, after everything has come to rest
 AGREE_S = 3.0  # in which a moment is found at which nobody comes or goes
 EQUAL_LOOK_S = 0.1
 NEAR_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run is made of.
-
-    Attributes:
-        seed: what is done and when is drawn from it.
-        rounds, times, storm_s: see `loadtest.chaos.plan.draw`.
-        nodes, clients: how many.
-        kinds: of faults.
-        serve: the servers' settings.
-        grace: theirs too, seconds.
-        guard: the one that is switched off; "": none.
-    """
-
-    seed: int
-    rounds: int
-    times: int
-    storm_s: float
-    nodes: int
-    clients: int
-    kinds: Sequence[Kind]
-    serve: Serve
-    grace: float
-    guard: str = ""
-
-    @property
-    def setup(self) -> Setup:
-        """The same for the judge."""
-        serve = self.serve
-        return Setup(serve.idle_timeout, serve.lease, serve.tick, self.grace, self.nodes)
-
-    @property
-    def calm_s(self) -> float:
-        """How long a calm is."""
-        return self.setup.rest_s + SPARE_S
-
-
-@dataclass
-class Result:
-    """What came of a run.
-
-    Attributes:
-        injected: how often each kind was proved to have taken place.
-        proofs: the last of each kind.
-        findings: broken promises.
-        broken: what was broken beside those, in words.
-        equal_s: seconds of each calm until Redis was equal to the live sessions.
-        figures: what else there is to tell, by name.
-        begun: monotonic seconds.
-    """
-
-    begun: float
-    injected: Counter[Kind] = field(default_factory=Counter)
-    proofs: dict[Kind, str] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    equal_s: list[float] = field(default_factory=list)
-    figures: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def found_s(self) -> float | None:
-        """How long it took until the first promise was broken; None: none was."""
-        return (
-            min((each.at for each in self.findings), default=self.begun - 1) - self.begun
-            if self.findings
-            else None
-        )
 
 
 class Run:
@@ -265,7 +194,7 @@ class Run:
             "clients": self._options.clients,
             "logins": self._crowd.logins,
             "beats": self._crowd.beats,
-            "deeds": dict(self._crowd.deeds),
+            "deeds": self._crowd.deeds,
             "events": dict(judge.events),
             "looks at users": dict(judge.certain),
             "view, snapshots": subscribers.snapshots,
@@ -274,12 +203,6 @@ class Run:
             "group, gaps": subscribers.gaps,
         }
         return result
-
-
-def story(finding: Finding, begun: float) -> str:
-    """Return a broken promise in words; `begun`: the beginning of its run."""
-    rule, text = finding.broken
-    return f"{finding.at - begun:.3f} s {rule}: {text}\n    after {finding.lately or 'nothing'}"
 
 
 def play(options: Options, tell: Callable[[str], None] = say) -> Result:
