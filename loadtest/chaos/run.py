@@ -175,8 +175,9 @@ class Run:
     @property
     def state(self) -> str:
         """How it stands, in words."""
+        count = len(self._judge.findings) + len(self.result.broken) + len(self._subscribers.broken)
         equal = f"{self.result.equal_s[-1]:.1f} s" if self.result.equal_s else "never"
-        return f"equal after {equal}; broken so far {len(self._judge.findings) + len(self.result.broken)}"
+        return f"equal after {equal}; broken so far {count}"
 
     def finish(self) -> Result:
         """All is over: look once more, and count."""

@@ -10,6 +10,7 @@ from presence.subscriber import Event, Gap, Offline, Online, Snapshot, follow_sy
 
 GROUP = "chaos"
 CLAIM_IDLE_S = 5.0
+AGAIN_S = 1.0
 BEHIND_S = 3.0  # a reader is no further behind, unless there was trouble
 
 
@@ -55,11 +56,12 @@ class Subscribers:
         self._group.close()
 
     def _guarded(self, name: str, run: Callable[[], None]) -> None:
-        try:
-            while not self._is_closing.is_set():
+        while not self._is_closing.is_set():
+            try:
                 run()
-        except Exception as error:  # whatever ends a subscriber is to be told
-            self.broken.append(f"the {name} ended: {type(error).__name__}: {error}")
+            except Exception as error:  # whatever ends a subscriber is to be told; a program would begin anew
+                self.broken.append(f"the {name} ended: {type(error).__name__}: {error}")
+                self._is_closing.wait(AGAIN_S)
 
     def _follow(self) -> None:
         match self._view.poll():

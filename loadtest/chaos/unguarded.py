@@ -25,7 +25,11 @@ SCRIPTS: Final[dict[str, Changes]] = {
         ),
     ),
     "batch-number": (("if n <= last_n then return {counter[3], history} end", ""),),
-    "fence": (
+    "certificate+fence": (
+        (
+            "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))",
+            "false",
+        ),
         ("if counter[4] then return refuse('fenced', present_generation) end", ""),
         ("if counter[2] then return refuse('fenced', present) end", ""),
         ("fenced = counter[3] and true or false", "fenced = false"),
@@ -35,6 +39,7 @@ SCRIPTS: Final[dict[str, Changes]] = {
         ("record = {id = id,", "record = record or {id = id,"),
     ),
 }
+CHANGED: Final = ("apply", "sweep", "retire", "probe", "lease")
 READ_BEFORE_EXPIRY: Final = "read-before-expiry"
 GUARDS: Final = (*SCRIPTS, READ_BEFORE_EXPIRY)
 
@@ -48,12 +53,9 @@ def switch_off(guard: str) -> None:
     if guard == READ_BEFORE_EXPIRY:
         _expire_unread()
         return
-    whole = scripting.source
-    source = _changed(whole, SCRIPTS[guard])
-    names = ("apply", "sweep", "retire", "probe", "fence", "compare", "lease")
-    for old, _ in SCRIPTS[guard]:
-        if not any(old in whole(name) for name in names):
-            raise ValueError(f"no script has {old!r}")
+    source = _changed(scripting.source, SCRIPTS[guard])
+    if absent := absences(guard):
+        raise ValueError(f"no script has {absent}")
 
     @cache
     def digest(name: str) -> str:
@@ -61,6 +63,11 @@ def switch_off(guard: str) -> None:
 
     scripting.source = source
     scripting.digest = digest
+
+
+def absences(guard: str) -> list[str]:
+    """Return what is to be changed for a guard of the scripts and stands in none of them."""
+    return [old for old, _ in SCRIPTS[guard] if not any(old in scripting.source(name) for name in CHANGED)]
 
 
 def _changed(source: Callable[[str], str], changes: Changes) -> Any:
