@@ -3,10 +3,10 @@
 import pytest
 
 from loadtest.nodes import __main__ as command
-from loadtest.nodes.story import groups
 from loadtest.nodes.outcome import Outcome, table
 from loadtest.nodes.serving import Setup
 from loadtest.nodes.stall import Case
+from loadtest.nodes.story import groups
 from loadtest.nodes.verdict import NODE_DOWN, ONLINE, RETURNED, SILENT, Told, judge, left_over, spread
 from loadtest.scale.verdict import Event
 
