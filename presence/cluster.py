@@ -196,14 +196,15 @@ class Cluster:
         by_id = {each.node: each for each in lapsed}
         for each in lapsed:
             writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
-            if writers and not each.shards:
-                self._fenced += 1
-                _log.warning("a node is silent: nothing more is taken from it", silent=each.node)
             steps += [writer.fencing(each.node) for writer in writers]
 
         def note(step: Step, reply: Reply) -> None:
             if isinstance(step, Fencing) and reply.status is Status.OK:
-                self.observer.fenced(by_id[step.other], step.shard)
+                silent = by_id[step.other]
+                if not silent.shards:
+                    self._fenced += 1
+                    _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
+                self.observer.fenced(silent, step.shard)
 
         for first in range(0, len(steps), FENCES_A_CALL):
             if first and self._clock() >= self._next_beat:

@@ -41,7 +41,7 @@ class Readiness(Enum):
 
     STARTING = "starting"
     READY = "ready"
-    REDIS_AWAY = "redis_away"  # for longer than a lease: others take this node for dead
+    REDIS_AWAY = "redis_away"  # its lease has ended: others take this node for dead
     DRAINING = "draining"
 
 
@@ -165,8 +165,8 @@ class Node:
     def readiness(self) -> Readiness:
         """Return whether clients had better be sent here."""
         if self.readiness_told is Readiness.READY:
-            away_since = self.relay.statistics().away_since
-            if away_since is not None and self._clock.now() - away_since > self._settings.lease:
+            renewed_at = self.cluster.statistics().renewed_at
+            if renewed_at is not None and self._clock.now() - renewed_at > self._settings.lease:
                 return Readiness.REDIS_AWAY
         return self.readiness_told
 

@@ -50,19 +50,20 @@ class Reach:
         """Whether it is away and to be asked now."""
         return not self.may_be_sent_to and now >= self.retry_at
 
-    def failed(self, now: float, share: float, took_s: float = 0.0) -> None:
+    def failed(self, sent_at: float, now: float, share: float, *, held_up: bool = False) -> None:
         """It failed.
 
         Args:
-            now: monotonic seconds.
+            sent_at, now: when the call was sent, and when it had failed.
             share: of the longest pause, from 0 to 1, that is to pass.
-            took_s: for how long others were held up by the call: they are to have their turn first.
+            held_up: whether others were held up by the call: they are to have their turn first.
         """
         if self.away_since is None:
-            self.away_since = now
+            self.away_since = sent_at
         is_brief = now - self.away_since < BRIEF_S
         pause_s = share * backoff_s(self._failures, BACKOFF_BRIEF_S if is_brief else BACKOFF_LIMIT_S)
-        self.retry_at = now + max(pause_s, min(BACKOFF_LIMIT_S, 2.0 * took_s))
+        turn_s = min(BACKOFF_LIMIT_S, 2.0 * (now - sent_at)) if held_up else 0.0
+        self.retry_at = now + max(pause_s, turn_s)
         self._failures = self._failures + 1 if not is_brief else min(self._failures + 1, 2)
         self._answers_again = False
 

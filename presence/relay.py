@@ -239,7 +239,7 @@ class Relay:
         now, share = self._clock(), _share()
         is_shared = any(writer not in writers for writer in self._reachable())
         for writer in writers:
-            self._reach[writer.shard].failed(now, share, now - sent_at if is_shared else 0.0)
+            self._reach[writer.shard].failed(sent_at, now, share, held_up=is_shared)
 
     def _reachable(self) -> list[ShardWriter]:
         return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]

@@ -14,7 +14,7 @@ def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
     assert BRIEF_S >= PROBE_INTERVAL_S
     reach, now, pauses = Reach(), 10.0, []
     while now < 20.0:
-        reach.failed(now, 1.0)
+        reach.failed(now, now, 1.0)
         pauses.append(reach.retry_at - now)
         now = reach.retry_at
     assert pauses[0] == pytest.approx(BACKOFF_FIRST_S)
@@ -25,9 +25,9 @@ def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
 
 def test_one_that_holds_others_up_gives_them_their_turn() -> None:
     reach = Reach()
-    reach.failed(10.0, 1.0, took_s=0.4)
+    reach.failed(9.6, 10.0, 1.0, held_up=True)
     assert reach.retry_at == pytest.approx(10.8)
-    reach.failed(10.0, 1.0, took_s=2.0)
+    reach.failed(8.0, 10.0, 1.0, held_up=True)
     assert reach.retry_at == pytest.approx(10.0 + BACKOFF_LIMIT_S)
 
 
@@ -39,7 +39,7 @@ def test_one_that_never_failed_may_be_sent_to_and_is_not_asked() -> None:
 
 def test_one_that_failed_is_asked_when_its_pause_is_over() -> None:
     reach = Reach()
-    reach.failed(10.0, 1.0)
+    reach.failed(10.0, 10.0, 1.0)
     assert not reach.may_be_sent_to
     assert not reach.is_due(10.0 + BACKOFF_FIRST_S / 2)
     assert reach.is_due(10.0 + BACKOFF_FIRST_S)
@@ -48,8 +48,8 @@ def test_one_that_failed_is_asked_when_its_pause_is_over() -> None:
 def test_it_is_back_when_what_there_was_to_send_was_taken() -> None:
     reach = Reach()
     reach.answered(9.0, 9.0)
-    reach.failed(10.0, 1.0)
-    reach.failed(11.0, 1.0)
+    reach.failed(10.0, 10.0, 1.0)
+    reach.failed(11.0, 11.0, 1.0)
     assert reach.answered(12.0, 12.0)
     assert reach.may_be_sent_to
     assert reach.away_since == 10.0
@@ -59,9 +59,9 @@ def test_it_is_back_when_what_there_was_to_send_was_taken() -> None:
 
 def test_one_that_answers_a_probe_and_takes_nothing_is_still_away() -> None:
     reach = Reach()
-    reach.failed(10.0, 1.0)
+    reach.failed(10.0, 10.0, 1.0)
     reach.answered(11.0, 11.0)
-    reach.failed(11.1, 1.0)
+    reach.failed(11.1, 11.1, 1.0)
     assert not reach.settle()
     assert reach.away_since == 10.0
     assert reach.retry_at == pytest.approx(11.1 + 2 * BACKOFF_FIRST_S)
@@ -76,7 +76,7 @@ def test_an_answer_without_a_failure_settles_nothing() -> None:
 def test_a_short_absence_is_none() -> None:
     reach = Reach()
     reach.answered(9.0, 9.0)
-    reach.failed(9.1, 1.0)
+    reach.failed(9.1, 9.1, 1.0)
     assert not reach.answered(9.4, 9.5)
 
 
@@ -97,3 +97,10 @@ def test_it_is_fresh_for_a_moment() -> None:
     reach.answered(1.0, 1.0)
     assert reach.is_fresh(1.1)
     assert not reach.is_fresh(1.3)
+
+
+def test_it_is_away_since_the_call_that_failed_was_sent() -> None:
+    reach = Reach()
+    reach.failed(8.0, 10.0, 1.0)
+    reach.failed(10.0, 12.0, 1.0)
+    assert reach.away_since == 8.0
