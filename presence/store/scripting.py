@@ -5,6 +5,7 @@ so that no answer can be taken for that of another call.
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from presence.store.client import open_client
+from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.failures import as_failure, code_of, is_elsewhere
 from presence.store.routes import Connect, NobodyHasIt, Routes
 
@@ -28,6 +29,7 @@ _TEXTS: Final = {
     if file.name.endswith(".lua")
 }
 
+LEAST_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
 _BROKEN: Final = (RedisError, OSError, ValueError)  # ValueError: closed under the call's feet
 
 Words = Sequence[Any]
@@ -150,8 +152,10 @@ class Scripting:
             lines = [_Line(client, places) for client, places in self._routes.groups(keys)]
             for line in lines:
                 line.say([commands[place] for place in line.places], self._routes.check)
+            # Several servers that hang hold up nobody for longer than one.
+            deadline = time.monotonic() + CALL_TIMEOUT_S if len(lines) > 1 else None
             for line in lines:
-                line.hear(answers)
+                line.hear(answers, deadline)
         except (RedisError, OSError) as error:  # nobody can be asked
             self.close()
             return [error] * len(commands)
@@ -203,16 +207,18 @@ class _Line:
         except _BROKEN as error:
             self.failure = error
 
-    def hear(self, answers: list[Any]) -> None:
-        """Put the answers, or what broke the exchange, where they belong."""
+    def hear(self, answers: list[Any], deadline: float | None) -> None:
+        """Put the answers, or what broke the exchange, where they belong; None: each may take a call's time."""
         for place in self.places:
-            answers[place] = self.failure or self._heard()
+            answers[place] = self.failure or self._heard(deadline)
         if self.failure is None:
             self._pool.release(self._connection)
 
-    def _heard(self) -> Any:
+    def _heard(self, deadline: float | None) -> Any:
         try:
-            return self._connection.read_response()
+            if deadline is None:
+                return self._connection.read_response()
+            return self._connection.read_response(timeout=max(LEAST_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
             return error
         except _BROKEN as error:

@@ -1,14 +1,17 @@
 """Which server a key is on, on a real cluster."""
 
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreUnavailable
+from presence.store.client import CALL_TIMEOUT_S
 from presence.store.keys import Keys
 from presence.store.routes import Routes
 from presence.store.scripting import Scripting
@@ -95,6 +98,22 @@ def test_the_new_primary_is_found_after_a_failover(cluster: Cluster) -> None:
     assert routes.client(key).connection_pool.connection_kwargs["port"] == promoted.port
     cluster.start(lost)
     routes.close()
+
+
+def test_servers_that_hang_hold_up_a_call_for_no_longer_than_one(cluster: Cluster) -> None:
+    scripting = Scripting(cluster.url)
+    scripting._exchange(STREAMS, [("XLEN", stream) for stream in STREAMS])
+    hanging = cluster.primaries()[:2]
+    for member in hanging:
+        member.freeze()
+    began = time.monotonic()
+    answers = scripting._exchange(STREAMS, [("XLEN", stream) for stream in STREAMS])
+    took_s = time.monotonic() - began
+    for member in hanging:
+        member.thaw()
+    assert took_s < 1.5 * CALL_TIMEOUT_S
+    assert {type(answer) for answer in answers} == {int, RedisTimeoutError}
+    scripting.close()
 
 
 def test_after_a_close_it_opens_anew(routes: Routes) -> None:
