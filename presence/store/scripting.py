@@ -208,7 +208,7 @@ class _Line:
             self.failure = error
 
     def hear(self, answers: list[Any], deadline: float | None) -> None:
-        """Put the answers, or what broke the exchange, where they belong; None: each may take a call's time."""
+        """Put the answers, or what broke the exchange, where they belong; None: each may take its time."""
         for place in self.places:
             answers[place] = self.failure or self._heard(deadline)
         if self.failure is None:
