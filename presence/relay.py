@@ -19,6 +19,7 @@ import structlog
 from presence.backlog import Live
 from presence.changes import Op
 from presence.comparison import Comparison, Memory
+from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox
 from presence.reach import Reach
 from presence.runtime import Runtime, TrioRuntime
@@ -40,12 +41,9 @@ GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notic
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
-REFUSALS_TOLD: Final = 16  # different ones in an outage; of more, some are told again
 _DRAIN_LOOK_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
-
-Failures = list[StoreUnavailable | StoreError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +142,8 @@ class Relay:
         self._compare_at = -math.inf
         self._reach = [Reach() for _ in self.writers]
         self._probed_at = -math.inf
-        self._away_since: float | None = None
-        self._refusals: set[str] = set()  # told in this outage
-        self._batches = self._items = self._retries = self._errors = self._differences = 0
-        self._last_error = ""
+        self._outages = Outages(self._reach)
+        self._batches = self._items = self._differences = 0
 
     async def start(self) -> None:
         """Make the first contact: check the data's version and shards, and probe.
@@ -162,8 +158,8 @@ class Relay:
         await self._thread.call(self._store.check_meta)
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
-            raise _first(failures)
-        self._note(failures)
+            raise first_of(failures)
+        self._outages.note(failures, self._clock(), self._outbox.held)
 
     async def run(self) -> None:
         """Move changes for ever; cancel it to stop."""
@@ -172,7 +168,7 @@ class Relay:
             failures = await self._probe(self._due_probes(now))
             failures += await self._compare()
             failures += await self._round()
-            self._note(failures)
+            self._outages.note(failures, self._clock(), self._outbox.held)
             await self._gather()
 
     async def drain(self, timeout_s: float) -> int:
@@ -364,41 +360,19 @@ class Relay:
             await self._bell.wait(GATHER_S)
         self._outbox.call_at(0, self._bell.ring)
 
-    def _note(self, failures: Failures) -> None:
-        """Count and log what a round came to; each outage, and each error of another text, is told once."""
-        self._retries += bool(failures)
-        for error in failures:
-            text = str(error)
-            if isinstance(error, StoreError):
-                self._errors += 1
-                if text not in self._refusals:
-                    _log.error("Redis refused", error=text, waiting=self._outbox.held)
-                self._refusals = {*self._refusals, text} if len(self._refusals) < REFUSALS_TOLD else {text}
-            self._last_error = text
-        came_back = [reach.settle() for reach in self._reach]
-        away = [reach.away_since for reach in self._reach if reach.away_since is not None]
-        if away and self._away_since is None:
-            self._away_since = min(away)
-            if isinstance(_first(failures), StoreUnavailable):
-                _log.warning("Redis is away", error=str(_first(failures)), shards=len(away))
-        elif not away and self._away_since is not None:
-            away_s = round(self._clock() - self._away_since, 3)
-            self._away_since, self._refusals = None, set()
-            _log.info("Redis is back", away_s=away_s, waiting=self._outbox.held, shards=sum(came_back))
-
     def statistics(self) -> RelayStatistics:
         """Return the counters as they are now."""
         return RelayStatistics(
             node=self.node,
             batches=self._batches,
             items=self._items,
-            retries=self._retries,
+            retries=self._outages.retries,
             resyncs=sum(writer.resyncs for writer in self.writers),
             differences=self._differences,
-            errors=self._errors,
-            last_error=self._last_error,
-            connected=self._away_since is None,
-            away_since=self._away_since,
+            errors=self._outages.errors,
+            last_error=self._outages.last_error,
+            connected=self._outages.since is None,
+            away_since=self._outages.since,
             backlog=self._outbox.held,
         )
 
@@ -406,11 +380,6 @@ class Relay:
 def _has_end(step: Batch | Retirement) -> bool:
     """Whether a step may make somebody offline."""
     return isinstance(step, Retirement) or any(item.change.op is Op.END for item in step.items)
-
-
-def _first(failures: Failures) -> StoreUnavailable | StoreError:
-    """Return the failure to be heard of: one that waiting may not cure goes first."""
-    return next((each for each in failures if isinstance(each, StoreError)), failures[0])
 
 
 def _share() -> float:
