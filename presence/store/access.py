@@ -18,7 +18,8 @@ from presence.store.client import CALL_TIMEOUT_S, Redis, RedisError, open_client
 from presence.store.keys import Keys
 from presence.store.routes import Routes
 
-LEFT_OUT_S = 1.0  # until a server that failed is tried again; one that hangs costs half a second each time
+LEFT_OUT_S = 1.0  # at least, until a server that failed is tried again;
+LEFT_OUT_TIMES = 4  # and so many times as long as it took to fail: others wait for one that hangs meanwhile
 UNLINKED_A_CALL = 1000  # keys
 
 
@@ -43,7 +44,8 @@ class Access:
         self._routes = Routes(url, partial(open_client, call_timeout_s=call_timeout_s))
         self._looking_up = threading.Lock()
         self._closed = threading.Event()
-        self._asked: Redis | None = None  # last
+        self._asked: Redis | None = None  # last,
+        self._asked_at = 0.0  # and when, monotonic
         self._left_out: dict[int, float] = {}  # shards, and until when
         self.is_cluster = self._routes.is_cluster
 
@@ -110,13 +112,15 @@ class Access:
         Returns:
             These shards; none where it is not known who failed.
         """
+        failed_at = time.monotonic()
+        out_s = max(LEFT_OUT_S, LEFT_OUT_TIMES * (failed_at - self._asked_at) if self._asked else 0)
         with self._looking_up:
             self.check()
             groups = self._routes.groups([keys.events(shard) for shard in range(keys.shards)])
             others = {shard for client, some in groups if client is not self._asked for shard in some}
             self._routes.doubt(self._asked)
         lost = [shard for shard in range(keys.shards) if shard not in others]
-        self._left_out |= dict.fromkeys(lost, time.monotonic() + LEFT_OUT_S)
+        self._left_out |= dict.fromkeys(lost, failed_at + out_s)
         return lost
 
     def readmit(self, *, is_early: bool = False) -> None:
@@ -174,7 +178,7 @@ class Access:
         """See to it that a server that has just failed does not hold up its caller for long again."""
         self.check()
         with self._looking_up:
-            self._asked = client
+            self._asked, self._asked_at = client, time.monotonic()
             try:
                 self._routes.check(client)
             except OSError as error:

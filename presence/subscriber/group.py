@@ -20,6 +20,7 @@ from typing import Any
 
 from presence.store.access import Access
 from presence.store.client import RedisError
+from presence.store.failures import code_of
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
 from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards
 from presence.subscriber.membership import Membership
@@ -107,7 +108,12 @@ class GroupConsumer:
             RedisError: the call failed.
             ValueError: what Redis holds is no data of a presence server.
         """
-        self._link.turn(self._fetch, self._shards)
+        try:
+            self._link.turn(self._fetch, self._shards)
+        except RedisError as error:
+            # Emptied in the middle of a turn: the next one, on a new connection, makes the group again.
+            if code_of(error) != "NOGROUP" and "no such key" not in str(error):
+                raise
 
     def _fetch(self, access: Access) -> None:
         self._prepare(access)

@@ -1,6 +1,7 @@
 """A consumer group: at least once, acknowledged when the loop comes round, claimed from the dead."""
 
 import time
+from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -10,6 +11,7 @@ from presence.store.client import Redis, RedisError
 from presence.subscriber import BlockingSubscription, Event, Online, subscribe_sync
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.group import GroupConsumer
+from presence.subscriber.pending import Pending
 from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
@@ -224,3 +226,35 @@ def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was
         assert uids([next_within(events), next_within(events)]) == ["c", "d"]
         assert events.poll() is None, "what failed waits"
         assert [letter["uid"] for letter in streams.dead()] == []
+
+
+@pytest.mark.parametrize("step", ["own", "stale", "renew", "claim"])
+def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    call = getattr(Pending, step)
+
+    def empty_before(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        client.flushall()
+        return call(*arguments)
+
+    with consumer(url, claim_idle_s=0.05) as events:
+        assert uids([next(events)]) == ["a"]
+        if step == "claim":
+            events.fail("later")
+        if step == "own":
+            events.close()  # an answer may have been lost
+            assert uids([next(events)]) == ["b"]
+        monkeypatch.setattr(Pending, step, empty_before)
+        time.sleep(0.03)
+        told = [next_within(events)]
+        while not isinstance(told[-1], Gap):
+            told.append(next_within(events))
+        assert told[-1].reason == "lost_writes"
+        streams = Streams(client)
+        streams.write("c")
+        assert uids([next_within(events)]) == ["c"]
