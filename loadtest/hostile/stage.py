@@ -19,7 +19,7 @@ from presence.store.client import open_client
 from protocol import Code, Packet
 
 OTHERS = 50  # who behave
-OTHERS_BEAT_S = 1.0
+OTHERS_BEAT_S = 0.4
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 TIMEOUT_S = 20.0  # for an answer that should come at once; the machine may be busy
 READ_BYTES = 65_536

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from loadtest.hostile.mistakes import mistakes
-from loadtest.hostile.races import races
+from loadtest.hostile.races import Answered, races, told_wrongly
 from loadtest.hostile.stage import Stage, staged
 from loadtest.hostile.strangers import bombs, names, refusals, slow_logins
 from loadtest.hostile.unread import unread
 from loadtest.nodes.outcome import Outcome, table
+from loadtest.scale.verdict import Event
+
+KINDS = ("online", "offline")
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +52,11 @@ def test_a_mistake_concerns_one_connection_and_tells_no_secret() -> None:
 
 def test_a_beat_at_the_end_of_its_time_wins_or_is_a_clean_return() -> None:
     assert_kept(races(200, 2.0))
+
+
+def test_an_answer_behind_an_offline_event_is_found() -> None:
+    online, offline = (Event(f"{n}-0", kind, "ann", "s1", 0, n, "", n, n) for n, kind in enumerate(KINDS, 10))
+    answered = {"s1": Answered("ann", 15.0)}
+    assert told_wrongly([online], answered) == ([], 0)
+    assert told_wrongly([online, offline], answered) == (["ann"], 0)
+    assert told_wrongly([online, online], answered) == ([], 1)
