@@ -39,10 +39,13 @@ class Settling:
         self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
         self._before: Traces = {}  # the same, when the resync began
         self._concerns_all = False
+        self._history = ""  # of replication, under which all have to register
         self._had_peers = False  # ever: one that was swept may be on its way back
         self._back_at = -math.inf  # when Redis answered again after an outage
 
-    def begin(self, began: float, others: Traces, *, first: bool, concerns_all: bool) -> None:
+    def begin(
+        self, began: float, others: Traces, *, first: bool, concerns_all: bool, history: str = ""
+    ) -> None:
         """A generation was opened.
 
         Args:
@@ -50,6 +53,7 @@ class Settling:
             others: the traces as the opening saw them.
             first: whether it is this process' first: it knows nothing that others would have to confirm.
             concerns_all: whether other nodes had to begin anew as well.
+            history: the replication id, if it is another than before; else "".
         """
         self.others = others
         self._before = self._steady
@@ -57,6 +61,7 @@ class Settling:
         if not first and (is_over or concerns_all):
             self._wait(began, SETTLE_S)  # else one for its own sake goes on, and does not begin anew
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
+        self._history = history or ("" if is_over else self._history)
 
     def returned(self, now: float) -> None:
         """Redis answers again after an outage."""
@@ -107,13 +112,16 @@ class Settling:
     def _have_all_registered(self) -> bool:
         """Whether every other node at work has registered its sessions since Redis came back.
 
-        A generation that was there before tells nothing: Redis may have gone back to it.
+        A generation that was there before tells nothing: Redis may have gone back to it, or to one that this
+        node had not seen yet. Where it began another history, what was registered before is of the old one.
         """
         peers = self._peers()
         if not self._concerns_all or not peers:
             return False
         for node in peers:
             now, before = self.others.get(node), self._before.get(node)
-            if now is None or not now.complete or (before and now.generation <= before.generation):
+            if now is None or not now.complete or (self._history and now.history != self._history):
+                return False
+            if not self._history and before and now.generation <= before.generation:
                 return False
         return True

@@ -303,6 +303,7 @@ class ShardWriter:
             {node: trace for node, trace in opened.others.items() if node != known.node},
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
+            history=replication_id if replication_id != self._replication_id else "",
         )
         pending, superseded = self._settle_pending(opened)
         self._backlog.begin(pending, lost=lost)

@@ -125,3 +125,14 @@ def test_who_registered_before_an_outage_may_have_more_to_tell_after_it(settling
     settling.others = {"b": REGISTERED}
     settling.saw(50.5)
     assert settling.at == 50.0 + RETURN_SETTLE_S
+
+
+@pytest.mark.parametrize(("history", "over"), [("new", True), ("old", False)])
+def test_after_a_restart_only_what_was_registered_since_counts(
+    settling: Settling, history: str, over: bool
+) -> None:
+    # Redis has gone back to a moment after the one at which this node has looked last.
+    settling.begin(5.0, {}, first=False, concerns_all=True, history="new")
+    settling.others = {"b": Trace(7, True, False, history)}
+    settling.saw(6.0)
+    assert (settling.at == 6.0) is over

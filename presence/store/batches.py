@@ -224,11 +224,13 @@ class Trace(NamedTuple):
         generation: the highest it opened; 0 if none.
         complete: whether all its live sessions are registered under that generation.
         fenced: whether nothing is taken from it any more.
+        history: the replication id under which it registered them all; "" if it did not.
     """
 
     generation: int
     complete: bool
     fenced: bool
+    history: str = ""
 
 
 Traces = Mapping[str, Trace]

@@ -165,9 +165,10 @@ def _traces(flat: list[str], own: str) -> Traces:
     """Return the traces of the other nodes; a damaged one counts as absent."""
     traces = {}
     for node, text in zip(flat[::2], flat[1::2], strict=True):
-        generation, complete, fenced, *_ = [*text.split(), "", "", ""]
+        generation, complete, fenced, history, *_ = [*text.split(), "", "", "", ""]
         if node != own and is_name(node) and generation.isdigit():
-            traces[node] = Trace(int(generation), generation == complete != "0", fenced == "1")
+            is_complete = generation == complete != "0"
+            traces[node] = Trace(int(generation), is_complete, fenced == "1", history if is_complete else "")
     return traces
 
 

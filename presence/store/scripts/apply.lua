@@ -187,7 +187,7 @@ write_back()
 trim_seen(16 + 2 * #uids)
 if string.find(ARGV[14], 'c', 1, true) then
   redis.call('HSET', node_key, 'complete', generation)
-  trace(node)
+  trace(node, history)
 end
 if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 

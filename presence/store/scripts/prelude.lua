@@ -9,8 +9,9 @@
 --              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
 --              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
 --              since when nothing is taken from this id any more. "<uid>  held" (two spaces) -> JSON of `marks`
---   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced>"; what the node's
---              own hash says, where all can be read at once
+--   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; what the
+--              node's own hash says, where all can be read at once. `history`: the replication id under which it
+--              became complete, or "-"
 --   6 holding  set: ids of the nodes that have marks
 --   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is
 --              not there, so that no script works on half of a shard: undeclared keys would fail it midway
@@ -53,11 +54,11 @@ local function is_fenced(id)
   return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
 end
 
--- Notes what the hash of a node says.
-local function trace(id)
+-- Notes what the hash of a node says; `completed_under`: the replication id, if it has just become complete.
+local function trace(id, completed_under)
   local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
-  redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d', count(counter[1]), count(counter[2]),
-    counter[3] and 1 or 0))
+  redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d %s', count(counter[1]), count(counter[2]),
+    counter[3] and 1 or 0, completed_under or '-'))
 end
 
 -- Takes nothing from a node id any more. One that was fenced before may have been swept since: no new trace of it.

@@ -59,11 +59,13 @@ def setrange(db: FakeRedis, key: bytes, offset: bytes, value: bytes) -> Reply:
     if start < 0:
         raise ReplyError("ERR offset is out of range")
     found = db.read(key, Text)
+    before = bytes(found or b"")
     if not value:
-        return len(found) if found is not None else 0
-    before = bytes(found or b"").ljust(start, b"\0")
-    db.data[key] = Text(before[:start] + value + before[start + len(value) :])
-    return len(db.data[key])
+        return len(before)
+    padded = before.ljust(start, b"\0")
+    after = Text(padded[:start] + value + padded[start + len(value) :])
+    db.data[key] = after
+    return len(after)
 
 
 def _deadline(db: FakeRedis, span: int, unit_ms: int, command: str, *, least: int = 1) -> int:
