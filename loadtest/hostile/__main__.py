@@ -38,7 +38,7 @@ CASES: dict[str, tuple[int, Case]] = {
     "names": (1_000, on_stage(names)),
     "slow-logins": (2_000, on_stage(slow_logins)),
     "unread": (200, on_stage(unread)),
-    "mistakes": (10_000, lambda count, _: mistakes(count)),
+    "mistakes": (100_000, lambda count, _: mistakes(count)),
     "races": (500, lambda count, given: races(count, given.seconds)),
 }
 """How many clients take part in a case, and how it is played."""
