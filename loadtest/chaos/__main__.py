@@ -10,6 +10,7 @@ to rest. The exit status is 1 if a promise was broken, or if a kind of fault did
 import argparse
 import dataclasses
 import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from loadtest.connection import raise_file_limit
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Setup as Serve
 
+ENDED = 128 + signal.SIGTERM
 SWITCH_S = 0.001  # the threads of clients, proxies and readers take turns often
 
 
@@ -87,6 +89,7 @@ def main(words: list[str] | None = None) -> int:
     raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("presence.subscriber").setLevel(logging.ERROR)  # it loses Redis all the time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # and all processes with it
     options = options_of(arguments)
     result = play(options)
     text = table(options, result)

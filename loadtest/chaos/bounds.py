@@ -126,7 +126,9 @@ class Bounds:
             ends.append(self._lost_until(login))
         # Taken for dead by its peers, which is right if it was out of reach for so long.
         ends += [
-            begin + setup.death_s for begin, end in self._silent.get(login.place, ()) if end >= login.begun
+            begin + setup.death_s
+            for begin, end in self._silent.get(login.place, ())
+            if end >= login.begun and end + EQUAL_S > at  # by then it is back
         ]
         return min(ends)
 
@@ -162,6 +164,30 @@ class Bounds:
         if login.entered == math.inf:
             return NO_CLAIM
         return Claim(login.entered + RACE_S, self._known_from(login), self.lives_until(login, at))
+
+    def is_forgotten(self, login: Login, at: float) -> bool:
+        """Whether Redis lost a login by going back to a state before it, not long before a moment.
+
+        What the record says then is older, and goes before what nodes register: the session is given up
+        with a goodbye that allows a return, and its user is told about twice. That is the window in which
+        Redis itself lost what it had taken.
+        """
+        return any(
+            each.kind is Kind.REDIS_BACK
+            and each.begin <= login.entered + LOGIN_LAG_S
+            and login.begun <= each.end <= at <= each.end + HOLD_S + RECOVERY_S
+            for each in self._troubles
+        )
+
+    def explains_displacement(self, login: Login, at: float) -> bool:
+        """Whether something was done for which a client's only session may be given up, to return at once."""
+        since = at - self._setup.rest_s
+        return self.is_forgotten(login, at) or any(
+            each.begin <= at
+            and each.end >= since
+            and (each.scope is Place.CLIENTS or (each.place == login.place and each.scope is not Place.REDIS))
+            for each in self._troubles
+        )
 
     def _known_from(self, login: Login) -> float:
         """Return from when on no other node may tell an end without regard to a login.

@@ -8,6 +8,7 @@ gap        No node drops transitions: the outboxes are large enough.
 missing    Who certainly lives, and has for long enough, is online by the stream.
 late       Who is certainly gone, and has been for longer than every bound allows, is not.
 exile      No goodbye for good to the only connection of a client.
+displaced  Nor one that allows a return, unless another login may have come later, or seems to have.
 isolation  No connection ends without a word, unless its node or its path was in trouble.
 """
 
@@ -47,6 +48,7 @@ class Judge:
     Attributes:
         findings: what was broken.
         events: how many of each type were judged.
+        forgotten: how many offline events came of what Redis forgot; see `Bounds.is_forgotten`.
         certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
             doubt.
     """
@@ -54,6 +56,7 @@ class Judge:
     def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:
         self.findings: list[Finding] = []
         self.events: Counter[str] = Counter()
+        self.forgotten = 0
         self.certain: Counter[str] = Counter()
         self.periods = Periods()
         self._users = users
@@ -138,6 +141,9 @@ class Judge:
                 continue  # later than the decision
             claim = self._bounds.claim(login, event.stood)
             if is_false(claim, event.decided[0], event.stood):
+                if self._bounds.is_forgotten(login, event.stood):
+                    self.forgotten += 1
+                    return []
                 text = f"{event.uid} offline though {login.session} lives, {claim}: {_story(event, user)}"
                 return [Broken("false", text)]
             break
@@ -179,6 +185,8 @@ class Judge:
             other.is_proxied and other.entered == math.inf for other in user.logins if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
+        if login.code == Code.CLOSED and not bounds.explains_displacement(login, at):
+            self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
         if not reason and not bounds.explains_loss(login, at):
             self.note(
                 at, "isolation", f"{uid} lost its connection, and nothing was done: {_logins(user, at)}"

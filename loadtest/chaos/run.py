@@ -198,6 +198,7 @@ class Run:
             "deeds": self._crowd.deeds,
             "events": dict(judge.events),
             "looks at users": dict(judge.certain),
+            "told twice, for Redis went back": judge.forgotten,
             "view, snapshots": subscribers.snapshots,
             "group, entries": len(subscribers.ids),
             "group, given again": subscribers.again,

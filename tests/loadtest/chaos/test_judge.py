@@ -211,3 +211,20 @@ def test_a_killed_node_is_a_reason(case: Case) -> None:
     case.trouble(Kind.KILL, 109.9, 111.0)
     case.judge.ended("ann", case.user.logins[-1], 110.0, "", is_for_good=False)
     assert case.rules == []
+
+
+def test_a_goodbye_to_the_only_session_needs_a_reason(case: Case) -> None:
+    login = case.user.logins[-1]
+    login.lost_at, login.code = 110.0, Code.CLOSED
+    case.judge.ended("ann", login, 110.0, "closed", is_for_good=False)
+    assert case.rules == ["displaced"]
+
+
+def test_that_redis_forgot_a_login_is_a_reason_and_is_counted(case: Case) -> None:
+    case.trouble(Kind.REDIS_BACK, 99.0, 104.0)
+    login = case.user.logins[-1]
+    case.offline("s1", 104.5, Code.NODE_DOWN)
+    login.lost_at, login.code = 104.5, Code.CLOSED
+    case.judge.ended("ann", login, 104.5, "closed", is_for_good=False)
+    assert case.rules == []
+    assert case.judge.forgotten == 1
