@@ -24,6 +24,7 @@ TELLING_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
 RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told what it had to
 BLINK_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
+UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
 PROXY_S = 0.5  # the way through a proxy on a busy machine
 LOSS_S = 30.0  # after which the end of a connection is told at the latest
@@ -179,15 +180,25 @@ class Bounds:
             for each in self._troubles
         )
 
-    def explains_displacement(self, login: Login, at: float) -> bool:
-        """Whether something was done for which a client's only session may be given up, to return at once."""
+    def explains_displacement(self, login: Login, others: Iterable[Login], at: float) -> bool:
+        """Whether a client's newest session may be given up, to return at once.
+
+        Right is that after Redis lost data, for registrations yield; at a node that was out of reach; or if
+        another login came shortly before and some trouble may have made it the later one of them.
+        """
         since = at - self._setup.rest_s
-        return self.is_forgotten(login, at) or any(
-            each.begin <= at
-            and each.end >= since
-            and (each.scope is Place.CLIENTS or (each.place == login.place and each.scope is not Place.REDIS))
-            for each in self._troubles
-        )
+        for each in self._troubles:
+            if each.begin > at or each.end < since:
+                continue
+            if each.kind in FORGETS or (each.place == login.place and each.scope in {Place.NODE, Place.PATH}):
+                return True
+            if any(self._is_unsure(other, login) and each.end >= other.begun for other in others):
+                return True
+        return False
+
+    def _is_unsure(self, other: Login, login: Login) -> bool:
+        is_late = other.is_proxied and other.entered - other.begun > PROXY_S  # it arrived when it arrived
+        return login.begun - other.begun > 0.0 and (is_late or login.begun - other.begun <= UNSURE_S)
 
     def _known_from(self, login: Login) -> float:
         """Return from when on no other node may tell an end without regard to a login.

@@ -185,7 +185,7 @@ class Judge:
             other.is_proxied and other.entered == math.inf for other in user.logins if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
-        if login.code == Code.CLOSED and not bounds.explains_displacement(login, at):
+        if login.code == Code.CLOSED and not bounds.explains_displacement(login, [*user.logins], at):
             self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
         if not reason and not bounds.explains_loss(login, at):
             self.note(

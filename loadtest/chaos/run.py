@@ -30,6 +30,7 @@ LOGINS_A_SECOND = 500.0
 ENTRY_S = 10.0
 AGREE_S = 3.0  # in which a moment is found at which nobody comes or goes
 EQUAL_LOOK_S = 0.1
+TOLD_AT_ONCE = 5  # broken promises of a rule; the others are counted
 NEAR_SHARE = 0.05
 
 
@@ -106,7 +107,7 @@ class Run:
         self._judge.look(now)
         for finding in self._judge.findings[self._said :]:
             rule = finding.broken.rule
-            if not self._rules[rule]:
+            if self._rules[rule] < TOLD_AT_ONCE:
                 self._tell(story(finding, self.result.begun))
             self._rules[rule] += 1
         self._said = len(self._judge.findings)
