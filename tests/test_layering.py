@@ -100,7 +100,15 @@ ROOMS = [
             *EDGES,
         },
     ),
-    Room({"loadtest.facts", "loadtest.judge"}, {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS}),
+    Room(
+        {
+            "loadtest.facts",
+            "loadtest.judge",
+            "loadtest.checker",
+            *(f"loadtest.chaos.{name}" for name in ("plan", "truth", "bounds", "reasons", "judge")),
+        },
+        {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},
+    ),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.
     Room(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from loadtest.chaos.plan import Kind, Place
-from loadtest.chaos.truth import DEATHS, FORGETS, HOLES, OUTAGES, STOPS, Login, Trouble
+from loadtest.chaos.truth import DEATHS, FORGETS, OUTAGES, Login, Trouble
 from loadtest.checker.endings import NO_CLAIM, Claim
 from protocol import Code
 
@@ -24,10 +24,8 @@ TELLING_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
 RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told what it had to
 BLINK_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
-UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
 PROXY_S = 0.5  # the way through a proxy on a busy machine
-LOSS_S = 30.0  # after which the end of a connection is told at the latest
 JOIN_S = 2.0  # between two troubles of a node, in which it may have renewed nothing
 
 
@@ -166,40 +164,6 @@ class Bounds:
             return NO_CLAIM
         return Claim(login.entered + RACE_S, self._known_from(login), self.lives_until(login, at))
 
-    def is_forgotten(self, login: Login, at: float) -> bool:
-        """Whether Redis lost a login by going back to a state before it, not long before a moment.
-
-        What the record says then is older, and goes before what nodes register: the session is given up
-        with a goodbye that allows a return, and its user is told about twice. That is the window in which
-        Redis itself lost what it had taken.
-        """
-        return any(
-            each.kind is Kind.REDIS_BACK
-            and each.begin <= login.entered + LOGIN_LAG_S
-            and login.begun <= each.end <= at <= each.end + HOLD_S + RECOVERY_S
-            for each in self._troubles
-        )
-
-    def explains_displacement(self, login: Login, others: Iterable[Login], at: float) -> bool:
-        """Whether a client's newest session may be given up, to return at once.
-
-        Right is that after Redis lost data, for registrations yield; at a node that was out of reach; or if
-        another login came shortly before and some trouble may have made it the later one of them.
-        """
-        since = at - self._setup.rest_s
-        for each in self._troubles:
-            if each.begin > at or each.end < since:
-                continue
-            if each.kind in FORGETS or (each.place == login.place and each.scope in {Place.NODE, Place.PATH}):
-                return True
-            if any(self._is_unsure(other, login) and each.end >= other.begun for other in others):
-                return True
-        return False
-
-    def _is_unsure(self, other: Login, login: Login) -> bool:
-        is_late = other.is_proxied and other.entered - other.begun > PROXY_S  # it arrived when it arrived
-        return login.begun - other.begun > 0.0 and (is_late or login.begun - other.begun <= UNSURE_S)
-
     def _known_from(self, login: Login) -> float:
         """Return from when on no other node may tell an end without regard to a login.
 
@@ -268,28 +232,3 @@ class Bounds:
             case Place.CLIENTS:
                 return login.is_proxied and trouble.place == login.place
         return has_died or trouble.place == login.place
-
-    def explains_node_down(self, login: Login, at: float) -> bool:
-        """Whether something happened to a session's node for which others may end what it had."""
-        since = login.begun
-        for each in self._troubles:
-            if each.begin > at or each.end < since:
-                continue
-            is_its = each.place == login.place
-            if is_its and each.kind in DEATHS and at >= each.begin + self._setup.death_s - self._setup.tick:
-                return True
-            if (
-                each.scope is Place.REDIS
-                or (is_its and each.kind in {*STOPS, *HOLES})
-                or (is_its and each.scope is Place.PATH)
-            ):
-                return True  # fenced or begun anew: whoever was silent then is not vouched for
-        return False
-
-    def explains_loss(self, login: Login, at: float) -> bool:
-        """Whether something was done for which a login's connection may end without a word."""
-        for each in self._troubles:
-            is_near = each.begin <= at and each.end + LOSS_S >= at and each.place == login.place
-            if is_near and (each.scope is Place.NODE or (each.scope is Place.CLIENTS and login.is_proxied)):
-                return True
-        return False

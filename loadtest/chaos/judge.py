@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from loadtest.chaos.bounds import Bounds, Setup, Troubles
+from loadtest.chaos.reasons import Reasons
 from loadtest.chaos.told import Event, Forgot, Kept, Told
 from loadtest.chaos.truth import Login, User
 from loadtest.checker import Broken
@@ -48,7 +49,7 @@ class Judge:
     Attributes:
         findings: what was broken.
         events: how many of each type were judged.
-        forgotten: how many offline events came of what Redis forgot; see `Bounds.is_forgotten`.
+        forgotten: how many offline events came of what Redis forgot; see `Reasons.is_forgotten`.
         certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
             doubt.
     """
@@ -80,7 +81,7 @@ class Judge:
 
     def take(self, told: Iterable[Told], now: float) -> None:
         """Take what was told, up to a moment; what clients did until then is known."""
-        self._bounds = Bounds(self._setup, self._troubles.recent(now - MEMORY_S))
+        self._remember(now)
         for each in told:
             match each:
                 case Kept():
@@ -91,6 +92,10 @@ class Judge:
                 case Event():
                     self.events[each.type] += 1
                     self._event(each)
+
+    def _remember(self, now: float) -> None:
+        troubles = self._troubles.recent(now - MEMORY_S)
+        self._bounds, self._reasons = Bounds(self._setup, troubles), Reasons(self._setup, troubles)
 
     def _event(self, event: Event) -> None:
         if event.type == "gap":
@@ -119,7 +124,7 @@ class Judge:
     def _unfounded(self, event: Event, user: User, login: Login) -> list[Broken]:
         earliest, latest = event.decided
         if event.code == Code.NODE_DOWN:
-            if self._bounds.explains_node_down(login, event.stood):
+            if self._reasons.explains_node_down(login, event.stood):
                 return []
             return [
                 Broken("unfounded", f"{event.uid} node_down, and nothing was done: {_story(event, user)}")
@@ -141,7 +146,7 @@ class Judge:
                 continue  # later than the decision
             claim = self._bounds.claim(login, event.stood)
             if is_false(claim, event.decided[0], event.stood):
-                if self._bounds.is_forgotten(login, event.stood):
+                if self._reasons.is_forgotten(login, event.stood):
                     self.forgotten += 1
                     return []
                 text = f"{event.uid} offline though {login.session} lives, {claim}: {_story(event, user)}"
@@ -151,7 +156,7 @@ class Judge:
 
     def look(self, now: float) -> None:
         """Hold how each user is by the stream against how he must be; all was taken up to that moment."""
-        self._bounds = Bounds(self._setup, self._troubles.recent(now - MEMORY_S))
+        self._remember(now)
         for uid, user in self._users.items():
             wanted = self._must_be(user, now)
             self.certain[wanted] += 1
@@ -179,15 +184,15 @@ class Judge:
 
     def ended(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
         """A client's only connection ended unasked; `reason` is the server's, or ""."""
-        bounds = Bounds(self._setup, self._troubles.recent(at - MEMORY_S))
+        reasons = Reasons(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]
         if is_for_good and not any(
             other.is_proxied and other.entered == math.inf for other in user.logins if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
-        if login.code == Code.CLOSED and not bounds.explains_displacement(login, [*user.logins], at):
+        if login.code == Code.CLOSED and not reasons.explains_displacement(login, [*user.logins], at):
             self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
-        if not reason and not bounds.explains_loss(login, at):
+        if not reason and not reasons.explains_loss(login, at):
             self.note(
                 at, "isolation", f"{uid} lost its connection, and nothing was done: {_logins(user, at)}"
             )
