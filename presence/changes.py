@@ -14,6 +14,7 @@ class Op(Enum):
     LOGIN = "login"
     END = "end"
     REGISTER = "register"
+    RECLAIM = "reclaim"  # a registration where Redis went back: what it has may have ended
     HOLD = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
     UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
 

@@ -62,8 +62,7 @@ def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped
     Args:
         waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
         live: registrations of the sessions that live now, when all of `waiting` has happened.
-        lost: whether Redis lost what it had acknowledged: then logins are carried over as registrations, and
-            an end may have to tell its period whole.
+        lost: whether Redis lost what it had acknowledged: then an end may have to tell its period whole.
         skipped_from: earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. Who
             logged in since then came after all of `waiting`, and is left to the resync that follows it.
     """
@@ -83,9 +82,7 @@ def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Ite
     for item in reversed(changes):
         change = item.change
         if change.op is not Op.END:
-            # Where records were lost a younger session elsewhere may not be on record yet, and nobody can
-            # tell by age. Otherwise a login waited as in any outage, and its age decides.
-            replayed.append(Item(change._replace(op=Op.REGISTER) if lost else change))
+            replayed.append(Item(change))  # it waited as in any outage, and its age decides
             continue
         # A replaced session was no longer in the record. Of a user's several sessions the last to end tells
         # the period: while one of them lived the user was online.

@@ -8,8 +8,8 @@ acknowledged one, begins a *resync*, which is a new generation:
 1. Open. The answer says how the counter stood until then, in the same atomic call, and so settles whether
    the batch under way was applied (then it is done) and whether Redis lost batches that it had acknowledged.
 2. Register the live sessions whose login does not wait here: as it was before the waiting changes.
-3. Replay the waiting changes in order. If Redis lost data, logins go as registrations, and an end whose
-   login was acknowledged *restores*: the script tells the whole period, unless the user is online.
+3. Replay the waiting changes in order. If Redis lost data, an end whose login was acknowledged *restores*:
+   the script tells the whole period, unless the user is online.
 4. Retire what older generations still own: ends that were skipped, or that Redis lost.
 
 Sessions too silent to be registered are registered when they are heard. If they end instead, and Redis had
@@ -100,6 +100,7 @@ class ShardWriter:
         self._acknowledged = Counter(node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
         self._is_open = False
+        self._has_gone_back = False  # Redis, before this generation
         self._replication_id = ""
         self._floor = NO_ENTRY_ID
         self._gap: Gap | None = None  # until the opening that carries it is acknowledged
@@ -308,6 +309,7 @@ class ShardWriter:
         pending, superseded = self._settle_pending(opened)
         self._backlog.begin(pending, lost=lost)
         self._latest_ms = self._gap.to_ms if self._gap else 0
+        self._has_gone_back = lost or bool(known.generation and replication_id != self._replication_id)
         self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
@@ -333,8 +335,11 @@ class ShardWriter:
         items = self._backlog.take(BATCH_ITEMS, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If nobody else is at work, those on record
         # would take the place of live ones and send their clients away: then ages decide, as of late logins.
-        if any(item.change.op is Op.REGISTER for item in items) and self.settling.only_traces():
-            items = [_by_age(item) for item in items]
+        if any(item.change.op is Op.REGISTER for item in items):
+            if self.settling.only_traces():
+                items = [_registered_as(Op.LOGIN, item) for item in items]
+            elif self._has_gone_back:
+                items = [_registered_as(Op.RECLAIM, item) for item in items]
         return tuple(items)
 
     def _may_retire(self) -> bool:
@@ -351,10 +356,10 @@ class ShardWriter:
             self._floor = max(self._floor, entry_id, key=_id_order)
 
 
-def _by_age(item: Item) -> Item:
-    """Return an item whose place is decided by its age: of a registration, the login that it stands for."""
+def _registered_as(op: Op, item: Item) -> Item:
+    """Return an item whose place is decided otherwise, if it is a registration."""
     change = item.change
-    return item._replace(change=change._replace(op=Op.LOGIN)) if change.op is Op.REGISTER else item
+    return item._replace(change=change._replace(op=op)) if change.op is Op.REGISTER else item
 
 
 def _counter_order(counter: Counter) -> tuple[int, int]:

@@ -165,7 +165,7 @@ GUARDS: Final = (
     Guard(
         "batch-number",
         (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
-        seed=1373,
+        seed=66,
     ),
     Guard(
         "missing-counter",
@@ -207,7 +207,7 @@ GUARDS: Final = (
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
         "late-login-yields",
-        (Change("apply", "(age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)", "false"),),
+        (Change("apply", "return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms", "return false"),),
         seed=11,
     ),
     Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}, seed=4),

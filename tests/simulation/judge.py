@@ -12,7 +12,8 @@ While the simulation runs
             its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
             later the whole stop is credited, up to T.
  untold     Where no fault is at work, nor was for some time, an end is told TELLING_S after its decision; a
-            gap entry of its process counts as the end of a fault.
+            gap entry of its process counts as the end of a fault, and so does a resync for what a comparison
+            found.
  unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
             time-out (at least T), three beats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, for no device of the user may the newest login stand for a session that
@@ -243,7 +244,7 @@ class Judge:
             decided_at = life.ended_at
             took_s = entry.at - decided_at
             gap_at = self.liveness.made_good_at.get(life.host, LONG_AGO)
-            if took_s > lateness.telling_allowed_s(self._world, decided_at, gap_at):
+            if took_s > lateness.telling_allowed_s(self._world, life, decided_at, gap_at):
                 self.broken("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)

@@ -32,10 +32,14 @@ def decision_allowed_s(world: World, life: Life, now: float) -> float:
     return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * rate
 
 
-def telling_allowed_s(world: World, decided_at: float, gap_at: float) -> float:
+def telling_allowed_s(world: World, life: Life, decided_at: float, gap_at: float) -> float:
     """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
-    since = decided_at - WAITS_S
-    return TELLING_S if gap_at < since and is_calm(world, since, world.agenda.now) else float("inf")
+    since, relay = decided_at - WAITS_S, life.host.node.relay
+    # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
+    began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._began
+    has_compared = relay.statistics().differences > 0 and began_s < (world.agenda.now - since)
+    is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
+    return TELLING_S if is_quiet else float("inf")
 
 
 def sweep_allowed_s(world: World, life: Life) -> float:

@@ -68,8 +68,8 @@ class ScriptPlay:
 
     def _item(self) -> Item:
         chance = self._random
-        op = chance.choice((Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.END, Op.END))
-        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: chance.choice((100, 201))}[op]
+        op = chance.choice((Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.RECLAIM, Op.END, Op.END))
+        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.RECLAIM: 2, Op.END: chance.choice((100, 201))}[op]
         at_ms = AT_MS + chance.randrange(10**6)
         age_s = chance.choice((0.0, 0.0004, 0.9, 1.5, 4.0, 9.0))
         change = Change(

@@ -18,6 +18,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.truth import Truth
 
 SLICE_S: Final = 10.0
+PUT_OFF_S: Final = 20.0  # the end, at most, while a node waits for others
 
 
 class World:
@@ -66,6 +67,14 @@ class World:
         able = [host for host in self.hosts if host.accepts()]
         return draw.choice(able) if able else None
 
+    def _is_settling(self) -> bool:
+        return any(
+            writer.is_settling(host.clock.monotonic()) or host.node.outbox.held
+            for host in self.hosts
+            if host.machine.alive
+            for writer in host.node.relay.writers
+        )
+
     def run(self) -> list[str]:
         """Carry the plan out; return the promises that were broken."""
         random.seed(self.plan.seed)  # what nodes draw
@@ -75,6 +84,9 @@ class World:
         self.faults.schedule()
         while self.agenda.now < self.plan.end_at and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))
+        latest = self.plan.end_at + PUT_OFF_S
+        while self.agenda.now < latest and self._is_settling() and not self.judge.violations:
+            self.agenda.run(min(self.agenda.now + 1.0, latest))
         if not self.judge.violations:
             self.judge.final()
         for host in self.all_hosts:

@@ -40,7 +40,7 @@ def change(
     at_ms: int = NOW_MS,
     last_seen_ms: int | None = None,
 ) -> Change:
-    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2}[op]
+    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2}[op]
     seen = at_ms if last_seen_ms is None else last_seen_ms
     return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000)
 
@@ -55,6 +55,10 @@ def end(uid: str, session: str, device: str = "", **more: Any) -> Change:
 
 def register(uid: str, session: str, device: str = "", **more: Any) -> Change:
     return change(Op.REGISTER, uid, session, device, **more)
+
+
+def reclaim(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.RECLAIM, uid, session, device, **more)
 
 
 class Hand:

@@ -37,6 +37,7 @@ from tests.store.driving import (
     online_sessions,
     owned,
     probed,
+    reclaim,
     record,
     register,
     story,
@@ -328,6 +329,20 @@ def test_a_registration_yields_to_another_nodes_session(a: Hand, b: Hand, server
     b.apply(login("u", "sb", age_s=60))
     assert a.apply(register("u", "sa")).superseded == (Superseded("u", "", "sa", return_allowed=True),)
     assert online_sessions(server.client) == {("u", "", "sb")}
+
+
+@pytest.mark.parametrize(
+    ("old_s", "new_s", "stays"),
+    [(20.0, 3.0, "new"), (20.0, 14.0, "new"), (20.0, 16.0, "old"), (3.0, 20.0, "old"), (400.0, 385.0, "old")],
+)
+def test_where_redis_went_back_the_one_that_is_surely_younger_stays(
+    a: Hand, b: Hand, server: Server, old_s: float, new_s: float, stays: str
+) -> None:
+    a.apply(register("u", "old", age_s=old_s))
+    reply = b.apply(reclaim("u", "new", age_s=new_s))
+    assert online_sessions(server.client) == {("u", "", stays)}
+    assert bool(reply.superseded) is (stays == "old")
+    assert len(events(server.client)) == 1
 
 
 def test_a_registration_takes_the_place_of_a_fenced_nodes_session(a: Hand, b: Hand, server: Server) -> None:

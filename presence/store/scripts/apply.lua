@@ -3,8 +3,8 @@
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
---      "login", "register" or "hold" (a login that will follow: see the marks in prelude.lua), uid, device, session,
---      code, at_ms, age_ms, idle_timeout_ms
+--      "login", "register", "reclaim" (a registration after Redis went back) or "hold" (a login that will follow: see
+--      the marks in prelude.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms
 --      "end" or "restore" (an end that may have to tell its period whole), uid, device, session, code, at_ms,
 --      last_seen_ms, age_ms
 --      of which code, at_ms and last_seen_ms are digits
@@ -24,6 +24,7 @@
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
 local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
+local CLOCK_ERROR = 0.05       -- of ages that a machine tells by its own clock, far above what any is wrong by
 local ITEM_VALUES = 8
 local TRAIL_LIMIT = 4          -- answers of openings in a row that may get lost
 
@@ -86,10 +87,14 @@ local function unsure(present, login_ms, age_ms)
 end
 
 -- Whether `present`, another session of the same (uid, device), goes before the one that arrives. A node's own
--- older session never does (its outbox is in order), nor does one of a fenced node.
+-- older session never does (its outbox is in order), nor does one of a fenced node. A registration yields: of a
+-- machine that slept the ages are too small. Unless Redis went back: then what it has may be of a session that
+-- has ended since, and the one that is surely the younger goes before.
 local function yields_to(present, op, login_ms, age_ms)
   if present.node == node or is_fenced(present.node) then return false end
-  return op == 'register' or (age_ms > LATE_LOGIN_MS and present.login_ms > login_ms)
+  if op == 'register' then return true end
+  if op == 'reclaim' then return login_ms - present.login_ms <= UNSURE_LOGIN_MS + CLOCK_ERROR * age_ms end
+  return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms
 end
 
 local is_holding = false
