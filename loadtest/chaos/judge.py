@@ -49,7 +49,7 @@ class Judge:
     Attributes:
         findings: what was broken.
         events: how many of each type were judged.
-        forgotten: how many offline events came of what Redis forgot; see `Reasons.is_forgotten`.
+        forgotten: offline events and goodbyes that came of what Redis forgot; see `Reasons.is_forgotten`.
         certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
             doubt.
     """
@@ -190,7 +190,9 @@ class Judge:
             other.is_proxied and other.entered == math.inf for other in user.logins if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
-        if login.code == Code.CLOSED and not reasons.explains_displacement(login, [*user.logins], at):
+        if login.code == Code.CLOSED and reasons.is_forgotten(login, at):
+            self.forgotten += 1
+        elif login.code == Code.CLOSED and not reasons.explains_displacement(login, [*user.logins], at):
             self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
         if not reason and not reasons.explains_loss(login, at):
             self.note(

@@ -15,7 +15,7 @@ STORM_S = 50.0
 GAP_S = 1.0  # between two faults of one thing
 TRIES = 200
 LEAST_IN_HALF_AN_HOUR = 10  # of each kind
-SPARES = 1  # of each kind in half an hour: a fault can find nothing to disturb
+SPARES = 3  # of each kind in half an hour: a fault can find nothing to disturb
 
 
 class Place(Enum):

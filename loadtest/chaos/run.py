@@ -199,7 +199,7 @@ class Run:
             "deeds": self._crowd.deeds,
             "events": dict(judge.events),
             "looks at users": dict(judge.certain),
-            "told twice, for Redis went back": judge.forgotten,
+            "ends and goodbyes, for Redis went back": judge.forgotten,
             "view, snapshots": subscribers.snapshots,
             "group, entries": len(subscribers.ids),
             "group, given again": subscribers.again,

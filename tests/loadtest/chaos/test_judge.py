@@ -227,4 +227,4 @@ def test_that_redis_forgot_a_login_is_a_reason_and_is_counted(case: Case) -> Non
     login.lost_at, login.code = 104.5, Code.CLOSED
     case.judge.ended("ann", login, 104.5, "closed", is_for_good=False)
     assert case.rules == []
-    assert case.judge.forgotten == 1
+    assert case.judge.forgotten == 2
