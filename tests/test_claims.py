@@ -1,10 +1,10 @@
 """Who takes it upon himself to sweep after a dead node, in time that jumps."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import trio
@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 from presence.cluster import Cluster
 from presence.relay import Relay
-from presence.runtime import TrioRuntime
 from presence.store.batches import (
     Counter,
     Fencing,
@@ -25,21 +24,10 @@ from presence.store.batches import (
     StoreError,
     Sweep,
 )
+from tests.relaying import AtOnce
 
-T = TypeVar("T")
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"
-
-
-class Inline(TrioRuntime):
-    """Makes calls at once: a clock that jumps takes a busy thread for idleness."""
-
-    def caller(self, interrupt: Callable[[], None]) -> Any:
-        return self
-
-    async def call(self, blocking: Callable[[], T]) -> T:
-        await trio.lowlevel.checkpoint()
-        return blocking()
 
 
 class Claim(NamedTuple):
@@ -59,7 +47,7 @@ class Writer:
 
     shard: int
     settled: bool = True
-    settling: Any = field(default_factory=lambda: SimpleNamespace(others=()))
+    settling: Any = field(default_factory=lambda: SimpleNamespace(others=(), swept=lambda _node: None))
 
     def is_settled(self, _now: float) -> bool:
         return self.settled
@@ -79,6 +67,11 @@ class Redis:
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
     did: list[Claim | Step] = field(default_factory=list)
     node: str = "me"
+    former: set[str] = field(default_factory=set)
+    away: set[int] = field(default_factory=set)
+
+    def answers(self, writer: Writer) -> bool:
+        return writer.shard not in self.away
 
     def renew(self, node: str, counter: int, *_: object) -> Mapping[str, LeaseRow]:
         return {**self.rows, node: LeaseRow(str(counter), str(counter))}
@@ -117,7 +110,7 @@ async def live(redis: Redis, seconds: float) -> None:
         healthy=lambda: True,
         describe=dict,
         clock=trio.current_time,
-        runtime=Inline(),
+        runtime=AtOnce(),
     )
     with trio.move_on_after(seconds):
         await cluster.run()
@@ -129,6 +122,15 @@ async def test_a_dead_node_is_fenced_then_claimed_swept_and_buried(
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds == ["fence", "fence", "claim", "sweep", "sweep", "bury"]
     assert redis.rows == {}
+
+
+async def test_a_shard_that_is_away_keeps_the_others_from_nothing(
+    autojump_clock: MockClock, redis: Redis
+) -> None:
+    redis.away = {0}
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "claim", "sweep"], "and no burial"
+    assert {step.shard for step in redis.did if isinstance(step, (Fencing, Sweep))} == {1}
 
 
 async def test_nobody_is_claimed_before_lease_and_idle_timeout(

@@ -105,7 +105,7 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["serve", "--idle", "3"], "unknown argument: '--idle'"),
         (["serve", "--admin", "h:1", "--no-admin"], "not allowed with"),
         (["serve", "--admin", "127.0.0.1:7480"], "later version"),
-        (["serve", "--redis", "redis+cluster://h"], "later"),
+        (["serve", "--redis", "redis+cluster://h/1"], "must name no database"),
         (["tail", "--redis", UNREACHABLE, "--group", "g"], "--group and --consumer belong together"),
         (["tail", "--redis", UNREACHABLE, "--consumer", "c"], "--group and --consumer belong together"),
         (["tail", "--redis", UNREACHABLE, "--from", "yesterday"], "'yesterday' is no entry id"),
