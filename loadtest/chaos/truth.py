@@ -79,9 +79,9 @@ class User:
         An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
         oldest login that could be it.
         """
-        for login in [*self.logins]:
-            if login.session == session:
-                return login
+        named = [login for login in self.logins if login.session == session]
+        if named:  # an answer that came late knows better whose it is
+            return max(named, key=lambda login: login.entered < math.inf)
         for login in [*self.logins]:
             if not login.session and login.begun <= stood:
                 login.session = session

@@ -21,6 +21,14 @@ def test_a_name_that_is_new_is_that_of_a_login_without_an_answer() -> None:
     assert user.login("s3", 2.5) is None
 
 
+def test_an_answer_that_comes_late_knows_better() -> None:
+    user = User("ann")
+    user.logins += [Login(0, True, 1.0), Login(0, True, 2.0)]
+    assert user.login("s1", 3.0) is user.logins[0]
+    user.logins[1].entered, user.logins[1].session = 4.0, "s1"
+    assert user.login("s1", 5.0) is user.logins[1]
+
+
 def test_of_the_beats_the_latest_are_kept() -> None:
     login = Login(0, False, 0.0)
     for beat in range(1000):
