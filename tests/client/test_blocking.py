@@ -134,6 +134,7 @@ def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: 
     assert noticed_s <= 2 * 0.4 * T + 0.2
 
 
+@pytest.mark.alone
 async def test_a_pause_of_the_program_is_not_taken_for_the_servers_death(
     server: QuickServer, uid: str
 ) -> None:
