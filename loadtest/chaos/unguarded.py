@@ -24,7 +24,6 @@ SCRIPTS: Final[dict[str, Changes]] = {
             "if present then\n    depart",
         ),
     ),
-    "batch-number": (("if n <= last_n then return {counter[3], history} end", ""),),
     "certificate+fence": (
         (
             "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))",
