@@ -141,6 +141,7 @@ class Proxy:
             self._is_closing = True
             os.eventfd_write(self._bell, 1)
             self._thread.join()
+            os.close(self._bell)  # not before: its number may be another's by then
 
     def _ask(self, act: Callable[[], T]) -> T:
         """Have something done in the proxy's thread."""
@@ -175,7 +176,6 @@ class Proxy:
                 connection.close(reset=False)
             self._listener.close()
             self._epoll.close()
-            os.close(self._bell)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_A_TURN):
