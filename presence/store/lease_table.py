@@ -1,4 +1,4 @@
-"""The table of leases on one Redis."""
+"""The table of leases on Redis, one server or a cluster, of which one server has it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,13 @@ from presence.store.scripting import Call, Scripting
 
 
 class RedisLeaseTable:
-    """A `LeaseTable` on one Redis or Valkey, 6.2 or newer; see `Scripting` for its connection.
+    """A `LeaseTable` on Redis or Valkey, 6.2 or newer; see `Scripting` for its connections.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: as `presence.store.address` takes it.
         keys: how keys are called.
         lease_s: for how long a renewal holds, by Redis' clock; only shown, see `lease.lua`.
-        connect: makes the client.
+        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, keys: Keys, lease_s: float, connect: Connect = open_client) -> None:

@@ -51,9 +51,9 @@ class Operator:
     """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``; nothing is sent yet.
+        url: as `presence.store.address` takes it; nothing is sent yet.
         keys: how keys are called.
-        connect: makes the client.
+        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:

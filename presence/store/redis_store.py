@@ -1,4 +1,4 @@
-"""The store on one Redis: a node's batches, probes, retirements and sweeps as calls of the scripts."""
+"""The store on Redis, one server or a cluster: a node's batches, probes and sweeps as calls of the scripts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,12 +21,12 @@ DATA_VERSION: Final = "1"
 
 
 class RedisStore:
-    """A `Store` on one Redis or Valkey, 6.2 or newer; see `Scripting` for its connection.
+    """A `Store` on Redis or Valkey, 6.2 or newer; see `Scripting` for its connections.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: as `presence.store.address` takes it.
         shape: key names and bounds.
-        connect: makes the client.
+        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, shape: Shape, connect: Connect = open_client) -> None:
