@@ -1,4 +1,4 @@
-"""The store on Redis, one server or a cluster: a node's batches, probes and sweeps as calls of the scripts."""
+"""The store on Redis, one server or a cluster: a node's batches, probes and sweeps as script calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
