@@ -116,11 +116,12 @@ def _told(world: World, judge: Judge, online: set[str]) -> None:
     """Hold what subscribers heard last of a user against how he is."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
-        nobody_knows = any(
+        died_unknown = any(
             not life.host.machine.alive
             and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.forgot_at
             for life in lives
         )
+        nobody_knows = died_unknown or any(map(judge.is_forgotten_twice, lives))
         are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
         if uid in online or nobody_knows or not are_told:
             continue

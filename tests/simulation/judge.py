@@ -50,6 +50,7 @@ When all is over
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -75,8 +76,15 @@ ENDS: Final = frozenset({"end", "restore"})
 
 
 class Kept(NamedTuple):
-    """What Redis is known to have at one moment."""
+    """What Redis is known to have at one moment.
 
+    Attributes:
+        at: true time.
+        online: see `Periods`.
+        renewed_at: by node, when its lease was renewed last.
+    """
+
+    at: float
     online: dict[str, str]
     renewed_at: dict[str, float]
 
@@ -102,6 +110,7 @@ class Judge:
         self.registered_at: dict[str, float] = {}
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
+        self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
         self.entries = 0
 
     def broken(self, rule: str, text: str, *values: object) -> None:
@@ -199,6 +208,7 @@ class Judge:
     def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         now = self._world.agenda.now
+        self._losses.append((now, kept.at if kept else LONG_AGO))
         self.periods.forgot(now, kept.online if kept else None)
         self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
@@ -206,7 +216,13 @@ class Judge:
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
-        return Kept(self.periods.kept(), dict(self._renewed_at))
+        return Kept(self._world.agenda.now, self.periods.kept(), dict(self._renewed_at))
+
+    def is_forgotten_twice(self, life: Life) -> bool:
+        """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
+        applied_at = self.applied.get((True, life.id), math.inf)
+        losses = [lost_at for lost_at, back_to in self._losses if back_to < applied_at <= lost_at]
+        return bool(losses) and self.periods.forgot_at > losses[0]
 
     def entry(self, entry: Entry) -> None:
         """An entry was written."""
