@@ -56,6 +56,18 @@ class Keys:
         """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
         return f"{self.prefix}:{{{shard}}}:errors:{group}"
 
+    def followups(self, shard: int) -> str:
+        """Stream of follow-ups that have come due: what was to be done if a user stayed offline."""
+        return f"{self.prefix}:{{{shard}}}:followups"
+
+    def followup_queue(self, shard: int) -> str:
+        """What the keys of the queue of follow-ups begin with; they share the shard's hash slot."""
+        return f"{self.prefix}:{{{shard}}}:followup"
+
+    def timer(self, name: str) -> str:
+        """What the keys of a timer begin with; all of them share one hash slot."""
+        return f"{self.prefix}:timer:{{{name}}}"
+
     @property
     def nodes(self) -> str:
         """Sorted set: node to the end of its lease, ms of Redis time."""

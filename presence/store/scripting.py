@@ -6,9 +6,10 @@ so that no answer can be taken for that of another call.
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
@@ -22,12 +23,18 @@ T = TypeVar("T")
 
 _OF_A_SHARD: Final = frozenset({"apply", "compare", "fence", "forget", "kick", "probe", "retire", "sweep"})
 
+
+def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
+    """Give each script below a folder: its path there, without the ending, and its text."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _texts(each, f"{path}{each.name}/")
+        elif each.name.endswith(".lua"):
+            yield path + each.name.removesuffix(".lua"), each.read_text("utf-8")
+
+
 # Read with the code that calls them: a worker forked after an upgrade in place has the code of before it.
-_TEXTS: Final = {
-    file.name: file.read_text("utf-8")
-    for file in (resources.files("presence.store") / "scripts").iterdir()
-    if file.name.endswith(".lua")
-}
+_TEXTS: Final = dict(_texts(resources.files("presence.store") / "scripts"))
 
 LEAST_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
 _BROKEN: Final = (RedisError, OSError, ValueError)  # ValueError: closed under the call's feet
@@ -38,9 +45,14 @@ Words = Sequence[Any]
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a script; one that works on a shard has what these share before it."""
-    parts = ("prelude", name) if name in _OF_A_SHARD else (name,)
-    return "".join(_TEXTS[f"{part}.lua"] for part in parts)
+    """Return the text of a script, with what those of its kind share before it."""
+    return "".join(_TEXTS[part] for part in (*_before(name), name))
+
+
+def _before(name: str) -> tuple[str, ...]:
+    if name in _OF_A_SHARD:
+        return ("prelude",)
+    return ("timers/prelude",) if "/" in name else ()
 
 
 @cache

@@ -1,0 +1,103 @@
+"""What every kind of timer can do, and what those in Redis promise beside it.
+
+An event is scheduled under an id of its own and comes due once its delay is over, by the clock of the timer
+(the process' monotonic clock, or the clock of Redis), and never earlier. Delays travel, times do not: two
+machines need not agree on what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+ID_BYTES_MAX: Final = 512
+PAYLOAD_BYTES_MAX: Final = 65_536
+DELAY_S_MAX: Final = 366 * 86_400.0
+EVENTS_MAX: Final = 1_000_000  # in one timer: about 300 MB of Redis
+
+
+class TimerError(Exception):
+    """A timer was asked for what it cannot do; the message says what."""
+
+
+class TimerFull(TimerError):
+    """The timer holds as many events as it may; nothing of the call was added."""
+
+
+class Event(NamedTuple):
+    """What is to come.
+
+    Attributes:
+        id: names it in its timer; at most `ID_BYTES_MAX` bytes of UTF-8.
+        delay_s: seconds from the moment at which the timer takes it; 0 is due at once.
+        payload: what the handler gets; at most `PAYLOAD_BYTES_MAX` bytes. Equal payloads are two events.
+    """
+
+    id: str
+    delay_s: float
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An event whose time has come, as it is handed out.
+
+    Attributes:
+        id, payload: see `Event`.
+        due_ms: when it was to come, Unix milliseconds by the clock of Redis.
+        late_ms: how much later it was handed out, by the same clock; never below 0.
+        attempt: 1, or more if it had been handed out before and nobody said that it was done. It names this
+            handing out: what a worker says after its lease has ended, and the event went to another, is void.
+    """
+
+    id: str
+    payload: bytes
+    due_ms: int
+    late_ms: int
+    attempt: int
+
+
+class Timer(Protocol):
+    """Events in, due events out: for every kind."""
+
+    def schedule(self, event: Event) -> bool:
+        """Add an event; return False, and change nothing, if the id is known and not done yet.
+
+        Raises:
+            TimerError: it breaks a limit, or the timer is full.
+        """
+
+    def schedule_many(self, events: Iterable[Event]) -> int:
+        """Add events, for one time or many; return how many were added. Costs few round trips, not one each.
+
+        Raises:
+            TimerError: see `schedule`; what was added before stays.
+        """
+
+    def cancel(self, event_id: str) -> bool:
+        """Remove an event, also one that was handed out and is not done; return whether it was there."""
+
+    def reschedule(self, event_id: str, delay_s: float) -> bool:
+        """Make a waiting event due `delay_s` from now; False if it is not known or was handed out."""
+
+    def due(self, limit: int = 100) -> Sequence[Due]:
+        """Hand out at most `limit` events whose time has come, earliest first; never wait for one."""
+
+
+class LeasedTimer(Timer, Protocol):
+    """A timer in Redis that any number of processes share.
+
+    At least once: what `due` hands out belongs to the caller for the timer's `lease_s`; if it is not `done`
+    by then, because its process died, it is handed out again. While no lease runs out each event is handed
+    out once. After `attempts_max` it is a dead letter: kept, listed, and handed out no more.
+    """
+
+    def done(self, dues: Iterable[Due]) -> int:
+        """These were handled: forget them. Return of how many it still was this caller's to say."""
+
+    def retry(self, due: Due, delay_s: float) -> bool:
+        """This was not handled: hand it out again after `delay_s`; after the last attempt, a dead letter."""
+
+    def extend(self, dues: Iterable[Due]) -> int:
+        """The work takes longer: let the lease begin anew; return how many are still this caller's."""
