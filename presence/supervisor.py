@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from presence import process, worker
+from presence import orders, process, worker
 from presence.logs import DirectWriter
 from presence.settings import Settings
 from presence.transports import tcp
@@ -230,7 +230,7 @@ class Supervisor:
             self._selector.unregister(each.line)  # it ends; the process is reaped when it has
             each.line.close()
             each.line = None
-        elif said == worker.READY:
+        elif said == orders.READY:
             each.is_ready = True
             if not self._told_ready and all(other.is_ready for other in self._workers):
                 self._told_ready = True
@@ -295,13 +295,13 @@ class Supervisor:
             each.kill_at = time.monotonic() + self._settings.drain_timeout + STOP_MARGIN_S
             if each.line is not None:
                 with suppress(OSError):
-                    each.line.send(worker.DRAIN)
+                    each.line.send(orders.DRAIN)
 
     # The end
 
     def _stop(self) -> None:
         """Drain at the first call, end at once at the second."""
-        order = worker.END if self._stopping else worker.DRAIN
+        order = orders.END if self._stopping else orders.DRAIN
         if not self._stopping:
             self._stopping = True
             self._kill_at = time.monotonic() + self._settings.drain_timeout + STOP_MARGIN_S

@@ -1,92 +1,20 @@
-"""A worker's side of the supervisor: it says when it is ready, and is told when to stop.
+"""A worker's side of the supervisor: a server whose orders come over a line, see `presence.orders`."""
 
-Supervisor and worker share a socket pair. The worker writes `READY`; the supervisor writes `DRAIN` and, if
-that takes too long for somebody, `END`. The end of the stream means that the supervisor has died: the worker
-drains, as it does on a signal of its own. So a signal that reaches supervisor and workers alike, as a service
-manager sends it, is one order and not two.
-"""
-
-import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import structlog
-import trio
 
 from presence import logs, process
+from presence.orders import Orders
 from presence.settings import Settings
 
-READY = b"r"
-DRAIN = b"d"
-END = b"e"
 
-
-class Orders:
-    """The supervisor as a `Conductor`.
-
-    Args:
-        line: the worker's end of the socket pair.
-    """
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+class Supervised(Orders):
+    """The supervisor as a `Conductor`."""
 
     def ready(self, host: str, port: int) -> None:
         """See `Conductor`."""
-        try:
-            self._line.send(READY)
-        except OSError:  # the supervisor is gone, which `orders` notices
-            return
-
-    @asynccontextmanager
-    async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
-        """See `Conductor`."""
-        told, orders = trio.open_memory_channel[None](2)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                once = _Once(told)
-                nursery.start_soon(_obey_signals, signals, once)
-                nursery.start_soon(self._obey_supervisor, once)
-                yield orders
-                nursery.cancel_scope.cancel()
-
-    async def _obey_supervisor(self, told: "_Once") -> None:
-        self._line.setblocking(False)
-        line = trio.socket.from_stdlib_socket(self._line)
-        while True:
-            try:
-                order = await line.recv(1)
-            except OSError:
-                order = b""
-            told.drain()
-            if order == END:
-                told.end()
-            if not order:
-                return
-
-
-class _Once:
-    """Turns what comes from two sides into at most one order to drain, and one to end."""
-
-    def __init__(self, told: "trio.MemorySendChannel[None]") -> None:
-        self._told = told
-        self._draining = self._ending = False
-
-    def drain(self) -> None:
-        if not self._draining:
-            self._draining = True
-            self._told.send_nowait(None)
-
-    def end(self) -> None:
-        if not self._ending:
-            self._ending = True
-            self._told.send_nowait(None)
-
-
-async def _obey_signals(signals: AsyncIterator[int], told: _Once) -> None:
-    async for _ in signals:
-        told.drain()
+        self.say_ready()
 
 
 def run(settings: Settings, redis_url: str, number: int, family: str, line: socket.socket) -> int:
@@ -102,7 +30,7 @@ def run(settings: Settings, redis_url: str, number: int, family: str, line: sock
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, Orders(line), family=family)
+            return process.run(settings, redis_url, Supervised(line), family=family)
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -1,0 +1,85 @@
+"""What a supervisor and one of its workers say to each other.
+
+They share a socket pair. The worker writes `READY`; the supervisor writes `DRAIN` and, if that takes too
+long for somebody, `END`. The end of the stream means that the supervisor has died: the worker drains, as it
+does on a signal of its own. So a signal that reaches supervisor and workers alike, as a service manager
+sends it, is one order and not two.
+"""
+
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+READY = b"r"
+DRAIN = b"d"
+END = b"e"
+
+
+class Orders:
+    """The supervisor as whoever is told that a worker is ready, and gives it orders.
+
+    Args:
+        line: the worker's end of the socket pair.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def say_ready(self) -> None:
+        """Say that this worker is at work."""
+        try:
+            self._line.send(READY)
+        except OSError:  # the supervisor is gone, which `orders` notices
+            return
+
+    @asynccontextmanager
+    async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
+        """Open the source of orders: the first asks for a drain, the second for an end at once."""
+        told, orders = trio.open_memory_channel[None](2)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                once = _Once(told)
+                nursery.start_soon(_obey_signals, signals, once)
+                nursery.start_soon(self._obey_supervisor, once)
+                yield orders
+                nursery.cancel_scope.cancel()
+
+    async def _obey_supervisor(self, told: "_Once") -> None:
+        self._line.setblocking(False)
+        line = trio.socket.from_stdlib_socket(self._line)
+        while True:
+            try:
+                order = await line.recv(1)
+            except OSError:
+                order = b""
+            told.drain()
+            if order == END:
+                told.end()
+            if not order:
+                return
+
+
+class _Once:
+    """Turns what comes from two sides into at most one order to drain, and one to end."""
+
+    def __init__(self, told: "trio.MemorySendChannel[None]") -> None:
+        self._told = told
+        self._draining = self._ending = False
+
+    def drain(self) -> None:
+        if not self._draining:
+            self._draining = True
+            self._told.send_nowait(None)
+
+    def end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._told.send_nowait(None)
+
+
+async def _obey_signals(signals: AsyncIterator[int], told: _Once) -> None:
+    async for _ in signals:
+        told.drain()
