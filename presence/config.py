@@ -2,7 +2,8 @@
 
 ``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
 wins over a variable, a variable over the file, the file over the default. What is not known or not
-sound refuses to start: all problems are reported together, each names its key and where it came from.
+sound refuses to start: all problems are reported together, each names its key and where it came from. The
+tables ``[[followups]]``, see `presence.rules`, are of the file only.
 """
 
 import dataclasses
@@ -16,12 +17,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from presence.rules import Rule, read_rules
 from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec
 from presence.store import address
 
 __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
+RULES = "followups"  # the one key of the file that is neither a flag nor a variable
 DEFAULT_SOURCE = "default"
 WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
 TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
@@ -84,11 +87,11 @@ def load(
         *(_Given(name, raw, SPECS[name].flag) for name, raw in flags.items() if name != "config"),
     ]
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(SPECS, DEFAULT_SOURCE)
+    sources = dict.fromkeys([*SPECS, RULES], DEFAULT_SOURCE)
     bad: set[str] = set()
     for key, raw, source in given:
         try:
-            values[key] = SPECS[key].parse(raw)
+            values[key] = SPECS[key].parse(raw) if key != RULES else _rules(raw, source, problems)
             sources[key] = source
         except ValueError as error:
             bad.add(key)
@@ -120,10 +123,16 @@ def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
         problems.append(f"config: {path} is not valid TOML: {error}")
         return
     for key, raw in content.items():
-        if key in SPECS:
+        if key in SPECS or key == RULES:
             yield _Given(key, raw, source)
         else:
-            problems.append(f"{key!r}: unknown key (from {source}){nearest(key, SPECS)}")
+            problems.append(f"{key!r}: unknown key (from {source}){nearest(key, [*SPECS, RULES])}")
+
+
+def _rules(raw: object, source: str, problems: list[str]) -> tuple[Rule, ...]:
+    rules, wrong = read_rules(raw, nearest)
+    problems += [f"{RULES}: {problem} (from {source})" for problem in wrong]
+    return rules
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
@@ -133,6 +142,8 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
             continue
         if variable in variables:
             yield _Given(variables[variable], environ[variable], variable)
+        elif variable == VARIABLE_PREFIX + RULES.upper():
+            problems.append(f"{variable}: unknown variable; rules are in the file: [[{RULES}]]")
         elif _SERVICE_LINK.fullmatch(variable):
             problems.append(f"{variable}: unknown variable; {_SERVICE_LINK_HINT}")
         else:

@@ -1,6 +1,7 @@
 """The fields of the settings: each with its unit, its bounds and one line of help.
 
-Flags, variables and file keys are derived from the names here; `presence.config` loads the values.
+Flags, variables and file keys are derived from the names here; `presence.config` loads the values. The rules
+of follow-ups are in the file only: see `presence.rules`.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from presence.rules import Rule
 from presence.store import address
 
 VARIABLE_PREFIX = "PRESENCE_"
@@ -151,6 +153,8 @@ class Settings:
     log_level: str = _setting(
         "info", "least severe level that is written", choices=("debug", "info", "warning", "error")
     )
+    # Tables of the file; no flag could say them. None: not set; empty: set, and there are none (any more).
+    followups: tuple[Rule, ...] | None = None
 
     @property
     def shard_count(self) -> int:
@@ -238,6 +242,7 @@ def _specs() -> dict[str, Spec]:
     return {
         f.name: Spec(f.name, (get_args(hints[f.name]) or (hints[f.name],))[0], f.default, **f.metadata)
         for f in dataclasses.fields(Settings)
+        if f.metadata
     }
 
 
