@@ -100,6 +100,25 @@ ROOMS = [
             *EDGES,
         },
     ),
+    # A timer in Redis is no server either, and waits for nothing.
+    Room(
+        {"presence.timers.redis_wheel"},
+        {
+            "redis",
+            "time",
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            "presence.ticker",
+            "presence.subscriber",
+            "structlog",
+            *SOCKETS,
+            *LOOPS,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
+    ),
     Room(
         {
             "loadtest.facts",
@@ -108,6 +127,24 @@ ROOMS = [
             *(f"loadtest.chaos.{name}" for name in ("plan", "truth", "bounds", "reasons", "judge")),
         },
         {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},
+    ),
+    # Timers in Redis know the store's calls and keys, and nothing of who serves.
+    Room(
+        {f"presence.timers.{name}" for name in ("handing", "delay_queue", "ring_timer")},
+        {
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            "presence.wheel",
+            "presence.store.redis_store",
+            "structlog",
+            "time",
+            *SOCKETS,
+            *LOOPS,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
     ),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.

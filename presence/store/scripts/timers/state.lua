@@ -1,0 +1,35 @@
+-- Tells how a timer stands, and changes nothing.
+--
+-- KEYS and ARGV 1: see prelude.lua
+-- Returns ["ok", now_ms, next_ms, events, leased, dead, [field of counts, its number...]]. `next_ms`: nothing will be due
+-- before; 0: nothing is waited for. Of a ring it may be too early, when its next SLOTS_A_CALL slots are empty.
+
+local scores = {}
+local function earliest(key)
+  local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if found[2] then scores[#scores + 1] = tonumber(found[2]) end
+end
+
+-- The beginning of the first tick after the hand that has events.
+local function look_ahead()
+  local last = ring.hand + math.min(ring.slots, SLOTS_A_CALL)
+  for tick = ring.hand + 1, last do
+    local first = redis.call('ZRANGE', ring.prefix .. tick % ring.slots, 0, 0, 'WITHSCORES')
+    if first[2] and tonumber(first[2]) <= math.floor(tick / ring.slots) then return tick * ring.tick_ms end
+  end
+  return (last + 1) * ring.tick_ms
+end
+
+local events, leased, dead = redis.call('HLEN', work_key), redis.call('ZCARD', leased_key), redis.call('ZCARD', dead_key)
+earliest(leased_key)
+if not ring then
+  earliest(due_key)
+elseif events > leased + dead then
+  scores[#scores + 1] = look_ahead()
+end
+
+local numbers = redis.call('HGETALL', counts_key)
+for i = 2, #numbers, 2 do numbers[i] = tonumber(numbers[i]) end
+local next_ms = 0
+if #scores > 0 then next_ms = math.min(unpack(scores)) end
+return cmsgpack.pack({'ok', now_ms, next_ms, events, leased, dead, numbers})

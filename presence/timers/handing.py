@@ -1,0 +1,282 @@
+"""Events that any number of processes share through Redis: how they are added, handed out and settled.
+
+Every change is one script, and so is atomic; nothing here keeps state of its own. What an answer that was
+lost costs: `schedule` may be sent again (an id that is known stays as it is), an event that `due` had handed
+out comes again after its lease, `done` sent again says 0.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from presence.store.scripting import Call, Scripting
+from presence.timers.interface import (
+    DELAY_S_MAX,
+    ID_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    Due,
+    Event,
+    TimerError,
+    TimerFull,
+)
+
+ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
+BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
+LEASE_S_MAX: Final = 86_400.0
+ATTEMPTS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """How a timer hands out.
+
+    Args:
+        lease_s: for how long an event belongs to whoever got it, to the millisecond; longer than it takes to
+            handle all that one call of `due` returned.
+        attempts_max: how often it is handed out before it is a dead letter.
+        backoff_s: pause after the first attempt that failed; each further one doubles it,
+        backoff_max_s: up to this.
+
+    Raises:
+        TimerError: a value is out of its bounds.
+    """
+
+    lease_s: float = 30.0
+    attempts_max: int = 5
+    backoff_s: float = 1.0
+    backoff_max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.lease_s <= LEASE_S_MAX:
+            raise TimerError(f"lease_s {self.lease_s!r} is not between 0.001 and {LEASE_S_MAX:.0f}")
+        if not 1 <= self.attempts_max <= ATTEMPTS_MAX:
+            raise TimerError(f"attempts_max {self.attempts_max!r} is not between 1 and {ATTEMPTS_MAX}")
+        if not 0 <= self.backoff_s <= self.backoff_max_s <= DELAY_S_MAX:
+            raise TimerError("backoff_s is not between 0 and backoff_max_s, or that is too long")
+
+    def pause_s(self, attempt: int) -> float:
+        """Return how long to wait after an attempt that failed: doubled each time, and the half of it random.
+
+        So those that failed together, because what they needed was away, do not come back together.
+        """
+        doubled = min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempt - 1, 64))
+        return doubled * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that was handed out `attempts` times and never done; times are Unix ms by Redis' clock."""
+
+    id: str
+    payload: bytes
+    due_ms: int
+    died_ms: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerState:
+    """How a timer stands.
+
+    Attributes:
+        waiting, leased, dead: events that wait for their time; that are handed out or pause after a retry;
+            dead letters.
+        next_s: until when nothing will be due, in seconds from now; 0: something may be due; None: nothing is
+            waited for.
+        counts: how many there ever were: scheduled, refused, cancelled, handed (first attempts), again
+            (further attempts), done, dead.
+    """
+
+    waiting: int
+    leased: int
+    dead: int
+    next_s: float | None
+    counts: Mapping[str, int]
+
+
+class SharedTimer:
+    """A `LeasedTimer` in Redis; `DelayQueue` and `RingTimer` say where in it events wait.
+
+    Calls block, raise `StoreUnavailable` or `StoreError` if Redis fails or refuses, and are not tried again.
+    Used from one thread at a time, as its `Scripting` is, which timers may share.
+
+    Args:
+        scripting: the connections.
+        base: what the keys begin with, see `Keys.timer`; its hash tag puts them into one slot.
+        leasing: how events are handed out; workers of one timer should agree, but need not.
+        events_max: how many it may hold, dead letters among them.
+        place: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
+    """
+
+    def __init__(
+        self,
+        scripting: Scripting,
+        base: str,
+        leasing: Leasing,
+        events_max: int,
+        place: tuple[bytes, str],
+    ) -> None:
+        self.leasing = leasing
+        self._scripting = scripting
+        self._events_max = events_max
+        self._place, where = place
+        self._keys = [f"{base}:{name}" for name in ("work", where, "leased", "dead", "counts", "absent")]
+
+    def schedule(self, event: Event) -> bool:
+        """Add an event; see `Timer.schedule`."""
+        return self.schedule_many([event]) == 1
+
+    def schedule_many(self, events: Iterable[Event]) -> int:
+        """Add events, a call for each `ITEMS_A_CALL` or `BYTES_A_CALL`; see `Timer.schedule_many`."""
+        return sum(self._run("schedule", batch, self._events_max)[1] for batch in _batches(events))
+
+    def cancel(self, event_id: str) -> bool:
+        """Remove an event, wherever it is, a dead letter too; return whether it was there."""
+        return bool(self._run("cancel", event_id)[1])
+
+    def reschedule(self, event_id: str, delay_s: float) -> bool:
+        """Give a waiting event another time; see `Timer.reschedule`."""
+        return bool(self._run("reschedule", event_id, delay_ms(delay_s))[1])
+
+    def due(self, limit: int = 100) -> list[Due]:
+        """Hand out events: those given back or left behind first, then in the order of their time.
+
+        Fewer than `limit` if they are large; none only if nothing is due.
+        """
+        if not 1 <= limit <= ITEMS_A_CALL:
+            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
+        lease_ms = math.ceil(self.leasing.lease_s * 1000)
+        while True:
+            _, now_ms, is_more, flat = self._run("due", limit, lease_ms, self.leasing.attempts_max)
+            # A call may find only dead letters, or empty slots of a ring: that is no answer.
+            if flat or not is_more:
+                return list(_dues(flat, now_ms))
+
+    def done(self, dues: Iterable[Due]) -> int:
+        """Forget events that were handled; see `LeasedTimer.done`."""
+        return sum(self._run("done", batch)[1] for batch in _tokens(dues))
+
+    def extend(self, dues: Iterable[Due]) -> int:
+        """Let leases begin anew; see `LeasedTimer.extend`."""
+        lease_ms = math.ceil(self.leasing.lease_s * 1000)
+        return sum(self._run("extend", batch, lease_ms)[1] for batch in _tokens(dues))
+
+    def retry(self, due: Due, delay_s: float | None = None) -> bool:
+        """Give an event back, to be handed out again; after the last attempt it is a dead letter.
+
+        Args:
+            due: the event.
+            delay_s: after how long; None: see `Leasing.pause_s`.
+
+        Returns:
+            Whether it was still the caller's.
+        """
+        pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
+        attempts_max = self.leasing.attempts_max
+        return bool(self._run("retry", due.id, due.due_ms, due.attempt, delay_ms(pause_s), attempts_max)[1])
+
+    def dead(self, limit: int = 100, skip: int = 0) -> list[DeadLetter]:
+        """List dead letters, the oldest first, after leaving out `skip` of them; fewer if they are large."""
+        flat = self._run("dead", skip, min(limit, ITEMS_A_CALL))[1]
+        return [
+            DeadLetter(name.decode(), payload, due_ms, died_ms, attempt)
+            for name, due_ms, attempt, payload, died_ms in zip(*[iter(flat)] * 5, strict=True)
+        ]
+
+    def requeue(self, event_ids: Iterable[str], delay_s: float = 0.0) -> int:
+        """Let dead letters wait again, with all their attempts; return how many of them there were."""
+        after_ms = delay_ms(delay_s)
+        return sum(self._run("requeue", batch, after_ms)[1] for batch in _names(event_ids))
+
+    def purge(self, event_ids: Iterable[str]) -> int:
+        """Forget dead letters; return how many of them there were."""
+        return sum(self._run("requeue", batch, "")[1] for batch in _names(event_ids))
+
+    def state(self) -> TimerState:
+        """Return how the timer stands."""
+        _, now_ms, next_ms, events, leased, dead, counts = self._run("state")
+        return TimerState(
+            waiting=events - leased - dead,
+            leased=leased,
+            dead=dead,
+            next_s=max(0, next_ms - now_ms) / 1000 if next_ms else None,
+            counts={name.decode(): n for name, n in zip(counts[::2], counts[1::2], strict=True)},
+        )
+
+    def next_due_s(self) -> float | None:
+        """Return for how long a worker may sleep; None: nothing is waited for.
+
+        Others may add what is due earlier, so poll now and then all the same.
+        """
+        return self.state().next_s
+
+    def _run(self, script: str, *arguments: Any) -> Any:
+        call = Call(f"timers/{script}", self._keys, [self._place, *arguments])
+        answer = msgpack.unpackb(self._scripting.one(call), raw=True)
+        if answer[0] == b"full":
+            raise TimerFull(f"the timer holds {answer[1]} events of {self._events_max}")
+        if answer[0] == b"ring":
+            raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
+        return answer
+
+
+def delay_ms(delay_s: float) -> int:
+    """Return a delay in whole milliseconds, rounded up.
+
+    Raises:
+        TimerError: it is negative, too long or no number.
+    """
+    if not 0 <= delay_s <= DELAY_S_MAX:
+        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+    # 0.07 * 1000 is a little more than 70: what no clock can show is no reason to wait a millisecond longer.
+    return math.ceil(round(delay_s * 1000, 6))
+
+
+def _checked_id(event_id: str) -> str:
+    if not 1 <= len(event_id.encode()) <= ID_BYTES_MAX:
+        raise TimerError(f"an id has 1 to {ID_BYTES_MAX} bytes: {event_id[:40]!r}")
+    return event_id
+
+
+def _batches(events: Iterable[Event]) -> Iterator[bytes]:
+    """Pack events as schedule.lua takes them, each bounded in items and bytes."""
+    flat: list[object] = []
+    size = 0
+    for event_id, delay_s, payload in events:
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise TimerError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes: {event_id!r}: {len(payload)}")
+        flat += (_checked_id(event_id), delay_ms(delay_s), payload)
+        size += len(event_id) + len(payload)
+        if len(flat) == 3 * ITEMS_A_CALL or size >= BYTES_A_CALL:
+            yield _pack(flat)
+            flat, size = [], 0
+    if flat:
+        yield _pack(flat)
+
+
+def _pack(values: Sequence[object]) -> bytes:
+    packed: bytes = msgpack.packb(values, use_bin_type=False)  # Redis' Lua knows one kind of string
+    return packed
+
+
+def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
+    for first in range(0, len(values), step):
+        yield _pack(values[first : first + step])
+
+
+def _tokens(dues: Iterable[Due]) -> Iterator[bytes]:
+    flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
+    return _packed(flat, 3 * ITEMS_A_CALL)
+
+
+def _names(event_ids: Iterable[str]) -> Iterator[bytes]:
+    return _packed([_checked_id(each) for each in event_ids], ITEMS_A_CALL)
+
+
+def _dues(flat: Sequence[Any], now_ms: int) -> Iterator[Due]:
+    for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True):
+        yield Due(name.decode(), payload, due_ms, max(0, now_ms - due_ms), attempt)
