@@ -52,7 +52,10 @@ def source(name: str) -> str:
 def _before(name: str) -> tuple[str, ...]:
     if name in _OF_A_SHARD:
         return ("prelude",)
-    return ("timers/prelude",) if "/" in name else ()
+    folder, is_below, _ = name.rpartition("/")
+    if not is_below:
+        return ()
+    return ("wheel/prelude",) if folder == "wheel" else ("timers/prelude",)
 
 
 @cache

@@ -1,0 +1,271 @@
+"""A presence wheel kept in Redis: for front ends that keep nothing, as HTTP long-polling or functions.
+
+Whoever hears of a user calls `touch`: one script call, which moves him from one slot to another. Whoever has
+time calls `due`: one script call for each shard, which takes the slots whose time has come. There is no
+leader, and no state outside of Redis; any number of processes do either.
+
+What happens is in streams, written by the same script that moves the user: each user's online and offline by
+turns. They are of the form that a presence server writes, so `presence.subscriber` reads them::
+
+    wheel = RedisWheel("redis://localhost:6379", "web")
+    wheel.touch("ann")  # True: ann came online
+
+    with subscribe_sync("redis://localhost:6379", prefix=wheel.prefix, group="push", consumer="1") as events:
+        for event in events: ...
+
+Guarantees, all by the clock of Redis (one that is set forward makes users silent for longer than they were):
+
+* Never early: a user is offline `idle_timeout_s` after his last touch, and no sooner.
+* Late by at most a tick, and the time between two calls of `due`. While nobody calls, nobody goes offline;
+  then every slot that passed is taken, in slices.
+* Nothing is lost when a caller dies: a user is on the wheel, or his offline event is in the stream. What
+  `due` returns is for who counts or logs; whoever must act on it reads the stream as one of a group (at
+  least once).
+* A touch wins until the very call that takes the user: nobody has heard of his silence then, so nothing is
+  told. After it he comes back: an online event follows the offline one, and the slowest reader finds both
+  in order.
+* A call whose answer was lost may be made again: what came about is told once.
+* If Redis loses its data, its users are unknown: those who go on come online anew, those who had just
+  fallen silent are told by nobody.
+
+Memory: an entry of a hash and one of a set for each user online, and of the stream for each event, which is
+capped. `python -m loadtest.timers.wheel` measures it, and what a touch costs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from presence.store.address import CLUSTER_SHARDS, is_cluster
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.keys import Keys
+from presence.store.scripting import Call, Scripting
+from presence.timers.interface import ID_BYTES_MAX, TimerError
+from protocol import Code
+
+UIDS_A_CALL: Final = 500  # of a script: about 2 ms of Redis, in which it answers nobody else
+SLOTS_A_CALL: Final = 1000  # that passed: about 1 ms where all are empty
+MAXLEN: Final = 1_000_000  # entries of a shard's stream, as of a presence server
+NAME_BYTES_MAX: Final = 128
+
+
+class Silence(NamedTuple):
+    """A user who went offline because nothing was heard of him.
+
+    Attributes:
+        uid: the user.
+        last_seen_ms: of his last touch, Unix milliseconds by the clock of Redis, as all times here.
+        due_ms: the tick at which he was due: at or after the deadline.
+        at_ms: when he was taken.
+    """
+
+    uid: str
+    last_seen_ms: int
+    due_ms: int
+    at_ms: int
+
+    @property
+    def late_ms(self) -> int:
+        """Milliseconds between the tick and the moment at which somebody came to take him."""
+        return max(0, self.at_ms - self.due_ms)
+
+
+class RedisWheel:
+    """The users of one wheel. Blocking; used from one thread at a time, so each thread has its own.
+
+    As a timer: `touch` schedules or reschedules a user's silence, `forget` cancels it, `due` hands it out.
+
+    Args:
+        url: as `presence.store.address` takes it.
+        name: of the wheel; all that work with it give the same.
+        idle_timeout_s: silence after which a user is offline. Callers may differ, as while it is being
+            changed: what counts is the last touch.
+        tick_s: how exact that is. The same for all callers; the first one sets it.
+        shards: how many the users are spread over, as `presence.store.keys` does it; 16 on a Redis Cluster,
+            else 1. The same for all callers.
+        prefix: what all keys begin with.
+        maxlen: entries that a shard's stream is capped to, roughly.
+
+    Attributes:
+        prefix: what the keys of this wheel begin with: the prefix for its subscribers.
+
+    Raises:
+        TimerError: an argument makes no sense.
+        ValueError: the URL does not.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        idle_timeout_s: float = 30.0,
+        tick_s: float = 1.0,
+        shards: int | None = None,
+        prefix: str = "presence",
+        maxlen: int = MAXLEN,
+    ) -> None:
+        _check_name(name)
+        if not (0.001 <= tick_s <= idle_timeout_s < float("inf")) or not round(tick_s * 1000, 6).is_integer():
+            raise TimerError("tick_s must be whole milliseconds, and at most idle_timeout_s")
+        shards = shards or (CLUSTER_SHARDS if is_cluster(url) else 1)
+        self.prefix = f"{prefix}:timer:{name}"
+        self._keys = Keys(self.prefix, shards)
+        self._settings = {"version": "1", "shards": str(shards), "tick_ms": str(round(tick_s * 1000))}
+        self._shared = [self._settings["tick_ms"], str(idle_timeout_s * 1000), name, str(maxlen)]
+        self._scripting = Scripting(url)
+        self._is_checked = False
+
+    def touch(self, uid: str) -> bool:
+        """Hear of a user; return whether he came online, for he was not there. Costs one call of Redis.
+
+        Raises:
+            TimerError: a uid too long or empty, or settings that differ from those of the wheel.
+            StoreUnavailable, StoreError: Redis cannot be reached, or refused. It may have been done.
+        """
+        return bool(self.touch_many([uid]))
+
+    def touch_many(self, uids: Iterable[str]) -> list[str]:
+        """Hear of many users; return those who came online. At each server about one round trip.
+
+        Raises:
+            As `touch`, when all that could be done is done.
+        """
+        came: list[str] = []
+        is_new = False
+        for flag, *some in self._over_shards("touch", uids, []):
+            is_new = is_new or bool(flag)
+            came += [uid.decode() for uid in some]
+        if is_new:  # or Redis has lost what it had
+            self._check_settings()
+        return came
+
+    def forget(self, uid: str) -> bool:
+        """A user leaves by his own will: offline at once; return whether he was there. Raises as `touch`."""
+        return bool(self.forget_many([uid]))
+
+    def forget_many(self, uids: Iterable[str]) -> list[str]:
+        """Many leave; return those who were there. Raises as `touch_many`."""
+        why = [int(Code.LOGOUT), Code.LOGOUT.reason]
+        return [uid.decode() for some in self._over_shards("forget", uids, why) for uid in some]
+
+    def due(self, limit: int = 100) -> Sequence[Silence]:
+        """Take users who were silent for too long, at most `limit`, longest first in each shard.
+
+        Their offline events are in the stream when this returns. Fewer than `limit` means that no more are
+        due now in the shards that can be reached.
+
+        Raises:
+            TimerError: settings that differ from those of the wheel.
+            StoreUnavailable, StoreError: no user was taken, and at least one shard failed.
+        """
+        self._check_once()
+        taken: list[Silence] = []
+        failure: Exception | None = None
+        waiting = [*range(self._keys.shards)]
+        while waiting and len(taken) < limit:
+            asked = waiting[: limit - len(taken)]
+            share = min(UIDS_A_CALL, (limit - len(taken)) // len(asked))
+            why = [int(Code.IDLE_TIMEOUT), Code.IDLE_TIMEOUT.reason, share, SLOTS_A_CALL]
+            answers = self._scripting.evaluate([self._call("expire", shard, why) for shard in asked])
+            waiting = waiting[len(asked) :]
+            for shard, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, Exception):
+                    failure = answer
+                    continue
+                has_more, silences = _read(answer)
+                taken += silences
+                if has_more:
+                    waiting.append(shard)
+        if failure and not taken:
+            raise failure
+        return taken
+
+    def last_seen(self, uids: Iterable[str]) -> Mapping[str, int]:
+        """Return of those who are online when they were heard of last, Unix milliseconds; one round trip.
+
+        Who is silent for too long and was not taken yet is online.
+
+        Raises:
+            StoreUnavailable, StoreError: see `touch`.
+        """
+        found: dict[str, int] = {}
+        for shard, some in self._by_shard(uids).items():
+            key = self._keys_of(shard)[0]
+            for value in zip(some, *self._scripting.commands(key, [("HMGET", key, *some)]), strict=True):
+                if value[1] is not None:
+                    found[value[0]] = int(value[1].split()[1])
+        return found
+
+    def count(self) -> int:
+        """Return how many users are online. Raises as `last_seen`."""
+        keys = [self._keys_of(shard)[0] for shard in range(self._keys.shards)]
+        return sum(self._scripting.commands(key, [("HLEN", key)])[0] for key in keys)
+
+    def close(self) -> None:
+        """Close the connections; what is called next opens them anew."""
+        self._scripting.close()
+
+    def _over_shards(self, script: str, uids: Iterable[str], own: Sequence[Any]) -> list[Any]:
+        self._check_once()
+        calls = [
+            self._call(script, shard, [*own, *some])
+            for shard, members in self._by_shard(uids).items()
+            for some in _slices(members)
+        ]
+        answers = self._scripting.evaluate(calls)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _by_shard(self, uids: Iterable[str]) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for uid in dict.fromkeys(uids):
+            if not 0 < len(uid.encode()) <= ID_BYTES_MAX:
+                raise TimerError(f"a uid has 1 to {ID_BYTES_MAX} bytes of UTF-8: {uid[:20]!r}")
+            found.setdefault(self._keys.shard(uid), []).append(uid)
+        return found
+
+    def _keys_of(self, shard: int) -> list[str]:
+        at = f"{self.prefix}:{{{shard}}}"
+        return [f"{at}:users", f"{at}:wheel", self._keys.events(shard), self._keys.absent(shard)]
+
+    def _call(self, script: str, shard: int, own: Sequence[Any]) -> Call:
+        slots = f"{self.prefix}:{{{shard}}}:slot:"
+        return Call(f"wheel/{script}", self._keys_of(shard), [slots, *self._shared, *own])
+
+    def _check_once(self) -> None:
+        if not self._is_checked:
+            self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Compare the settings with those of the wheel, or write them where there are none."""
+        meta, ours = self._keys.meta, self._settings
+        commands = [("HSETNX", meta, name, value) for name, value in ours.items()]
+        found = self._scripting.commands(meta, [*commands, ("HMGET", meta, *ours)])[-1]
+        for (name, value), present in zip(ours.items(), found, strict=True):
+            if present.decode() != value:
+                raise TimerError(f"{meta} has {name} {present.decode()}, this wheel is set to {value}")
+        self._is_checked = True
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX or set(name) & set("{} ") or not name.isprintable():
+        raise TimerError(f"a timer's name has 1 to {NAME_BYTES_MAX} bytes, no braces and no spaces: {name!r}")
+
+
+def _slices(members: Sequence[str]) -> Iterator[list[str]]:
+    rest = iter(members)
+    while some := list(islice(rest, UIDS_A_CALL)):
+        yield some
+
+
+def _read(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:
+    has_more, *values = answer
+    rows = zip(*[iter(values)] * 4, strict=True)
+    silences = [Silence(uid.decode(), int(seen), int(due), int(now)) for uid, seen, due, now in rows]
+    return bool(has_more), silences
+
+
+__all__ = ["RedisWheel", "Silence", "StoreError", "StoreUnavailable"]

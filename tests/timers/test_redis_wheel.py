@@ -1,0 +1,280 @@
+"""The presence wheel in Redis: users by ticks, moved by scripts, on a real server."""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.subscriber import Offline, Online, subscribe_sync
+from presence.timers.interface import TimerError
+from presence.timers.redis_wheel import SLOTS_A_CALL, RedisWheel, Silence
+
+IDLE_S, TICK_S = 0.06, 0.01
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(server.url) as client:
+        client.flushall()
+        yield client
+
+
+def a_wheel(server: EmbeddedRedis, **settings: Any) -> RedisWheel:
+    return RedisWheel(server.url, "web", **{"idle_timeout_s": IDLE_S, "tick_s": TICK_S, **settings})
+
+
+@pytest.fixture
+def wheel(server: EmbeddedRedis, client: Redis) -> Iterator[RedisWheel]:
+    wheel = a_wheel(server)
+    yield wheel
+    wheel.close()
+
+
+def key(name: str) -> str:
+    return f"presence:timer:web:{{0}}:{name}"
+
+
+def now_ms(client: Redis) -> float:
+    clock: Any = client.time()
+    return float(clock[0] * 1000 + clock[1] / 1000)
+
+
+def slots(client: Redis) -> dict[int, set[bytes]]:
+    """Every slot that exists, by its tick."""
+    names: Any = client.keys(key("slot:*"))
+    members: list[Any] = [client.smembers(name) for name in names]
+    return {int(name.rpartition(b":")[2]): some for name, some in zip(names, members, strict=True)}
+
+
+def story(client: Redis) -> list[tuple[str, str, str]]:
+    """The stream as (type, uid, reason)."""
+    entries: Any = client.xrange(key("events"))
+    return [(e[b"type"].decode(), e[b"uid"].decode(), e[b"reason"].decode()) for _, e in entries]
+
+
+def wait_for(wheel: RedisWheel, count: int = 1) -> list[Silence]:
+    deadline, found = time.monotonic() + 3, list[Silence]()
+    while len(found) < count and time.monotonic() < deadline:
+        found += wheel.due()
+        time.sleep(0.002)
+    return found
+
+
+def age(client: Redis, ms: int) -> None:
+    """Let all users have been touched so much earlier, and nobody have called since."""
+    ticks = round(ms / TICK_S / 1000)
+    hand: Any = client.hget(key("wheel"), "hand")
+    client.hset(key("wheel"), "hand", str(int(hand) - ticks))
+    for tick in sorted(slots(client)):
+        client.rename(key(f"slot:{tick}"), key(f"slot:{tick - ticks}"))
+    users: Any = client.hgetall(key("users"))
+    for uid, value in users.items():
+        tick, seen, entry = value.split()
+        client.hset(key("users"), uid, b"%d %d %s" % (int(tick) - ticks, int(seen) - ms, entry))
+
+
+def test_the_first_touch_brings_a_user_online_and_the_second_does_not(wheel: RedisWheel) -> None:
+    assert (wheel.touch("ann"), wheel.touch("ann"), wheel.touch("bob")) == (True, False, True)
+    assert wheel.count() == 2
+
+
+def test_a_batch_tells_who_came(wheel: RedisWheel) -> None:
+    wheel.touch("ann")
+    assert wheel.touch_many(["bob", "ann", "cid", "bob"]) == ["bob", "cid"]
+
+
+def test_a_batch_of_thousands_is_several_calls(wheel: RedisWheel) -> None:
+    uids = [str(n) for n in range(2500)]
+    assert wheel.touch_many(uids) == uids
+    assert wheel.count() == 2500
+
+
+def test_a_touch_moves_a_user_out_of_the_slot_that_he_was_in(wheel: RedisWheel, client: Redis) -> None:
+    for _ in range(3):
+        wheel.touch("ann")
+        time.sleep(0.015)  # more than a tick
+    assert list(slots(client).values()) == [{b"ann"}]
+
+
+def test_the_slot_is_that_of_the_first_tick_at_or_after_the_deadline(
+    wheel: RedisWheel, client: Redis
+) -> None:
+    before = now_ms(client)
+    wheel.touch("ann")
+    (tick,) = slots(client)
+    at_ms = tick * TICK_S * 1000
+    assert before + IDLE_S * 1000 <= at_ms <= now_ms(client) + (IDLE_S + TICK_S) * 1000
+
+
+def test_nobody_is_offline_early_and_nobody_is_missed(wheel: RedisWheel, client: Redis) -> None:
+    chance, last, found = random.Random(7), dict[str, float](), list[tuple[str, float, float]]()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        uid = str(chance.randrange(12))
+        before = now_ms(client)
+        wheel.touch(uid)
+        last[uid] = before
+        if chance.random() < 0.5:
+            found += [(each.uid, last[each.uid], now_ms(client)) for each in wheel.due()]
+        time.sleep(chance.random() * 0.01)
+    assert len(found) > 5
+    assert all(taken - touched >= IDLE_S * 1000 for _, touched, taken in found)
+    wait_for(wheel, wheel.count())
+    assert wheel.count() == 0
+    told = [(kind, uid) for kind, uid, _ in story(client)]
+    for uid in last:
+        kinds = [kind for kind, each in told if each == uid]
+        assert kinds == ["online", "offline"] * (len(kinds) // 2)
+
+
+def test_what_is_taken_says_when_he_was_seen_and_how_late_it_is(wheel: RedisWheel, client: Redis) -> None:
+    before = int(now_ms(client))
+    wheel.touch("ann")
+    after = now_ms(client)
+    (silence,) = wait_for(wheel)
+    assert silence.uid == "ann"
+    assert before <= silence.last_seen_ms <= after
+    assert silence.due_ms - silence.last_seen_ms >= IDLE_S * 1000
+    assert silence.late_ms == silence.at_ms - silence.due_ms >= 0
+
+
+def test_all_slots_that_passed_while_nobody_called_are_caught_up(wheel: RedisWheel, client: Redis) -> None:
+    for uid in ("ann", "bob", "cid"):
+        wheel.touch(uid)
+        time.sleep(0.012)  # three slots
+    age(client, ms=20_000_000)  # hours, and many more ticks than one call looks at
+    assert [each.uid for each in wheel.due()] == ["ann", "bob", "cid"]
+    assert 20_000_000 / 1000 / TICK_S > SLOTS_A_CALL
+    assert slots(client) == {}
+
+
+def test_a_full_slot_is_taken_in_slices(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch_many(str(n) for n in range(300))
+    age(client, ms=1000)
+    sizes = [len(wheel.due(limit=128)) for _ in range(4)]
+    assert sizes == [128, 128, 44, 0]
+
+
+def test_a_touch_between_two_slices_wins(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch_many(["ann", "bob"])
+    age(client, ms=1000)
+    (first,) = wheel.due(limit=1)
+    (other,) = {"ann", "bob"} - {first.uid}
+    assert not wheel.touch(other)  # nobody had heard that he was gone
+    assert wheel.due() == []
+    assert ("offline", other, "idle_timeout") not in story(client)
+
+
+def test_who_is_heard_of_after_he_was_taken_comes_online_again(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    age(client, ms=1000)
+    wheel.due()
+    assert wheel.touch("ann")
+    assert [kind for kind, *_ in story(client)] == ["online", "offline", "online"]
+
+
+def test_of_a_caller_who_dies_nothing_is_lost(
+    wheel: RedisWheel, client: Redis, server: EmbeddedRedis
+) -> None:
+    wheel.touch("ann")
+    age(client, ms=1000)
+    wheel.due()  # and what it returned is forgotten, as by a crash
+    with subscribe_sync(server.url, prefix=wheel.prefix, group="push", consumer="c", after="0") as events:
+        online, offline = next(events), next(events)
+    assert isinstance(online, Online)
+    assert isinstance(offline, Offline)
+    assert (offline.uid, offline.reason, offline.since_id) == ("ann", "idle_timeout", online.id)
+    assert online.since_ms == pytest.approx(offline.since_ms, abs=1000)
+
+
+def test_two_callers_take_each_user_once(wheel: RedisWheel, client: Redis, server: EmbeddedRedis) -> None:
+    other = a_wheel(server)
+    wheel.touch_many(str(n) for n in range(200))
+    age(client, ms=1000)
+    taken = [each.uid for _ in range(10) for caller in (wheel, other) for each in caller.due(limit=13)]
+    other.close()
+    assert sorted(taken) == sorted(map(str, range(200)))
+
+
+def test_a_logout_is_offline_at_once_and_told_once(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    assert (wheel.forget("ann"), wheel.forget("ann"), wheel.forget("stranger")) == (True, False, False)
+    assert story(client)[1:] == [("offline", "ann", "logout")]
+    assert slots(client) == {}
+
+
+def test_last_seen_is_known_of_those_who_are_online(wheel: RedisWheel, client: Redis) -> None:
+    before = int(now_ms(client))
+    wheel.touch("ann")
+    seen = wheel.last_seen(["ann", "stranger"])
+    assert seen.keys() == {"ann"}
+    assert before <= seen["ann"] <= now_ms(client)
+
+
+def test_a_clock_that_goes_back_puts_nobody_behind_the_hand(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    ahead = int(now_ms(client) / 1000 / TICK_S) + 5  # the hand was where the clock now is not
+    client.hset(key("wheel"), "hand", str(ahead))
+    wheel.touch("bob")
+    client.hset(key("wheel"), "hand", str(ahead))
+    assert max(slots(client)) > ahead
+    assert {each.uid for each in wait_for(wheel, 2)} == {"ann", "bob"}
+
+
+def test_after_a_loss_of_all_data_users_come_anew(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    client.flushall()
+    assert wheel.touch("ann")
+    assert client.hget(Keys("presence:timer:web").meta, "shards") == b"1"
+
+
+def test_callers_may_differ_in_the_time_out(wheel: RedisWheel, client: Redis, server: EmbeddedRedis) -> None:
+    patient = a_wheel(server, idle_timeout_s=60.0)
+    wheel.touch("ann")
+    patient.touch("ann")
+    age(client, ms=1000)
+    assert wheel.due() == []
+    age(client, ms=60_000)
+    assert [each.uid for each in patient.due()] == ["ann"]
+    patient.close()
+
+
+def test_a_caller_with_another_tick_is_refused(wheel: RedisWheel, server: EmbeddedRedis) -> None:
+    wheel.touch("ann")
+    with pytest.raises(TimerError, match="has tick_ms 10, this wheel is set to 20"):
+        a_wheel(server, tick_s=0.02).touch("ann")
+
+
+@pytest.mark.parametrize("uid", ["", "é" * 300])
+def test_a_uid_out_of_bounds_is_refused(wheel: RedisWheel, uid: str) -> None:
+    with pytest.raises(TimerError, match="a uid has"):
+        wheel.touch(uid)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tick_s": 0.0}, {"tick_s": 1.0, "idle_timeout_s": 0.5}, {"tick_s": 0.0105}]
+)
+def test_settings_without_sense_are_refused(server: EmbeddedRedis, settings: dict[str, float]) -> None:
+    with pytest.raises(TimerError, match="tick_s"):
+        a_wheel(server, **settings)
+
+
+def test_users_are_spread_over_shards(server: EmbeddedRedis, client: Redis) -> None:
+    wheel = a_wheel(server, shards=4)
+    uids = [str(n) for n in range(40)]
+    assert sorted(wheel.touch_many(uids)) == sorted(uids)
+    assert len(client.keys("presence:timer:web:*:users")) == 4
+    assert sorted(each.uid for each in wait_for(wheel, 40)) == sorted(uids)
+    wheel.close()
