@@ -142,8 +142,13 @@ class Judge:
 
     def _false(self, event: Event, user: User) -> list[Broken]:
         for login in reversed([*user.logins]):
-            if login.begun > event.decided[0]:
-                continue  # later than the decision
+            if login.begun > event.decided[0]:  # later than the decision
+                if (
+                    login.entered < event.stood
+                    and self._bounds.lives_until(login, event.stood) <= event.stood
+                ):
+                    return []  # and over: when it was told, he was offline
+                continue
             claim = self._bounds.claim(login, event.stood)
             if is_false(claim, event.decided[0], event.stood):
                 if self._reasons.is_forgotten(login, event.stood):

@@ -132,6 +132,22 @@ def test_a_late_end_of_a_session_left_behind_is_false(case: Case) -> None:
     assert case.rules == ["false"]
 
 
+def test_an_end_that_is_told_when_a_later_session_is_over_too_is_not_false(case: Case) -> None:
+    case.hush(106.0)
+    case.login("s2", 108.0, until=114.0, place=1)
+    case.login("s3", 114.5, until=115.0, place=2).logout_at = 115.2
+    case.offline("s1", 116.0, Code.IDLE_TIMEOUT, decided=112.0)
+    assert case.rules == []
+
+
+def test_a_later_session_that_lives_excuses_no_end(case: Case) -> None:
+    case.hush(106.0)
+    case.login("s2", 108.0, until=114.0, place=1)
+    case.login("s3", 114.5, until=120.0, place=2)
+    case.offline("s1", 116.0, Code.IDLE_TIMEOUT, decided=112.0)
+    assert case.rules == ["false"]
+
+
 def test_a_node_that_cannot_tell_of_a_login_excuses_that(case: Case) -> None:
     case.hush(110.5)
     case.login("s2", 111.0, until=130.0, place=1)
