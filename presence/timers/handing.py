@@ -279,4 +279,4 @@ def _names(event_ids: Iterable[str]) -> Iterator[bytes]:
 
 def _dues(flat: Sequence[Any], now_ms: int) -> Iterator[Due]:
     for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True):
-        yield Due(name.decode(), payload, due_ms, max(0, now_ms - due_ms), attempt)
+        yield Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)

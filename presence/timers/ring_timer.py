@@ -17,14 +17,13 @@ class RingTimer(SharedTimer):
 
     Never early by Redis' clock: an event is of the first tick that begins at or after its time, so it is at
     most a tick late, and as late as the workers look. Nobody leads: the hand of the ring is in Redis, and
-    whoever asks for what is due moves it over the slots that have passed, also while no worker lived. At least
-    once: what a worker that died had claimed is handed out again after its lease. Adding and handing out cost
-    O(log k) an event, k in its slot; events of later laps are not touched. A slot of many is handed out in
-    slices.
+    whoever asks for what is due moves it over the slots that have passed, also while no worker lived. At
+    least once: what a worker that died had claimed is handed out again after its lease. Adding and handing
+    out cost O(log k) an event, k in its slot; events of later laps are not touched. A slot of many is handed
+    out in slices.
 
-    The idea, slots as sorted sets whose score is the lap, is that of the ring queue that is told of in Chinese
-    as "100,000 timers": which counts laps down one by one in each slot, and skips a slot whenever its process
-    is late.
+    The idea, slots as sorted sets whose score is the lap, is that of a ring queue in Redis of which Chinese
+    blogs tell: it counts laps down one by one in each slot, and skips a slot whenever its process is late.
 
     Args:
         scripting: the connections.

@@ -1,0 +1,1 @@
+"""Worker processes that share a timer in Redis, and are killed."""
