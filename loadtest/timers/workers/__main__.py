@@ -1,9 +1,9 @@
-"""``python -m loadtest.timers.workers``: do workers that share a timer in Redis lose, hasten or double an event?
+"""``python -m loadtest.timers.workers``: do workers that share a timer in Redis lose, hasten or double events?
 
-Each trial has a Redis of its own. One process schedules; several take what is due, note it in a file, and settle it;
-in the trial with kills a random one of them is killed with SIGKILL each second, and another started. In the end the
-notes must name every event, none before its time by Redis' clock, and none twice, but for those whose worker was
-killed while it held them. The exit status is 1 if that is not so. Needs the ``embedded`` extra.
+Each trial has a Redis of its own. One process schedules; several take what is due, note it in a file, and
+settle it. In the trial with kills a random one of them is killed with SIGKILL each second, and another started.
+In the end the notes must name every event, none before its time by Redis' clock, and none twice, but for those
+whose worker was killed while it held them. The exit status is 1 if that is not so. Needs the ``embedded`` extra.
 """
 
 import argparse
@@ -71,9 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--span", type=float, default=20.0, help="seconds over which events are spread")
     parser.add_argument("--kill-every", type=float, default=1.0, help="seconds")
-    parser.add_argument(
-        "--handling", type=float, default=0.02, help="seconds, with kills, for those taken at once"
-    )
+    parser.add_argument("--handling", type=float, default=0.02, help="of a batch, with kills, seconds")
     parser.add_argument("--lease", type=float, default=3.0, help="seconds")
     parser.add_argument("--limit", type=int, default=200, help="events that a worker takes at once")
     parser.add_argument("--slots", type=int, default=60, help="of a ring")
@@ -88,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         outcomes.append(play(plan, work))
         print("  " + ", ".join(row(outcomes[-1])[1:]), file=sys.stderr, flush=True)
     ring = f", {options.slots} slots of {options.tick:g} s" if options.kind == "ring" else ""
-    title = f"{options.kind}{ring}; {options.workers} workers, lease {options.lease:g} s, {options.limit} events at once"
+    shape = f"{options.workers} workers, lease {options.lease:g} s, {options.limit} events at once"
+    title = f"{options.kind}{ring}; {shape}"
     table = f"{title}\n\n{rows(HEAD, map(row, outcomes))}\n"
     print(table)
     if options.out:

@@ -58,8 +58,8 @@ class Outcome:
         verdict: whether all was right.
         scheduled_per_s: events that one process scheduled, a second.
         took_s: from when the first event was due until the last one was handed out.
-        schedule_us, handle_us: processor time of Redis for an event: to schedule it; to claim and settle it, with
-            the looks for nothing.
+        schedule_us, handle_us: processor time of Redis for an event: to schedule it; to claim and settle it,
+            with the looks for nothing.
         kills: how many workers.
         longest_ms: the longest call in Redis.
         counts: what the timer counted.
@@ -144,7 +144,7 @@ def _play(plan: Plan, work: Work, redis: EmbeddedRedis, folder: Path) -> Outcome
     client = open_client(redis.url)
     scripting = Scripting(redis.url)
     timer = work.timer(scripting)
-    # One process schedules some 20,000 a second on a slow machine; all are to be there before the first is due.
+    # A slow machine schedules some 20,000 a second; all are to be there before the first is due.
     lead_s = 0.2 + plan.events / 20_000
     cpu_before, begun = _cpu_s(client), time.monotonic()
     asked_us = _schedule(plan, timer, client, lead_s)
