@@ -1,9 +1,10 @@
-"""``python -m loadtest.timers.workers``: do workers that share a timer in Redis lose, hasten or double events?
+"""``python -m loadtest.timers.workers``: do workers that share a timer in Redis lose or double events?
 
 Each trial has a Redis of its own. One process schedules; several take what is due, note it in a file, and
-settle it. In the trial with kills a random one of them is killed with SIGKILL each second, and another started.
-In the end the notes must name every event, none before its time by Redis' clock, and none twice, but for those
-whose worker was killed while it held them. The exit status is 1 if that is not so. Needs the ``embedded`` extra.
+settle it. In the trial with kills a random one of them is killed with SIGKILL each second, and another
+started. In the end the notes must name every event, none before its time by Redis' clock, and none twice, but
+for those whose worker was killed while it held them. The exit status is 1 if that is not so. Needs the
+``embedded`` extra.
 """
 
 import argparse
