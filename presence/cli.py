@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from presence.arguments import argument_parser
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, load
+from presence.timer_arguments import run_timers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +72,8 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
         return _tail(args, settings.redis, settings.prefix)
     if args.command == "status":
         return _status(args, settings.redis, settings.prefix)
+    if args.command == "timers":
+        return run_timers(args, settings, settings.redis)
     return _operate(args, settings.redis, settings.prefix)
 
 

@@ -156,6 +156,15 @@ ROOMS = [
         {f"presence.client.{name}" for name in ("errors", "pushes", "pacing", "session", "machine")},
         {"time", *SOCKETS, *LOOPS},
     ),
+    # Workers of timers serve nobody; what they hold, and how they pace themselves, knows no clock.
+    Room(
+        {f"presence.timers.{name}" for name in ("runner", "worker", "processes", "kinds", "examples")},
+        {"redis", "presence.core", "presence.session", "presence.registry", *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {f"presence.timers.{name}" for name in ("held", "pacing", "handlers", "figures")},
+        {"redis", "time", "structlog", "presence.store.scripting", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
+    ),
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [

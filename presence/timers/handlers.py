@@ -1,0 +1,100 @@
+"""Handlers: what is called with each event whose time has come, named as ``module:function``."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from presence.timers.interface import Due
+
+Function = Callable[[Due], Any]
+"""Takes an event; what it returns is not looked at. An exception says that the event is not handled."""
+
+_FORM: Final = "must be module:function, such as shop.orders:lapse"
+
+
+class HandlerError(Exception):
+    """The handler cannot be had or cannot be called with an event; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function that handles events.
+
+    Attributes:
+        name: as it was given.
+        function: a plain function, which is called in a thread, or an ``async def``, which runs on trio.
+        is_async: which of the two.
+    """
+
+    name: str
+    function: Function
+    is_async: bool
+
+    async def await_(self, due: Due) -> None:
+        """Run an ``async def``; what it raises goes on."""
+        await self.function(due)
+
+    def call(self, due: Due) -> None:
+        """Call a plain function; what it raises goes on.
+
+        Raises:
+            TypeError: it gave back something to await, so that nothing was done.
+        """
+        answer = self.function(due)
+        if isinstance(answer, Awaitable):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise TypeError(f"{self.name} returned something to await: make it an async def")
+
+
+def handler(function: Function, name: str = "") -> Handler:
+    """Return a function as a handler.
+
+    Raises:
+        HandlerError: it cannot be called with one argument.
+    """
+    name = name or getattr(function, "__qualname__", repr(function))
+    if not callable(function):
+        raise HandlerError(f"{name} is a {type(function).__name__}, and no function")
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError as error:
+        raise HandlerError(f"{name} cannot be called with an event alone: {error}") from None
+    except ValueError:  # a builtin, which does not tell what it takes
+        pass
+    inner: Any = getattr(function, "func", function)  # of functools.partial
+    called = inner if inspect.isroutine(inner) else inner.__call__
+    return Handler(name, function, inspect.iscoroutinefunction(called))
+
+
+def load(name: str) -> Handler:
+    """Import a handler by its name; modules beside which the command was given are found, too.
+
+    Raises:
+        HandlerError: it is not there, or importing it failed.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise HandlerError(f"handler {name!r} {_FORM}")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise HandlerError(f"handler {name}: there is no module {error.name}") from None
+        raise HandlerError(f"handler {name}: importing {module_name} failed: {error}") from error
+    except Exception as error:  # whatever a module does when it is imported
+        raise HandlerError(
+            f"handler {name}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HandlerError(f"handler {name}: {module_name} has no {path}")
+        found = getattr(found, part)
+    return handler(found, name)

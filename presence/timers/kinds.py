@@ -1,0 +1,52 @@
+"""The kinds of timers that processes share, by the names that the command line has for them."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from presence.store.keys import Keys
+from presence.store.scripting import Scripting
+from presence.timers.delay_queue import DelayQueue
+from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.ring_timer import RingTimer
+
+KINDS: Final = ("ring", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which timer, and where.
+
+    Attributes:
+        redis_url: where Redis is.
+        kind: one of `KINDS`.
+        name: of the timer; a name is of one kind.
+        prefix: what every key begins with.
+        slots, tick_s: of a ring, see `RingTimer`.
+    """
+
+    redis_url: str
+    kind: str
+    name: str
+    prefix: str = "presence"
+    slots: int = 60
+    tick_s: float = 1.0
+
+    @property
+    def base(self) -> str:
+        """What its keys begin with."""
+        return Keys(self.prefix).timer(self.name)
+
+    @contextmanager
+    def open(self, leasing: Leasing | None = None) -> Iterator[SharedTimer]:
+        """Lend the timer, with connections of its own, for the length of a ``with`` block.
+
+        Raises:
+            TimerError: a setting is out of its bounds.
+        """
+        with closing(Scripting(self.redis_url)) as scripting:
+            if self.kind == "ring":
+                yield RingTimer(scripting, self.base, leasing, slots=self.slots, tick_s=self.tick_s)
+            else:
+                yield DelayQueue(scripting, self.base, leasing)

@@ -1,0 +1,58 @@
+"""How many events a worker takes at once, and how long it waits before something is tried again.
+
+No clock and no I/O here: times are arguments.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
+OUTAGE_MAX_S: Final = 2.0
+LOOK_MAX_S: Final = 0.1  # between two looks while nothing is known to come: what others add is seen so late
+LOOK_LEAST_S: Final = 0.001  # Redis counts milliseconds
+QUICK_S: Final = 0.05  # what was fetched ahead began within this time: more may be
+SLOW_S: Final = 0.25  # it began later: another process might have begun it sooner
+
+
+def jittered(delay_s: float) -> float:
+    """Return a delay between half of it and all of it: many that failed together come apart."""
+    share: float = random.uniform(0.5, 1.0)  # noqa: S311 - it protects nothing
+    return delay_s * share
+
+
+def outage_delay_s(failures: int) -> float:
+    """Return how long to wait after so many failed calls in a row, without jitter."""
+    return min(OUTAGE_MAX_S, OUTAGE_FIRST_S * 2.0 ** min(failures - 1, 16))
+
+
+def look_delay_s(next_due_s: float | None) -> float:
+    """Return how long to wait before the next look.
+
+    Args:
+        next_due_s: seconds until something is known to be due; None: nothing is known.
+    """
+    return LOOK_MAX_S if next_due_s is None else max(LOOK_LEAST_S, min(next_due_s, LOOK_MAX_S))
+
+
+class Ahead:
+    """How many events a worker takes beyond those that it can begin at once.
+
+    A round trip for each would be slow where handlers are quick; where they are slow, what waits here could
+    be begun by another process. So it grows while what waited began at once, and shrinks when it did not.
+
+    Args:
+        most: beyond those that can begin.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.events = 0
+
+    def waited(self, seconds: float) -> None:
+        """Take note of how long the last one of a full batch waited until it began."""
+        if seconds < QUICK_S:
+            self.events = min(self._most, max(1, self.events * 2))
+        elif seconds > SLOW_S:
+            self.events //= 2

@@ -1,0 +1,239 @@
+"""Worker processes of a command that serves no port: started, watched, replaced, drained.
+
+As `presence.supervisor` does it for servers, with which it shares the signals and the line over which a
+worker is told what to do: this process has one thread and forks, each worker is a process of its own.
+A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
+"""
+
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from presence import orders
+from presence.logs import DirectWriter
+from presence.wakeups import HANDLED, Wakeups
+
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LIMIT_S: Final = 30.0
+LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
+STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
+FAILED: Final = 1
+
+log = structlog.get_logger("presence.timers")
+
+Work = Callable[[int, socket.socket, bool], int]
+"""A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
+
+
+@dataclass
+class _Worker:
+    """A place for a worker, and the process that fills it.
+
+    Attributes:
+        number: from 1.
+        pid: 0 while there is none.
+        line: our end of the socket pair.
+        started_at: monotonic seconds.
+        start_at: when the next one is due, while there is none.
+        failures: ends in a row, each after a short life.
+        is_ready: whether it has said that it is at work.
+    """
+
+    number: int
+    pid: int = 0
+    line: socket.socket | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    failures: int = 0
+    is_ready: bool = False
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next start; 0.0 after a long life."""
+        if not self.failures:
+            return 0.0
+        return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+
+
+class Processes:
+    """N worker processes.
+
+    Args:
+        number: how many.
+        work: what each does.
+        ready_line: printed once, when all are at work for the first time.
+        drain_timeout_s: how long they may take to stop.
+        writer: of the log, for that line.
+    """
+
+    def __init__(
+        self, number: int, work: Work, *, ready_line: str, drain_timeout_s: float, writer: DirectWriter
+    ) -> None:
+        self._work = work
+        self._ready_line = ready_line
+        self._drain_timeout_s = drain_timeout_s
+        self._writer = writer
+        self._workers = [_Worker(n) for n in range(1, number + 1)]
+        self._selector = selectors.DefaultSelector()
+        self._told_ready = False
+        self._stopping = False
+        self._kill_at = math.inf
+        self._status = 0
+
+    def run(self) -> int:
+        """Run until a signal comes, or until a worker cannot start; return the exit status."""
+        with Wakeups(self._selector) as wakeups:
+            try:
+                self._watch(wakeups)
+            finally:
+                self._kill_all()
+        return self._status
+
+    def _watch(self, wakeups: Wakeups) -> None:
+        while True:
+            now = time.monotonic()
+            for each in self._workers:
+                if not self._stopping and not each.pid and now >= each.start_at:
+                    self._start(each)
+            if self._stopping and (now >= self._kill_at or not any(each.pid for each in self._workers)):
+                return
+            for key, _ in self._selector.select(self._wait_s()):
+                if key.data is not None:
+                    self._hear(key.data)
+            stops, _renewals = wakeups.take_orders()
+            for _ in range(stops):
+                self._stop()
+            self._reap()
+
+    def _wait_s(self) -> float | None:
+        due = [self._kill_at] if self._stopping else [w.start_at for w in self._workers if not w.pid]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _start(self, each: _Worker) -> None:
+        try:
+            ours, theirs = socket.socketpair()
+            pid = os.fork()
+        except OSError as error:  # no memory, or no room for one more process: the others go on
+            log.error("cannot start a worker", worker=each.number, error=error.strerror)  # noqa: TRY400 - no fault of ours to trace
+            each.failures += 1
+            each.start_at = time.monotonic() + each.pause_s
+            if not self._told_ready:
+                self._status = FAILED
+                self._stop()
+            return
+        if pid == 0:
+            self._be_worker(each.number, theirs, ours)
+        theirs.close()
+        ours.setblocking(False)
+        self._selector.register(ours, selectors.EVENT_READ, each)
+        each.pid, each.line, each.started_at, each.is_ready = pid, ours, time.monotonic(), False
+        log.info("worker started", worker=each.number, pid=pid)
+
+    def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
+        """The forked process: it must never return into what its parent was doing."""
+        status = FAILED
+        try:
+            os.setsid()  # Ctrl-C on the terminal is the parent's to pass on
+            signal.set_wakeup_fd(-1)
+            for number_ in HANDLED:
+                signal.signal(number_, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            # A sibling must see the end of its line when the parent dies, not when we do.
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+            self._selector.close()
+            ours.close()
+            status = self._work(number, theirs, not self._told_ready)
+        finally:
+            os._exit(status)  # a handler that is stuck in a thread ends here, too
+
+    def _hear(self, each: _Worker) -> None:
+        if each.line is None:
+            return
+        try:
+            said = each.line.recv(1)
+        except OSError:
+            said = b""
+        if not said:
+            self._hang_up(each)  # it ends; the process is reaped when it has
+        elif said == orders.READY:
+            each.is_ready = True
+            if not self._told_ready and all(other.is_ready for other in self._workers):
+                self._told_ready = True
+                self._writer.raw_line(self._ready_line)
+
+    def _hang_up(self, each: _Worker) -> None:
+        if each.line is not None:
+            self._selector.unregister(each.line)
+            each.line.close()
+            each.line = None
+
+    def _reap(self) -> None:
+        for each in self._workers:
+            if each.pid:
+                pid, code = os.waitpid(each.pid, os.WNOHANG)
+                if pid:
+                    self._ended(each, os.waitstatus_to_exitcode(code))
+
+    def _ended(self, each: _Worker, status: int) -> None:
+        """A process has ended; `status` is negative if a signal killed it."""
+        lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
+        each.pid, each.is_ready = 0, False
+        self._hang_up(each)
+        if self._stopping:
+            if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
+                self._status = self._status or FAILED
+                log.error("worker did not end cleanly", worker=each.number, status=status)
+        elif not self._told_ready and not was_ready:
+            # What keeps one from starting keeps all: Redis away, a handler that cannot be imported.
+            self._status = status if status > 0 else FAILED
+            self._stop()
+        elif status == 0:
+            each.failures, each.start_at = 0, 0.0
+            log.info("worker drained, and is renewed", worker=each.number)
+        else:
+            each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
+            each.start_at = time.monotonic() + each.pause_s
+            log.error(
+                "worker ended, and is replaced",
+                worker=each.number,
+                status=status,
+                lived_s=round(lived_s, 1),
+                pause_s=each.pause_s,
+            )
+
+    def _stop(self) -> None:
+        """Drain at the first call, end at once at the second."""
+        order = orders.END if self._stopping else orders.DRAIN
+        if not self._stopping:
+            self._stopping = True
+            self._kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            log.info("stopping", workers=sum(bool(each.pid) for each in self._workers))
+        else:
+            log.warning("ended by a second signal")
+            self._status = self._status or FAILED
+            self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
+        for each in self._workers:
+            if each.line is not None:
+                with suppress(OSError):
+                    each.line.send(order)
+
+    def _kill_all(self) -> None:
+        """End what is left; nothing is lost by it that a crash would not lose too."""
+        for each in self._workers:
+            if each.pid:
+                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+                os.waitpid(each.pid, 0)
+                self._ended(each, -signal.SIGKILL)

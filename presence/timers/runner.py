@@ -1,0 +1,314 @@
+"""One worker: takes due events from a timer, has them handled, and says so.
+
+    claim ─→ held ─→ handlers (so many at once) ─→ reports ─→ done, retry
+
+Four tasks: one claims while there is room, one reports, one extends leases, and one tells the figures; and
+one for each handler that runs. All that blocks runs in one thread for Redis, and in one for each plain
+handler.
+
+At least once: an event is reported when its handler has returned, so a worker that dies between the two
+leaves it to another, once its lease has ended. While a handler runs its lease is extended, from a third of
+it on. What is said of an event too late is void.
+
+A handler that takes longer than the time-out has failed. An ``async def`` is cancelled. A plain function
+cannot be ended, so its process is: the worker drains, says that the event failed as the very last thing,
+and ends with `STUCK`. So a stuck function never goes on beside the one that handles its event anew.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar, runtime_checkable
+
+import structlog
+import trio
+
+from presence.runtime import TrioBell, TrioCaller
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.timers.figures import Figures, Outage
+from presence.timers.handlers import Handler
+from presence.timers.held import Held, Reports
+from presence.timers.interface import Due, LeasedTimer, TimerError
+from presence.timers.pacing import Ahead, jittered, look_delay_s
+from presence.timers.terms import Terms
+
+STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
+START_TIMEOUT_S: Final = 8.0  # Redis is given so long at the start: within 10 s an operator knows
+FIGURES_S: Final = 60.0  # between two lines of figures
+LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
+
+FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
+log = structlog.get_logger("presence.timers")
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A timer that knows when it is worth asking again."""
+
+    def next_due_s(self) -> float | None:
+        """Return seconds until something is due as far as it is known; None: nothing is."""
+
+
+@runtime_checkable
+class Returning(Protocol):
+    """A timer that takes back what was not begun, without counting it as a failure."""
+
+    def give_back(self, dues: Sequence[Due]) -> int:
+        """Hand these out again at once; return how many were still this caller's."""
+
+
+class Runner:
+    """A worker on one timer.
+
+    Args:
+        timer: used from one thread at a time.
+        handler: what is called with each event.
+        terms: how.
+
+    Attributes:
+        figures: what happened so far.
+        has_ended: whether it was drained to the end.
+        failure: why it could not begin; None if it could.
+        is_stuck: whether it ends since a plain handler would not.
+    """
+
+    def __init__(self, timer: LeasedTimer, handler: Handler, terms: Terms) -> None:
+        self._timer = timer
+        self._handler = handler
+        self._terms = terms
+        self._held = Held(terms.leasing.lease_s)
+        self._ahead = Ahead(max(0, terms.batch - terms.concurrency))
+        self._redis = TrioCaller(lambda: None)  # a call that is left behind ends with the process
+        self._threads = trio.CapacityLimiter(terms.concurrency)
+        self._outage = Outage(log)
+        self._room, self._reports, self._said = TrioBell(), TrioBell(), TrioBell()
+        self._stopped = trio.Event()
+        self._stopped_at = math.inf
+        self._running = 0
+        self._full_at: float | None = None  # when the last full batch came, while some of it waits
+        self._stuck: list[Due] = []
+        self._has_begun = False
+        self.figures = Figures()
+        self.has_ended = False
+        self.failure: Exception | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a plain handler goes on though its time is over: only the end of the process ends it."""
+        return bool(self._stuck)
+
+    async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
+        """Work until `stop`, then drain; cancel it to end at once.
+
+        Args:
+            ready: called once Redis has answered.
+            is_first: give up if Redis cannot be reached at first, see `failure`; else wait for it.
+        """
+        async with trio.open_nursery() as beside:
+            for task in (self._report, self._extend, self._tell):
+                beside.start_soon(task)
+            async with trio.open_nursery() as self._handlers:
+                await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
+                self.figures.returned += self._held.return_waiting()
+                self._reports.ring()
+                self._handlers.cancel_scope.deadline = self._stopped_at + self._terms.drain_timeout_s
+            for due in self._stuck:
+                self._fail(due, TimeoutError(f"{self._handler.name} goes on; its process ends"))
+            with trio.move_on_after(LAST_WORDS_S):
+                await self._last_words()
+            beside.cancel_scope.cancel()
+        self.figures.unsaid = self._held.unsaid
+        self.has_ended = True
+
+    def stop(self) -> None:
+        """Take no more events; what runs may finish within the drain time-out."""
+        if not self._stopped.is_set():
+            self._stopped_at = trio.current_time()
+            self._stopped.set()
+            self._room.ring()
+
+    # Claiming
+
+    async def _claim(self, ready: Callable[[], None], patience_s: float) -> None:
+        give_up_at = trio.current_time() + patience_s
+        while not self._stopped.is_set():
+            asked = self._asks_for()
+            if asked <= 0:
+                await self._room.wait(math.inf)
+                continue
+            asked_at = trio.current_time()
+            try:
+                dues = await self._redis.call(partial(self._timer.due, asked))
+                next_s = await self._next_s() if len(dues) < asked else 0.0
+            except FAILURES as error:
+                if not self._has_begun and (_is_final(error) or trio.current_time() >= give_up_at):
+                    self.failure = error
+                    self.stop()
+                    return
+                await self._pause(self._outage.failed(error))
+                continue
+            self._outage.worked()
+            if not self._has_begun:
+                self._has_begun = True
+                ready()
+            self._take(dues, asked, asked_at)
+            if next_s > 0:
+                await self._pause(next_s)
+
+    def _asks_for(self) -> int:
+        """Return how many more events there is room for."""
+        free = self._terms.concurrency - self._running
+        if free <= 0 or self._held.waiting:
+            return 0
+        bound = self._terms.batch + self._terms.concurrency - len(self._held)
+        return min(self._terms.batch, free + self._ahead.events, bound)
+
+    async def _next_s(self) -> float:
+        """Return how long to wait before the next look, now that all that is due was taken."""
+        timer, next_s = self._timer, None
+        if isinstance(timer, Foresighted):
+            next_s = await self._redis.call(timer.next_due_s)
+        # Workers that were woken together come apart; one that knows when to come is in time.
+        return jittered(look_delay_s(None)) if next_s is None else look_delay_s(next_s)
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._stopped.wait()
+
+    def _take(self, dues: Sequence[Due], asked: int, asked_at: float) -> None:
+        self._held.take(dues, asked_at)
+        self.figures.claimed(dues)
+        self._full_at = trio.current_time() if len(dues) == asked else None
+        self._fill()
+
+    # Handling
+
+    def _fill(self) -> None:
+        """Begin as many as may run."""
+        while self._running < self._terms.concurrency and not self._stopped.is_set():
+            due = self._held.begin(trio.current_time())
+            if due is None:
+                return
+            if not self._held.waiting and self._full_at is not None:
+                self._ahead.waited(trio.current_time() - self._full_at)
+                self._full_at = None
+            self._running += 1
+            self._handlers.start_soon(self._handle, due)
+
+    async def _handle(self, due: Due) -> None:
+        try:
+            with trio.move_on_after(self._terms.timeout_s) as limit:
+                await self._call_handler(due)
+        except (Exception, SystemExit) as error:  # a handler that calls exit has failed like any other
+            self._fail(due, error)
+        except BaseException:  # cancelled: the drain is over
+            self.figures.cut_off += 1
+            self._held.cut_off(due)
+            raise
+        else:
+            if not limit.cancelled_caught:
+                self.figures.handled += 1
+                self._held.done(due)
+            elif self._handler.is_async:
+                self._fail(due, TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s"))
+            else:
+                log.error("a handler is stuck: its process is replaced", id=due.id, attempt=due.attempt)
+                self._stuck.append(due)
+                self.stop()
+        finally:
+            self._running -= 1
+            self._reports.ring()
+            self._room.ring()
+            self._fill()
+
+    async def _call_handler(self, due: Due) -> None:
+        if self._handler.is_async:
+            await self._handler.await_(due)
+        else:
+            await trio.to_thread.run_sync(
+                self._handler.call, due, limiter=self._threads, abandon_on_cancel=True
+            )
+
+    def _fail(self, due: Due, error: BaseException) -> None:
+        """Log a failure, and have the event handed out later."""
+        self.figures.failed += 1
+        facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
+        if due.attempt >= self._terms.leasing.attempts_max:
+            self.figures.dead += 1
+            log.error("a handler failed for the last time: a dead letter", **facts, exc_info=error)
+            self._held.failed(due, 0.0)
+            return
+        delay_s = self._terms.leasing.pause_s(due.attempt)
+        log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
+        self._held.failed(due, delay_s)
+
+    # Reporting
+
+    async def _report(self) -> None:
+        while True:
+            await self._reports.wait(math.inf)
+            reports = self._held.take_reports()
+            for blocking, number in self._words(reports):
+                still_ours = await self._insist(blocking)
+                if still_ours is not None:
+                    self.figures.void += number - still_ours
+                self._held.said(number)
+            self._said.ring()
+            self._room.ring()
+
+    def _words(self, reports: Reports) -> list[tuple[Callable[[], int], int]]:
+        """Return the calls that say it all, and of how many events each."""
+        words: list[tuple[Callable[[], int], int]] = []
+        if reports.done:
+            words.append((partial(self._timer.done, reports.done), len(reports.done)))
+        words += [(partial(self._timer.retry, each.due, each.delay_s), 1) for each in reports.retries]
+        if reports.returns and isinstance(self._timer, Returning):
+            words.append((partial(self._timer.give_back, reports.returns), len(reports.returns)))
+        else:
+            words += [(partial(self._timer.retry, due, 0.0), 1) for due in reports.returns]
+        return words
+
+    async def _insist(self, blocking: Callable[[], T]) -> T | None:
+        """Call until it works; None: it worked at a later attempt, and an earlier one may have, too."""
+        has_failed = False
+        while True:
+            try:
+                answer = await self._redis.call(blocking)
+            except FAILURES as error:
+                has_failed = True
+                await trio.sleep(self._outage.failed(error))
+            else:
+                self._outage.worked()
+                return None if has_failed else answer
+
+    async def _last_words(self) -> None:
+        self._reports.ring()
+        while self._held.unsaid:
+            await self._said.wait(LAST_WORDS_S)
+
+    async def _extend(self) -> None:
+        while True:
+            await trio.sleep(self._terms.extend_after_s / 2)
+            asked_at = trio.current_time()
+            dues = self._held.aged(asked_at, self._terms.extend_after_s)
+            if not dues:
+                continue
+            try:
+                extended = await self._redis.call(partial(self._timer.extend, dues))
+            except FAILURES as error:
+                self._outage.failed(error)
+                continue
+            self._held.extend(dues, asked_at)
+            if extended < len(dues):
+                log.warning("leases were lost while handlers ran", events=len(dues) - extended)
+
+    async def _tell(self) -> None:
+        while True:
+            await trio.sleep(FIGURES_S)
+            log.info("figures", **self.figures.shown(), running=self._running, held=len(self._held))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether waiting does not help."""
+    return not isinstance(error, StoreUnavailable)

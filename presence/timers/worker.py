@@ -1,0 +1,76 @@
+"""A process of `presence timers run`: a runner, whoever gives it orders, its exit status."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+import trio
+
+from presence import logs
+from presence.orders import Orders
+from presence.store.address import redacted
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.timers import handlers
+from presence.timers.interface import TimerError
+from presence.timers.runner import STUCK, Runner
+from presence.timers.terms import Job
+
+OK: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2  # what was asked for cannot be had
+
+log = structlog.get_logger("presence.timers")
+
+
+def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
+    """Be worker `number`; return the exit status.
+
+    Args:
+        job: what to do.
+        number: from 1, for the log.
+        line: the worker's end of the socket pair.
+        is_first: end if Redis cannot be reached at first; else wait until it can.
+    """
+    with logs.configure(job.log_format, job.log_level):
+        structlog.contextvars.bind_contextvars(worker=number)
+        try:
+            handler = handlers.load(job.handler)
+            with job.place.open(job.terms.leasing) as timer:
+                return trio.run(_run, Runner(timer, handler, job.terms), Orders(line), is_first, job)
+        except (handlers.HandlerError, TimerError) as error:
+            log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+            return REFUSED
+        except Exception:
+            log.exception("worker failed")
+            return FAILED
+
+
+async def _run(runner: Runner, line: Orders, is_first: bool, job: Job) -> int:
+    async with line.orders() as told, trio.open_nursery() as nursery:
+        nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
+        await runner.run(line.say_ready, is_first=is_first)
+        nursery.cancel_scope.cancel()
+    return _status(runner, job) if runner.has_ended else FAILED
+
+
+async def _obey(told: AsyncIterator[None], runner: Runner, everything: trio.CancelScope) -> None:
+    """Drain at the first order, end at once at the second."""
+    await anext(told)
+    runner.stop()
+    await anext(told)
+    log.warning("ended by a second signal")
+    everything.cancel()
+
+
+def _status(runner: Runner, job: Job) -> int:
+    error = runner.failure
+    if isinstance(error, StoreUnavailable | StoreError):
+        log.error("cannot start", redis=redacted(job.place.redis_url), error=str(error))
+        return FAILED
+    if error is not None:
+        log.error("refusing to start", error=str(error))
+        return REFUSED
+    log.info("stopped", **runner.figures.shown(), pid=os.getpid())
+    return STUCK if runner.is_stuck else OK
