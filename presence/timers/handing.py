@@ -7,25 +7,16 @@ out comes again after its lease, `done` sent again says 0.
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
 
 from presence.store.scripting import Call, Scripting
-from presence.timers.interface import (
-    DELAY_S_MAX,
-    ID_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
-    Due,
-    Event,
-    TimerError,
-    TimerFull,
-)
+from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
+from presence.timers.packing import ITEMS_A_CALL, batches, delay_ms, dues_of, names, tokens
 
-ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
-BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
 LEASE_S_MAX: Final = 86_400.0
 ATTEMPTS_MAX: Final = 1000
 
@@ -88,7 +79,7 @@ class TimerState:
         next_s: until when nothing will be due, in seconds from now; 0: something may be due; None: nothing is
             waited for.
         counts: how many there ever were: scheduled, refused, cancelled, handed (first attempts), again
-            (further attempts), done, dead.
+            (further attempts), returned (given back), done, dead.
     """
 
     waiting: int
@@ -132,7 +123,7 @@ class SharedTimer:
 
     def schedule_many(self, events: Iterable[Event]) -> int:
         """Add events, a call for each `ITEMS_A_CALL` or `BYTES_A_CALL`; see `Timer.schedule_many`."""
-        return sum(self._run("schedule", batch, self._events_max)[1] for batch in _batches(events))
+        return sum(self._run("schedule", batch, self._events_max)[1] for batch in batches(events))
 
     def cancel(self, event_id: str) -> bool:
         """Remove an event, wherever it is, a dead letter too; return whether it was there."""
@@ -140,7 +131,16 @@ class SharedTimer:
 
     def reschedule(self, event_id: str, delay_s: float) -> bool:
         """Give a waiting event another time; see `Timer.reschedule`."""
-        return bool(self._run("reschedule", event_id, delay_ms(delay_s))[1])
+        return not self.reschedule_many([event_id], delay_s)
+
+    def reschedule_many(self, event_ids: Iterable[str], delay_s: float) -> list[str]:
+        """Give waiting events another time; return those that are not known, or were handed out."""
+        after_ms = delay_ms(delay_s)
+        return [
+            name.decode()
+            for batch in names(event_ids)
+            for name in self._run("reschedule", batch, after_ms)[1]
+        ]
 
     def due(self, limit: int = 100) -> list[Due]:
         """Hand out events: those given back or left behind first, then in the order of their time.
@@ -154,16 +154,24 @@ class SharedTimer:
             _, now_ms, is_more, flat = self._run("due", limit, lease_ms, self.leasing.attempts_max)
             # A call may find only dead letters, or empty slots of a ring: that is no answer.
             if flat or not is_more:
-                return list(_dues(flat, now_ms))
+                return list(dues_of(flat, now_ms))
 
     def done(self, dues: Iterable[Due]) -> int:
         """Forget events that were handled; see `LeasedTimer.done`."""
-        return sum(self._run("done", batch)[1] for batch in _tokens(dues))
+        return sum(self._run("done", batch)[1] for batch in tokens(dues))
 
     def extend(self, dues: Iterable[Due]) -> int:
         """Let leases begin anew; see `LeasedTimer.extend`."""
         lease_ms = math.ceil(self.leasing.lease_s * 1000)
-        return sum(self._run("extend", batch, lease_ms)[1] for batch in _tokens(dues))
+        return sum(self._run("extend", batch, lease_ms)[1] for batch in tokens(dues))
+
+    def give_back(self, dues: Iterable[Due]) -> int:
+        """Let others have at once what was not begun; this attempt does not count, and makes no dead letter.
+
+        Returns:
+            Of how many it still was this caller's to say.
+        """
+        return sum(self._run("give_back", batch)[1] for batch in tokens(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
         """Give an event back, to be handed out again; after the last attempt it is a dead letter.
@@ -190,11 +198,11 @@ class SharedTimer:
     def requeue(self, event_ids: Iterable[str], delay_s: float = 0.0) -> int:
         """Let dead letters wait again, with all their attempts; return how many of them there were."""
         after_ms = delay_ms(delay_s)
-        return sum(self._run("requeue", batch, after_ms)[1] for batch in _names(event_ids))
+        return sum(self._run("requeue", batch, after_ms)[1] for batch in names(event_ids))
 
     def purge(self, event_ids: Iterable[str]) -> int:
         """Forget dead letters; return how many of them there were."""
-        return sum(self._run("requeue", batch, "")[1] for batch in _names(event_ids))
+        return sum(self._run("requeue", batch, "")[1] for batch in names(event_ids))
 
     def state(self) -> TimerState:
         """Return how the timer stands."""
@@ -222,61 +230,3 @@ class SharedTimer:
         if answer[0] == b"ring":
             raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
         return answer
-
-
-def delay_ms(delay_s: float) -> int:
-    """Return a delay in whole milliseconds, rounded up.
-
-    Raises:
-        TimerError: it is negative, too long or no number.
-    """
-    if not 0 <= delay_s <= DELAY_S_MAX:
-        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
-    # 0.07 * 1000 is a little more than 70: what no clock can show is no reason to wait a millisecond longer.
-    return math.ceil(round(delay_s * 1000, 6))
-
-
-def _checked_id(event_id: str) -> str:
-    if not 1 <= len(event_id.encode()) <= ID_BYTES_MAX:
-        raise TimerError(f"an id has 1 to {ID_BYTES_MAX} bytes: {event_id[:40]!r}")
-    return event_id
-
-
-def _batches(events: Iterable[Event]) -> Iterator[bytes]:
-    """Pack events as schedule.lua takes them, each bounded in items and bytes."""
-    flat: list[object] = []
-    size = 0
-    for event_id, delay_s, payload in events:
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise TimerError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes: {event_id!r}: {len(payload)}")
-        flat += (_checked_id(event_id), delay_ms(delay_s), payload)
-        size += len(event_id) + len(payload)
-        if len(flat) == 3 * ITEMS_A_CALL or size >= BYTES_A_CALL:
-            yield _pack(flat)
-            flat, size = [], 0
-    if flat:
-        yield _pack(flat)
-
-
-def _pack(values: Sequence[object]) -> bytes:
-    packed: bytes = msgpack.packb(values, use_bin_type=False)  # Redis' Lua knows one kind of string
-    return packed
-
-
-def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
-    for first in range(0, len(values), step):
-        yield _pack(values[first : first + step])
-
-
-def _tokens(dues: Iterable[Due]) -> Iterator[bytes]:
-    flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
-    return _packed(flat, 3 * ITEMS_A_CALL)
-
-
-def _names(event_ids: Iterable[str]) -> Iterator[bytes]:
-    return _packed([_checked_id(each) for each in event_ids], ITEMS_A_CALL)
-
-
-def _dues(flat: Sequence[Any], now_ms: int) -> Iterator[Due]:
-    for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True):
-        yield Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)

@@ -1,18 +1,21 @@
 -- What the scripts of one timer share; the store puts this text before each of them.
 --
 -- KEYS (one hash slot: all carry the timer's tag)
---   1 work    hash: id -> MessagePack [due_ms, attempt, payload, what else a script keeps there...]: every event that
---             is known, waiting, handed out or dead; attempt 0: not handed out yet
+--   1 work    hash: id -> MessagePack [due_ms, attempt, payload, spared]: every event that is known, waiting, handed out
+--             or dead. `attempt` 0: not handed out yet; `spared`: attempts that do not count, for whoever had the event
+--             gave it back before he began; often left out. (Scripts of others keep there what they like from the
+--             fourth value on, if nothing hands their events out.)
 --   2 due     of a queue a sorted set: id -> due_ms, of those that wait; of a ring a hash: slots, tick_ms, hand
 --   3 leased  sorted set: id -> ms from which it is handed out again: the end of the lease of whoever has it, or of
 --             the pause after a retry
 --   4 dead    sorted set: id -> ms since when it is a dead letter, handed out no more
---   5 counts  hash: scheduled, refused, cancelled, handed, again, done, dead -> how many ever
+--   5 counts  hash: scheduled, refused, cancelled, handed, again, returned, done, dead -> how many ever
 --   6 absent  never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is not
 --             there, so that no script works on half of a timer
 -- ARGV
---   1 "" for a queue; for a ring MessagePack [slots, tick_ms, what the keys of its slots begin with]. These keys are
---     computed: not declared in KEYS, but in the same hash slot by the same tag, and guarded by `absent` as the others
+--   1 "" for a queue; for a ring MessagePack [slots, tick_ms, what the keys of its slots begin with]; for a queue with
+--     alarms MessagePack [what their keys begin with]. These keys are computed: not declared in KEYS, but in the same
+--     hash slot by the same tag, and guarded by `absent` as the others
 --   2... the script's own
 -- Returns MessagePack: an array, whose first item is "ok", "full", or "ring" with the slots and tick_ms of the timer if
 -- the caller's are others.
@@ -24,6 +27,9 @@
 -- slots + i, counted from 1970. Absolute laps need no decrementing: what is not due yet is not touched. An event is of
 -- the first tick that begins at or after its due_ms, and `hand` is a tick up to which (with it) all slots are empty: an
 -- add behind it moves it back, so nothing has to wait for the hand to come round.
+--
+-- Alarms. Beside each event of `due` and `leased` stands a volatile key, prefix .. id, that expires at its score: so that
+-- Redis tells. They only hasten; what is true is in the sorted sets.
 --
 -- The clock is TIME of this server and no other. An entry that is not of the form above counts as absent.
 
@@ -39,10 +45,13 @@ local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local from_ms = now_ms + (clock[2] % 1000 > 0 and 1 or 0)  -- where a delay begins: rounded up, so that none is cut short
 
-local ring  -- {slots, tick_ms, prefix, hand}; nil: a queue
-if ARGV[1] ~= '' then
-  local wanted = cmsgpack.unpack(ARGV[1])
-  ring = {slots = wanted[1], tick_ms = wanted[2], prefix = wanted[3]}
+local ring    -- {slots, tick_ms, prefix, hand}; nil: a queue
+local alarms  -- what the keys of alarms begin with; nil: there are none
+local layout = ARGV[1] ~= '' and cmsgpack.unpack(ARGV[1]) or {}
+if #layout == 1 then
+  alarms = layout[1]
+elseif #layout > 1 then
+  ring = {slots = layout[1], tick_ms = layout[2], prefix = layout[3]}
   local found = redis.call('HMGET', due_key, 'slots', 'tick_ms', 'hand')
   if found[1] and (tonumber(found[1]) ~= ring.slots or tonumber(found[2]) ~= ring.tick_ms) then
     return cmsgpack.pack({'ring', tonumber(found[1]), tonumber(found[2])})
@@ -59,6 +68,12 @@ local function entry_of(packed)
       and type(entry[3]) == 'string' then
     return entry
   end
+end
+
+local SPARED = 4  -- of an entry
+
+local function spared(entry)
+  return type(entry[SPARED]) == 'number' and entry[SPARED] or 0
 end
 
 local function read(id)
@@ -152,7 +167,7 @@ local function hand_out(source, ids, lease_ms, attempts_max)
       if handed_bytes >= BYTES_A_CALL then return false end
       local id, entry = ids[i], entry_of(found[i - first + 1])
       looked_at = looked_at + 1
-      if entry and entry[2] < attempts_max then
+      if entry and entry[2] - spared(entry) < attempts_max then
         entry[2] = entry[2] + 1
         keep(id, entry)
         add(leased_key, now_ms + lease_ms, id)
@@ -179,6 +194,24 @@ local function in_slices(command, key, values)
   end
 end
 
+-- Sets the alarms of events that have a time now, and removes those of events that have none any more.
+local function set_alarms()
+  local is_set = {}
+  for _, key in ipairs({due_key, leased_key}) do
+    local values = added[key] or {}
+    for i = 1, #values, 2 do
+      is_set[values[i + 1]] = true
+      -- A key whose time has passed would not be set at all, and would tell nothing.
+      redis.call('SET', alarms .. values[i + 1], '', 'PXAT', string.format('%.0f', math.max(values[i], now_ms + 1)))
+    end
+  end
+  for _, key in ipairs({due_key, leased_key}) do
+    for _, id in ipairs(removed[key] or {}) do
+      if not is_set[id] then redis.call('UNLINK', alarms .. id) end
+    end
+  end
+end
+
 -- The last thing that a call does. Adds come first: whatever should stop it midway, an event is rather in two places
 -- than in none.
 local function write_back()
@@ -186,6 +219,7 @@ local function write_back()
   for key, values in pairs(added) do in_slices('ZADD', key, values) end
   for key, ids in pairs(removed) do in_slices('ZREM', key, ids) end
   in_slices('HDEL', work_key, forgotten)
+  if alarms then set_alarms() end
   for field, n in pairs(counted) do redis.call('HINCRBY', counts_key, field, n) end
   if ring and ring.is_new then redis.call('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
   if ring and ring.hand ~= ring.stored_hand then redis.call('HSET', due_key, 'hand', ring.hand) end

@@ -11,7 +11,7 @@ for _, id in ipairs(ids) do
     n = n + 1
     local entry = delay ~= '' and read(id)
     if entry then
-      entry[1], entry[2] = from_ms + delay, 0
+      entry[1], entry[2], entry[SPARED] = from_ms + delay, 0, nil
       keep(id, entry)
       place(id, entry[1])
     else

@@ -5,9 +5,9 @@
 -- Returns ["ok", 1], or ["ok", 0]: it is not the caller's any more.
 
 local id, due_ms, attempt = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local is_its = if_present(redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id), due_ms, attempt)
-if is_its then
-  if attempt >= tonumber(ARGV[6]) then bury(id) else add(leased_key, from_ms + ARGV[5], id) end
+local entry = if_present(redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id), due_ms, attempt)
+if entry then
+  if attempt - spared(entry) >= tonumber(ARGV[6]) then bury(id) else add(leased_key, from_ms + ARGV[5], id) end
   write_back()
 end
-return cmsgpack.pack({'ok', is_its and 1 or 0})
+return cmsgpack.pack({'ok', entry and 1 or 0})

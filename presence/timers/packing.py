@@ -1,0 +1,81 @@
+"""What timers tell the scripts, checked and packed in bounded pieces, and how their answers are read."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from presence.timers.interface import (
+    DELAY_S_MAX,
+    ID_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    Due,
+    Event,
+    TimerError,
+)
+
+ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
+BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
+
+
+def delay_ms(delay_s: float) -> int:
+    """Return a delay in whole milliseconds, rounded up.
+
+    Raises:
+        TimerError: it is negative, too long or no number.
+    """
+    if not 0 <= delay_s <= DELAY_S_MAX:
+        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+    # 0.07 * 1000 is a little more than 70: what no clock can show is no reason to wait a millisecond longer.
+    return math.ceil(round(delay_s * 1000, 6))
+
+
+def checked_id(event_id: str) -> str:
+    """Return an id; raise TimerError if it is none."""
+    if not 1 <= len(event_id.encode()) <= ID_BYTES_MAX:
+        raise TimerError(f"an id has 1 to {ID_BYTES_MAX} bytes: {event_id[:40]!r}")
+    return event_id
+
+
+def batches(events: Iterable[Event]) -> Iterator[bytes]:
+    """Pack events as schedule.lua takes them, each bounded in items and bytes."""
+    flat: list[object] = []
+    size = 0
+    for event_id, delay_s, payload in events:
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise TimerError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes: {event_id!r}: {len(payload)}")
+        flat += (checked_id(event_id), delay_ms(delay_s), payload)
+        size += len(event_id) + len(payload)
+        if len(flat) == 3 * ITEMS_A_CALL or size >= BYTES_A_CALL:
+            yield _pack(flat)
+            flat, size = [], 0
+    if flat:
+        yield _pack(flat)
+
+
+def _pack(values: Sequence[object]) -> bytes:
+    packed: bytes = msgpack.packb(values, use_bin_type=False)  # Redis' Lua knows one kind of string
+    return packed
+
+
+def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
+    for first in range(0, len(values), step):
+        yield _pack(values[first : first + step])
+
+
+def tokens(dues: Iterable[Due]) -> Iterator[bytes]:
+    """Pack what events that were handed out are known by, in bounded pieces."""
+    flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
+    return _packed(flat, 3 * ITEMS_A_CALL)
+
+
+def names(event_ids: Iterable[str]) -> Iterator[bytes]:
+    """Pack ids, in bounded pieces."""
+    return _packed([checked_id(each) for each in event_ids], ITEMS_A_CALL)
+
+
+def dues_of(flat: Sequence[Any], now_ms: int) -> Iterator[Due]:
+    """Read what due.lua has handed out."""
+    for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True):
+        yield Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
