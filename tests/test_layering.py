@@ -100,12 +100,11 @@ ROOMS = [
             *EDGES,
         },
     ),
-    # A timer in Redis is no server either, and waits for nothing.
+    # A timer in Redis is no server either, and waits for nothing; who listens beside it does so in the store.
     Room(
-        {"presence.timers.redis_wheel"},
+        {"presence.timers.redis_wheel", "presence.timers.expiry_timer"},
         {
             "redis",
-            "time",
             "presence.core",
             "presence.session",
             "presence.registry",

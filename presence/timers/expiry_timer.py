@@ -1,0 +1,210 @@
+"""A timer by the time to live of keys: Redis tells when one has expired."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.expiries import Expiries
+from presence.store.keyspace import ExpiriesOff
+from presence.store.scripting import Scripting
+from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.interface import EVENTS_MAX, Due, TimerError
+from presence.timers.packing import ITEMS_A_CALL
+
+RECONCILE_S: Final = 5.0
+HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB
+
+
+class NotificationsOff(TimerError):
+    """Redis does not tell which keys expire, and this user may not change it; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What a process heard of a timer, since it was opened.
+
+    Attributes:
+        servers: that are listened to at present.
+        heard: expiries that were told.
+        void: of these, those that another process had taken, or that were cancelled.
+        dropped: expiries that found no room among those that wait.
+        scans: looks at what must have been missed.
+        found: events that a scan handed out: missed, or told at the same moment.
+        trouble: why a server is not listened to, by the last look; "" if all are.
+    """
+
+    servers: int
+    heard: int
+    void: int
+    dropped: int
+    scans: int
+    found: int
+    trouble: str
+
+
+class ExpiryTimer(SharedTimer):
+    """Events beside each of which stands a key that expires when it is due; a `LeasedTimer`.
+
+    What Redis does, and does not. It removes an expired key when somebody asks for it, and else in cycles, 10
+    a second, each of which tries some keys at random and ends once fewer than a tenth (Redis before 6: a
+    quarter) of them had expired, or 25 ms of processor time are spent. Only then it tells. So how late it
+    tells depends on how many keys there are, others' too; there is no bound. It tells each server's own keys,
+    to those who listen at that moment, the name without the value, and it tells everybody who listens. A key
+    that expired while Redis was down is gone when it is back, without a word.
+
+    So the key is an alarm and no more. The event, its payload and its time are kept as in a `DelayQueue`; who
+    hears an alarm claims the event, and gets it if its time has come and nobody else had it. All that was
+    missed is found by a scan, every `reconcile_s`, after each (re)connection, and when what was heard found
+    no room. That, and not Redis, bounds how late an event can be, as long as somebody calls `due`: by
+    `reconcile_s`, or longer where more are missed than are handled.
+
+    Never early by Redis' clock. At least once: what a worker that died had claimed comes again after its
+    lease, at whose end an alarm goes off, too. Every process that listens is told of every event and asks for
+    it, so with N of them N - 1 calls are in vain: to take it where a few listen. Otherwise a `DelayQueue`
+    does all of this at less cost.
+
+    Threads of its own listen, from the first `due` or `wait` to `close`; the methods are called from one
+    thread at a time.
+
+    Args:
+        scripting: the connections; its URL is listened to, too.
+        base: what the keys begin with, see `Keys.timer`.
+        leasing: how events are handed out.
+        events_max: how many it may hold, dead letters among them.
+        reconcile_s: seconds between two scans.
+        heard_max: names heard that may wait to be claimed.
+        clock: monotonic seconds.
+
+    Raises:
+        TimerError: `reconcile_s` makes no sense.
+    """
+
+    def __init__(
+        self,
+        scripting: Scripting,
+        base: str,
+        leasing: Leasing | None = None,
+        *,
+        events_max: int = EVENTS_MAX,
+        reconcile_s: float = RECONCILE_S,
+        heard_max: int = HEARD_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0.01 <= reconcile_s < math.inf:
+            raise TimerError(f"reconcile_s {reconcile_s!r} is not 0.01 or more")
+        alarms = f"{base}:alarm:"
+        super().__init__(
+            scripting, base, leasing or Leasing(), events_max, place=(msgpack.packb([alarms]), "due")
+        )
+        self._expiries = Expiries(scripting.url, alarms, heard_max)
+        self._reconcile_s = reconcile_s
+        self._clock = clock
+        self._is_open = False
+        self._next_scan: float | None = None  # None: at once
+        self._heard = self._void = self._scans = self._found = 0
+        self._trouble = ""
+
+    def due(self, limit: int = 100) -> list[Due]:
+        """Hand out what was heard to have expired, and now and then what was missed; never wait.
+
+        Fewer than `limit`, or none, does not mean that nothing else is due: nobody may have told yet.
+
+        Raises:
+            NotificationsOff: Redis tells nothing; by the first call.
+            TimerError: `limit` is out of bounds.
+            StoreUnavailable, StoreError: Redis cannot be reached, or refused.
+        """
+        self._open()
+        if self._expiries.take_missed() or self._next_scan is None or self._clock() >= self._next_scan:
+            return self._scan(limit)
+        while names := self._expiries.take(min(limit, ITEMS_A_CALL)):
+            self._heard += len(names)
+            if dues := self._claim(names):
+                return dues
+        return []
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until `due` may have something, for so long at most; return whether it may.
+
+        Raises:
+            As `due`.
+        """
+        self._open()
+        if self._next_scan is None:
+            return True
+        left_s = self._next_scan - self._clock()
+        return self._expiries.wait(max(0.0, min(seconds, left_s))) or seconds >= left_s
+
+    def next_due_s(self) -> float | None:
+        """Return for how long `due` need not be called unless something is heard: until the next scan."""
+        self._open()
+        if self._next_scan is None or len(self._expiries):
+            return 0.0
+        return max(0.0, self._next_scan - self._clock())
+
+    def hearing(self) -> Hearing:
+        """Return what was heard."""
+        return Hearing(
+            servers=self._expiries.servers,
+            heard=self._heard,
+            void=self._void,
+            dropped=self._expiries.dropped,
+            scans=self._scans,
+            found=self._found,
+            trouble=self._trouble,
+        )
+
+    def close(self) -> None:
+        """Stop listening, and end the threads; `due` begins anew. Its `Scripting` stays open."""
+        self._expiries.close()
+        self._is_open, self._next_scan = False, None
+
+    def _open(self) -> None:
+        """Listen, unless that was begun.
+
+        The first time it has to work; later on what is missed meanwhile is found by scans.
+        """
+        if not self._is_open:
+            try:
+                self._expiries.look()
+            except ExpiriesOff as error:
+                raise NotificationsOff(str(error)) from error
+            self._is_open = True
+
+    def _scan(self, limit: int) -> list[Due]:
+        """Hand out what is due, told or not."""
+        if self._scans:
+            self._look_again()
+        dues = super().due(limit)
+        self._scans += 1
+        self._found += len(dues)
+        # Large ones may be fewer than the limit: only a scan that finds nothing was the last one.
+        self._next_scan = None if dues else self._clock() + self._reconcile_s
+        return dues
+
+    def _look_again(self) -> None:
+        """See whether servers of a cluster have come or gone."""
+        try:
+            self._expiries.look()
+            self._trouble = ""
+        except (StoreUnavailable, StoreError) as error:
+            self._trouble = str(error)
+
+    def _claim(self, names: list[str]) -> list[Due]:
+        lease_ms = math.ceil(self.leasing.lease_s * 1000)
+        packed = msgpack.packb(names, use_bin_type=False)
+        _, now_ms, is_more, flat = self._run("claim", packed, lease_ms, self.leasing.attempts_max)
+        dues = [
+            Due(name.decode(), payload, due_ms, max(0, now_ms - due_ms), attempt)
+            for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)
+        ]
+        if is_more:  # nobody will name the rest again
+            self._next_scan = None
+        else:
+            self._void += len(names) - len(dues)
+        return sorted(dues, key=lambda due: due.due_ms)

@@ -1,0 +1,289 @@
+"""The timer by the time to live of keys: what it is told, and what it finds though nobody told."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presence.embedded import EmbeddedRedis, find_binary
+from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.store.keyspace import SETTING
+from presence.store.scripting import Scripting
+from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
+from presence.timers.handing import Leasing
+from presence.timers.interface import Due, Event, TimerError
+from tests.store.servers import Server
+
+BASE = Keys().timer("orders")
+LONG_S = 60.0  # no test waits for a scan that comes by itself
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis(extra=("--hz", "100"))  # expires ten times as often as by default
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(server.url) as client:
+        client.flushall()
+        client.config_set(SETTING, "")
+        yield client
+
+
+class Timers:
+    """Timers that are closed at the end."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._made: list[tuple[ExpiryTimer, Scripting]] = []
+
+    def __call__(self, url: str = "", base: str = BASE, **settings: Any) -> ExpiryTimer:
+        scripting = Scripting(url or self.url)
+        timer = ExpiryTimer(scripting, base, **{"reconcile_s": LONG_S, **settings})
+        self._made.append((timer, scripting))
+        return timer
+
+    def close(self) -> None:
+        for timer, scripting in self._made:
+            timer.close()
+            scripting.close()
+
+
+@pytest.fixture
+def timers(server: EmbeddedRedis, client: Redis) -> Iterator[Timers]:
+    timers = Timers(server.url)
+    yield timers
+    timers.close()
+
+
+@pytest.fixture
+def timer(timers: Timers) -> ExpiryTimer:
+    """One that listens and has nothing left to scan."""
+    timer = timers()
+    assert take(timer, 0.0) == []
+    return timer
+
+
+def take(timer: ExpiryTimer, seconds: float = 3.0, count: int = 1) -> list[Due]:
+    """Handle what comes, until it is enough or the time is over."""
+    deadline, found = time.monotonic() + seconds, list[Due]()
+    while True:
+        while some := timer.due():
+            timer.done(some)
+            found += some
+        left_s = deadline - time.monotonic()
+        if len(found) >= count or left_s <= 0:
+            return found
+        timer.wait(left_s)
+
+
+def names(dues: list[Due]) -> list[str]:
+    return sorted(due.id for due in dues)
+
+
+def alarms(client: Redis) -> list[str]:
+    keys: Any = client.keys(f"{BASE}:alarm:*")
+    return sorted(key.decode().rpartition(":")[2] for key in keys)
+
+
+def cut_off(client: Redis) -> None:
+    """Lose all connections that listen."""
+    assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1  # type: ignore[no-untyped-call]  # redis-py's
+
+
+def test_an_event_comes_with_its_payload_when_its_key_has_expired(timer: ExpiryTimer, client: Redis) -> None:
+    timer.schedule(Event("a", 0.05, b"not in the key"))
+    (due,) = take(timer)
+    assert (due.id, due.payload, due.attempt) == ("a", b"not in the key", 1)
+    assert timer.hearing().heard == 1
+    assert timer.hearing().scans == 1  # the first one, which found nothing
+
+
+def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
+    def now_ms() -> float:
+        clock: Any = client.time()
+        return float(clock[0] * 1000 + clock[1] / 1000)
+
+    begun = {}
+    for n in range(20):
+        begun[str(n)] = now_ms() + 5 * n
+        timer.schedule(Event(str(n), 0.005 * n))
+    seen = list[tuple[str, float]]()
+    while len(seen) < 20 and timer.wait(3.0):
+        dues = timer.due()
+        seen += [(due.id, now_ms()) for due in dues]
+    assert len(seen) == 20
+    assert all(at >= begun[name] for name, at in seen)
+
+
+def test_an_event_due_at_once_is_told_too(timer: ExpiryTimer) -> None:
+    timer.schedule(Event("a", 0.0))
+    assert names(take(timer)) == ["a"]
+
+
+def test_expired_keys_of_others_are_not_heard_of(timer: ExpiryTimer, client: Redis) -> None:
+    for n in range(20):
+        client.set(f"other:{n}", "", px=1)
+    timer.schedule(Event("a", 0.05))
+    take(timer)
+    assert timer.hearing().heard == 1
+
+
+def test_a_cancelled_event_has_no_key(timer: ExpiryTimer, client: Redis) -> None:
+    timer.schedule_many([Event("a", 0.05), Event("b", 0.05)])
+    assert alarms(client) == ["a", "b"]
+    timer.cancel("a")
+    assert names(take(timer)) == ["b"]
+    assert timer.hearing().heard == 1
+    assert alarms(client) == []
+
+
+def test_a_rescheduled_event_is_told_at_its_new_time(timer: ExpiryTimer) -> None:
+    timer.schedule_many([Event("a", 60.0), Event("b", 0.02)])
+    timer.reschedule("a", 0.04)
+    timer.reschedule("b", 60.0)
+    assert names(take(timer)) == ["a"]
+    assert timer.hearing().heard == 1
+
+
+def test_the_end_of_a_lease_is_told(timers: Timers) -> None:
+    dead, heir = (timers(leasing=Leasing(lease_s=0.1)) for _ in range(2))
+    dead.schedule(Event("a", 0.0))
+    assert dead.wait(3.0)
+    (lost,) = dead.due()
+    dead.close()
+    (due,) = take(heir)
+    assert (due.id, due.attempt) == ("a", lost.attempt + 1)
+
+
+def test_a_pause_after_a_retry_is_told(timer: ExpiryTimer) -> None:
+    timer.schedule(Event("a", 0.0))
+    assert timer.wait(3.0)
+    (due,) = timer.due()
+    timer.retry(due, 0.05)
+    assert [again.attempt for again in take(timer)] == [2]
+    assert timer.hearing().scans == 1
+
+
+def test_what_is_done_leaves_no_key(timer: ExpiryTimer, client: Redis) -> None:
+    timer.schedule(Event("a", 0.0))
+    take(timer)
+    assert client.keys("*") == [f"{BASE}:counts".encode()]
+
+
+def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
+    all_of_them = [timers() for _ in range(3)]
+    for each in all_of_them:
+        each.due()
+    all_of_them[0].schedule_many(Event(str(n), 0.02) for n in range(60))
+    found, deadline = list[Due](), time.monotonic() + 3
+    while len(found) < 60 and time.monotonic() < deadline:
+        found += [due for each in all_of_them for due in each.due(limit=7)]
+    for each in all_of_them:
+        found += take(each, 0.1)
+    assert names(found) == sorted(map(str, range(60)))
+    assert sum(each.hearing().void for each in all_of_them) > 0
+
+
+def test_what_expired_while_the_connection_was_lost_is_found(timer: ExpiryTimer, client: Redis) -> None:
+    timer.schedule_many(Event(str(n), 0.02) for n in range(50))
+    cut_off(client)
+    while alarms(client):  # looking at them removes them, and nobody hears
+        pass
+    assert len(take(timer, count=50)) == 50
+    assert timer.hearing().found > 0
+    assert timer.hearing().servers == 1
+
+
+def test_what_finds_no_room_is_found(timers: Timers) -> None:
+    timer = timers(heard_max=5)
+    timer.due()
+    timer.schedule_many(Event(str(n), 0.0) for n in range(50))
+    time.sleep(0.1)
+    assert len(take(timer, count=50)) == 50
+    assert timer.hearing().dropped > 0
+
+
+def test_what_nobody_tells_is_found_by_the_next_scan(timers: Timers, client: Redis) -> None:
+    timer = timers(reconcile_s=0.05)
+    timer.due()
+    client.config_set(SETTING, "")  # another's hand
+    timer.schedule(Event("a", 0.01))
+    assert names(take(timer)) == ["a"]
+    assert timer.hearing().heard == 0
+
+
+def test_what_expired_while_redis_was_down_is_found(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = Path(tmp_path_factory.mktemp("r"))
+    server = Server(find_binary(), folder, keep=True)
+    timers = Timers(server.url)
+    try:
+        timer = timers()
+        timer.due()
+        timer.schedule(Event("a", 0.05, b"kept"))
+        server.kill()
+        time.sleep(0.06)
+        server.start()
+        assert timer.wait(3.0)
+        assert [due.payload for due in timer.due()] == [b"kept"]
+    finally:
+        timers.close()
+        server.close()
+
+
+def test_the_flags_of_others_stay(timers: Timers, client: Redis) -> None:
+    client.config_set(SETTING, "Eg")
+    timers().due()
+    assert sorted(client.config_get(SETTING)[SETTING] or "") == sorted("EgKx")
+
+
+def of_a_user(client: Redis, url: str, *rules: str) -> str:
+    """Make a user who may do all but what the rules forbid; return his URL."""
+    client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", "~*", "&*", "+@all", *rules)  # type: ignore[no-untyped-call]  # redis-py's
+    return url.replace("unix://", "unix://app:pw@")
+
+
+def test_a_redis_that_may_not_be_set_and_does_not_tell_is_refused(
+    timers: Timers, client: Redis, server: EmbeddedRedis
+) -> None:
+    with pytest.raises(NotificationsOff, match=f"CONFIG SET is refused .*add K and x to {SETTING}"):
+        timers(of_a_user(client, server.url, "-config|set")).due()
+
+
+def test_a_redis_that_does_not_say_whether_it_tells_is_tried(
+    timers: Timers, client: Redis, server: EmbeddedRedis
+) -> None:
+    url = of_a_user(client, server.url, "-config")
+    with pytest.raises(NotificationsOff, match="it does not, and CONFIG GET is refused"):
+        timers(url).due()
+    client.config_set(SETTING, "KA")
+    timer = timers(url)
+    timer.schedule(Event("a", 0.0))
+    assert names(take(timer)) == ["a"]
+
+
+def test_a_user_who_may_not_listen_is_told_the_pattern(
+    timers: Timers, client: Redis, server: EmbeddedRedis
+) -> None:
+    url = of_a_user(client, server.url, "resetchannels")
+    with pytest.raises(NotificationsOff, match=r"pattern __keyspace@0__:presence:timer:\{orders\}:alarm:\*"):
+        timers(url).due()
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(timers: Timers) -> None:
+    timer = timers(base=Keys().timer("a*[b]?"))
+    timer.due()
+    timer.schedule(Event("x", 0.0))
+    assert names(take(timer)) == ["x"]
+    assert timer.hearing().heard == 1
+
+
+def test_a_period_without_sense_is_refused(timers: Timers) -> None:
+    with pytest.raises(TimerError, match="reconcile_s"):
+        timers(reconcile_s=0.0)
