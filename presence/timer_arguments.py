@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from presence.timers.kinds import Place
     from presence.timers.terms import Job
 
-KINDS: Final = ("ring", "queue")
+KINDS: Final = ("ring", "queue", "expiry")
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
 PROCESSES_MAX: Final = 1024
 BACKOFF_MAX_S: Final = 300.0  # between two attempts

@@ -8,10 +8,11 @@ from typing import Final
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.delay_queue import DelayQueue
+from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.ring_timer import RingTimer
 
-KINDS: Final = ("ring", "queue")
+KINDS: Final = ("ring", "queue", "expiry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,5 +49,8 @@ class Place:
         with closing(Scripting(self.redis_url)) as scripting:
             if self.kind == "ring":
                 yield RingTimer(scripting, self.base, leasing, slots=self.slots, tick_s=self.tick_s)
-            else:
+            elif self.kind == "queue":
                 yield DelayQueue(scripting, self.base, leasing)
+            else:
+                with closing(ExpiryTimer(scripting, self.base, leasing)) as timer:
+                    yield timer

@@ -12,8 +12,8 @@ OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
 OUTAGE_MAX_S: Final = 2.0
 LOOK_MAX_S: Final = 0.1  # between two looks while nothing is known to come: what others add is seen so late
 LOOK_LEAST_S: Final = 0.001  # Redis counts milliseconds
-QUICK_S: Final = 0.05  # what was fetched ahead began within this time: more may be
-SLOW_S: Final = 0.25  # it began later: another process might have begun it sooner
+QUICK_S: Final = 0.05  # a batch that lasts no longer may be larger
+SLOW_S: Final = 0.25  # one that lasts longer holds events that another process might have begun sooner
 
 
 def jittered(delay_s: float) -> float:
@@ -40,7 +40,7 @@ class Ahead:
     """How many events a worker takes beyond those that it can begin at once.
 
     A round trip for each would be slow where handlers are quick; where they are slow, what waits here could
-    be begun by another process. So it grows while what waited began at once, and shrinks when it did not.
+    be begun by another process. So it grows while batches are begun quickly, and shrinks when one was not.
 
     Args:
         most: beyond those that can begin.
@@ -50,8 +50,8 @@ class Ahead:
         self._most = most
         self.events = 0
 
-    def waited(self, seconds: float) -> None:
-        """Take note of how long the last one of a full batch waited until it began."""
+    def lasted(self, seconds: float) -> None:
+        """Take note of how long a full batch lasted, until there was room for another."""
         if seconds < QUICK_S:
             self.events = min(self._most, max(1, self.events * 2))
         elif seconds > SLOW_S:

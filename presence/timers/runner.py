@@ -16,20 +16,21 @@ and ends with `STUCK`. So a stuck function never goes on beside the one that han
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import structlog
 import trio
 
-from presence.runtime import TrioBell, TrioCaller
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.runtime import Caller, TrioBell, TrioCaller
+from presence.store.batches import StoreUnavailable
 from presence.timers.figures import Figures, Outage
 from presence.timers.handlers import Handler
-from presence.timers.held import Held, Reports
-from presence.timers.interface import Due, LeasedTimer, TimerError
+from presence.timers.held import Held
+from presence.timers.interface import Due, LeasedTimer
 from presence.timers.pacing import Ahead, jittered, look_delay_s
+from presence.timers.reporting import FAILURES, Reporter
 from presence.timers.terms import Terms
 
 STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
@@ -37,9 +38,7 @@ START_TIMEOUT_S: Final = 8.0  # Redis is given so long at the start: within 10 s
 FIGURES_S: Final = 60.0  # between two lines of figures
 LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
 
-FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
 log = structlog.get_logger("presence.timers")
-T = TypeVar("T")
 
 
 @runtime_checkable
@@ -51,11 +50,11 @@ class Foresighted(Protocol):
 
 
 @runtime_checkable
-class Returning(Protocol):
-    """A timer that takes back what was not begun, without counting it as a failure."""
+class Listening(Protocol):
+    """A timer that is told what is due, and whose `due` asks Redis only then: to be called often."""
 
-    def give_back(self, dues: Sequence[Due]) -> int:
-        """Hand these out again at once; return how many were still this caller's."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until `due` may have something, for so long at most; return whether it may."""
 
 
 class Runner:
@@ -65,6 +64,7 @@ class Runner:
         timer: used from one thread at a time.
         handler: what is called with each event.
         terms: how.
+        caller: makes the calls of the timer; in a thread by default.
 
     Attributes:
         figures: what happened so far.
@@ -73,23 +73,34 @@ class Runner:
         is_stuck: whether it ends since a plain handler would not.
     """
 
-    def __init__(self, timer: LeasedTimer, handler: Handler, terms: Terms) -> None:
+    def __init__(
+        self, timer: LeasedTimer, handler: Handler, terms: Terms, caller: Caller | None = None
+    ) -> None:
         self._timer = timer
         self._handler = handler
         self._terms = terms
         self._held = Held(terms.leasing.lease_s)
         self._ahead = Ahead(max(0, terms.batch - terms.concurrency))
-        self._redis = TrioCaller(lambda: None)  # a call that is left behind ends with the process
+        # A call that is left behind ends with the process.
+        self._redis = caller or TrioCaller(lambda: None)
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(log)
-        self._room, self._reports, self._said = TrioBell(), TrioBell(), TrioBell()
+        self._room = TrioBell()
         self._stopped = trio.Event()
         self._stopped_at = math.inf
         self._running = 0
-        self._full_at: float | None = None  # when the last full batch came, while some of it waits
+        self._full_at: float | None = None  # when the last batch came, if there was more
         self._stuck: list[Due] = []
         self._has_begun = False
         self.figures = Figures()
+        self._reporter = Reporter(
+            timer,
+            self._held,
+            terms.leasing.lease_s,
+            caller=self._redis,
+            outage=self._outage,
+            figures=self.figures,
+        )
         self.has_ended = False
         self.failure: Exception | None = None
 
@@ -106,17 +117,17 @@ class Runner:
             is_first: give up if Redis cannot be reached at first, see `failure`; else wait for it.
         """
         async with trio.open_nursery() as beside:
-            for task in (self._report, self._extend, self._tell):
-                beside.start_soon(task)
+            beside.start_soon(self._reporter.run, self._room.ring)
+            beside.start_soon(self._reporter.extend)
+            beside.start_soon(self._tell)
             async with trio.open_nursery() as self._handlers:
                 await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
                 self.figures.returned += self._held.return_waiting()
-                self._reports.ring()
+                self._reporter.ring()
                 self._handlers.cancel_scope.deadline = self._stopped_at + self._terms.drain_timeout_s
             for due in self._stuck:
                 self._fail(due, TimeoutError(f"{self._handler.name} goes on; its process ends"))
-            with trio.move_on_after(LAST_WORDS_S):
-                await self._last_words()
+            await self._reporter.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
         self.figures.unsaid = self._held.unsaid
         self.has_ended = True
@@ -137,24 +148,32 @@ class Runner:
             if asked <= 0:
                 await self._room.wait(math.inf)
                 continue
-            asked_at = trio.current_time()
             try:
-                dues = await self._redis.call(partial(self._timer.due, asked))
-                next_s = await self._next_s() if len(dues) < asked else 0.0
+                await self._look(asked, ready)
             except FAILURES as error:
-                if not self._has_begun and (_is_final(error) or trio.current_time() >= give_up_at):
+                is_late = trio.current_time() >= give_up_at or not isinstance(error, StoreUnavailable)
+                if is_late and not self._has_begun:
                     self.failure = error
                     self.stop()
-                    return
-                await self._pause(self._outage.failed(error))
-                continue
-            self._outage.worked()
-            if not self._has_begun:
-                self._has_begun = True
-                ready()
-            self._take(dues, asked, asked_at)
-            if next_s > 0:
-                await self._pause(next_s)
+                else:
+                    await self._pause(self._outage.failed(error))
+
+    async def _look(self, asked: int, ready: Callable[[], None]) -> None:
+        """Take what is due, and begin with it; wait if that was all."""
+        asked_at = trio.current_time()
+        if self._full_at is not None:
+            self._ahead.lasted(asked_at - self._full_at)
+        dues = await self._redis.call(partial(self._timer.due, asked))
+        self._outage.worked()
+        self._held.take(dues, asked_at)
+        self.figures.claimed(dues)
+        self._full_at = trio.current_time() if len(dues) == asked else None
+        self._fill()
+        if not self._has_begun:
+            self._has_begun = True
+            ready()
+        if len(dues) < asked:
+            await self._pause(await self._next_s())
 
     def _asks_for(self) -> int:
         """Return how many more events there is room for."""
@@ -167,7 +186,7 @@ class Runner:
     async def _next_s(self) -> float:
         """Return how long to wait before the next look, now that all that is due was taken."""
         timer, next_s = self._timer, None
-        if isinstance(timer, Foresighted):
+        if isinstance(timer, Foresighted) and not isinstance(timer, Listening):
             next_s = await self._redis.call(timer.next_due_s)
         # Workers that were woken together come apart; one that knows when to come is in time.
         return jittered(look_delay_s(None)) if next_s is None else look_delay_s(next_s)
@@ -175,12 +194,6 @@ class Runner:
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
             await self._stopped.wait()
-
-    def _take(self, dues: Sequence[Due], asked: int, asked_at: float) -> None:
-        self._held.take(dues, asked_at)
-        self.figures.claimed(dues)
-        self._full_at = trio.current_time() if len(dues) == asked else None
-        self._fill()
 
     # Handling
 
@@ -190,9 +203,6 @@ class Runner:
             due = self._held.begin(trio.current_time())
             if due is None:
                 return
-            if not self._held.waiting and self._full_at is not None:
-                self._ahead.waited(trio.current_time() - self._full_at)
-                self._full_at = None
             self._running += 1
             self._handlers.start_soon(self._handle, due)
 
@@ -218,7 +228,7 @@ class Runner:
                 self.stop()
         finally:
             self._running -= 1
-            self._reports.ring()
+            self._reporter.ring()
             self._room.ring()
             self._fill()
 
@@ -243,72 +253,7 @@ class Runner:
         log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
         self._held.failed(due, delay_s)
 
-    # Reporting
-
-    async def _report(self) -> None:
-        while True:
-            await self._reports.wait(math.inf)
-            reports = self._held.take_reports()
-            for blocking, number in self._words(reports):
-                still_ours = await self._insist(blocking)
-                if still_ours is not None:
-                    self.figures.void += number - still_ours
-                self._held.said(number)
-            self._said.ring()
-            self._room.ring()
-
-    def _words(self, reports: Reports) -> list[tuple[Callable[[], int], int]]:
-        """Return the calls that say it all, and of how many events each."""
-        words: list[tuple[Callable[[], int], int]] = []
-        if reports.done:
-            words.append((partial(self._timer.done, reports.done), len(reports.done)))
-        words += [(partial(self._timer.retry, each.due, each.delay_s), 1) for each in reports.retries]
-        if reports.returns and isinstance(self._timer, Returning):
-            words.append((partial(self._timer.give_back, reports.returns), len(reports.returns)))
-        else:
-            words += [(partial(self._timer.retry, due, 0.0), 1) for due in reports.returns]
-        return words
-
-    async def _insist(self, blocking: Callable[[], T]) -> T | None:
-        """Call until it works; None: it worked at a later attempt, and an earlier one may have, too."""
-        has_failed = False
-        while True:
-            try:
-                answer = await self._redis.call(blocking)
-            except FAILURES as error:
-                has_failed = True
-                await trio.sleep(self._outage.failed(error))
-            else:
-                self._outage.worked()
-                return None if has_failed else answer
-
-    async def _last_words(self) -> None:
-        self._reports.ring()
-        while self._held.unsaid:
-            await self._said.wait(LAST_WORDS_S)
-
-    async def _extend(self) -> None:
-        while True:
-            await trio.sleep(self._terms.extend_after_s / 2)
-            asked_at = trio.current_time()
-            dues = self._held.aged(asked_at, self._terms.extend_after_s)
-            if not dues:
-                continue
-            try:
-                extended = await self._redis.call(partial(self._timer.extend, dues))
-            except FAILURES as error:
-                self._outage.failed(error)
-                continue
-            self._held.extend(dues, asked_at)
-            if extended < len(dues):
-                log.warning("leases were lost while handlers ran", events=len(dues) - extended)
-
     async def _tell(self) -> None:
         while True:
             await trio.sleep(FIGURES_S)
             log.info("figures", **self.figures.shown(), running=self._running, held=len(self._held))
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether waiting does not help."""
-    return not isinstance(error, StoreUnavailable)

@@ -25,11 +25,6 @@ class Terms:
     timeout_s: float = 300.0
     drain_timeout_s: float = 10.0
 
-    @property
-    def extend_after_s(self) -> float:
-        """The age at which a lease is extended: two more attempts fit before it ends."""
-        return self.leasing.lease_s / 3
-
 
 class Job(NamedTuple):
     """What a worker does.

@@ -1,0 +1,82 @@
+"""Handlers by name: what can be called is found, and what cannot is said before anything starts."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from presence.timers.handlers import HandlerError, handler, load
+from presence.timers.interface import Due
+
+DUE = Due("e", b"payload", 0, 0, 1)
+
+MODULE = """
+seen = []
+class Shop:
+    @staticmethod
+    def lapse(due): seen.append(due.id)
+    async def __call__(self, due): seen.append("called")
+shop = Shop()
+async def later(due): seen.append("later")
+def two(a, b): pass
+def nothing(): pass
+number = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orders_here.py").write_text(MODULE)
+    (tmp_path / "broken_here.py").write_text("import nothing_of_this_name")
+    (tmp_path / "raising_here.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+
+
+def test_a_function_beside_the_command_is_found_and_called() -> None:
+    found = load("orders_here:Shop.lapse")
+    found.call(DUE)
+    assert found.function.__globals__["seen"][-1] == "e"
+    assert not found.is_async
+
+
+@pytest.mark.parametrize("name", ["later", "shop"])
+async def test_an_async_handler_is_known_as_such(name: str) -> None:
+    found = load(f"orders_here:{name}")
+    assert found.is_async
+    await found.await_(DUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("orders_here", "must be module:function"),
+        (":later", "must be module:function"),
+        ("not_there:later", "there is no module not_there"),
+        ("orders_here:sooner", "orders_here has no sooner"),
+        ("orders_here:number", "is a int, and no function"),
+        ("orders_here:two", "cannot be called with an event alone"),
+        ("orders_here:nothing", "cannot be called with an event alone"),
+        ("broken_here:later", "importing broken_here failed: No module named 'nothing_of_this_name'"),
+        ("raising_here:later", "importing raising_here failed: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_by_name(name: str, complaint: str) -> None:
+    with pytest.raises(HandlerError) as refused:
+        load(name)
+    assert complaint in str(refused.value)
+
+
+def test_a_plain_function_that_gives_something_to_await_has_done_nothing() -> None:
+    async def later(_due: Due) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="async def"):
+        handler(lambda due: later(due), "later").call(DUE)  # noqa: PLW0108 - it hides what it returns
+
+
+def test_a_part_of_an_async_function_is_async() -> None:
+    async def later(_shop: str, _due: Due) -> None:
+        return
+
+    assert handler(functools.partial(later, "shop")).is_async
