@@ -1,0 +1,139 @@
+"""``presence timers add|cancel|list|dead``: what an operator asks of a timer."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from presence.cli import main
+from presence.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from presence.store.scripting import Scripting
+from presence.timers.delay_queue import DelayQueue
+from presence.timers.handing import Leasing
+from presence.timers.interface import Due, Event
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+class Timers:
+    """The command on one timer, and the same timer from inside."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = url
+        self._capsys = capsys
+        self.scripting = Scripting(url)
+        self.queue = DelayQueue(self.scripting, Keys("p").timer("t"), Leasing(attempts_max=1))
+
+    def run(self, action: str, *words: str, kind: str = "queue") -> tuple[int, str, str]:
+        place = ("--redis", self._url, "--prefix", "p", "--kind", kind, "--name", "t")
+        status = main(["timers", action, *place, *words])
+        said = self._capsys.readouterr()
+        return status, said.out, said.err
+
+    def kill(self, *names: str) -> None:
+        """Make dead letters."""
+        for name in names:
+            self.queue.schedule(Event(name, 0, b"pay\x1bload"))
+            (due,) = self.due(1)
+            self.queue.retry(due, 0)
+
+    def due(self, number: int) -> list[Due]:
+        """Return so many that are due within the millisecond."""
+        dues: list[Due] = []
+        while len(dues) < number:
+            dues += self.queue.due()
+        return dues
+
+
+@pytest.fixture
+def timers(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> Iterator[Timers]:
+    timers = Timers(redis_server.url, capsys)
+    yield timers
+    timers.scripting.close()
+
+
+def test_what_was_added_is_handed_out(timers: Timers) -> None:
+    assert timers.run("add", "e", "--delay", "0", "--payload", "order 7") == (0, "", "")
+    (due,) = timers.due(1)
+    assert (due.id, due.payload) == ("e", b"order 7")
+
+
+def test_an_id_that_waits_is_not_added_again(timers: Timers) -> None:
+    timers.run("add", "e", "--delay", "60")
+    status, _, complaint = timers.run("add", "e", "--delay", "0")
+    assert (status, complaint) == (1, "presence: e: there is an event of this id that is not done yet\n")
+    assert timers.queue.due() == []
+
+
+def test_what_was_cancelled_is_gone_and_what_is_missing_is_named(timers: Timers) -> None:
+    timers.run("add", "e", "--delay", "60")
+    status, _, complaint = timers.run("cancel", "e", "other")
+    assert (status, complaint) == (1, "presence: other: there is no such event\n")
+    assert timers.queue.state().waiting == 0
+
+
+def test_a_list_says_how_the_timer_stands(timers: Timers) -> None:
+    timers.kill("d")
+    timers.queue.schedule_many([Event("a", 60), Event("b", 90)])
+    _, out, _ = timers.run("list", "--json")
+    facts = json.loads(out)
+    assert (facts["waiting"], facts["leased"], facts["dead"]) == (2, 0, 1)
+    assert 59 < facts["next_s"] <= 60
+    assert (facts["counts"]["scheduled"], facts["counts"]["dead"]) == (3, 1)
+    assert timers.run("list")[1].startswith("waiting 2  leased 0  dead 1  next in ")
+
+
+def test_dead_letters_are_listed_safely(timers: Timers) -> None:
+    timers.kill("d")
+    _, line, _ = timers.run("dead")
+    assert line.split()[2:] == ["1", "attempts", "d", r"pay\x1bload"]
+    letter = json.loads(timers.run("dead", "--json")[1])
+    assert (letter["id"], letter["attempts"], letter["payload"]) == ("d", 1, "pay\x1bload")
+
+
+def test_dead_letters_wait_again_or_are_forgotten(timers: Timers) -> None:
+    timers.kill("a", "b")
+    assert timers.run("dead", "--requeue")[:2] == (0, "2\n")
+    assert sorted(due.id for due in timers.due(2)) == ["a", "b"]
+    timers.kill("c")
+    assert timers.run("dead", "--purge", "--json")[:2] == (0, '{"purged":1}\n')
+    assert timers.queue.state().dead == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("add", "e", "--delay", "1e9"), "delay_s 1000000000.0 is not between 0 and"),
+        (("add", "", "--delay", "1"), "an id has 1 to 512 bytes"),
+        (("run", "--handler", "m:f", "--lease", "0"), "'0' is no time"),
+        (("run", "--handler", "m:f", "--lease", "1e9"), "lease_s 1000000000.0 is not between"),
+        (("run", "--handler", "m:f", "--processes", "0"), "'0' is no whole number from 1 to 1024"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(timers: Timers, words: tuple[str, ...], complaint: str) -> None:
+    status, _, said = timers.run(*words)
+    assert status == 2
+    assert complaint in said
+
+
+def test_a_ring_of_other_slots_is_refused(timers: Timers) -> None:
+    assert timers.run("add", "e", "--delay", "60", "--slots", "10", kind="ring")[0] == 0
+    status, _, said = timers.run("list", "--slots", "12", kind="ring")
+    assert (status, said) == (
+        2,
+        "presence: this ring has 10 slots of 1000 ms: the settings differ\n",
+    )
+
+
+def test_without_redis_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timers", "list", "--kind", "queue", "--name", "t"]) == 2
+    assert "--redis URL" in capsys.readouterr().err
+
+
+def test_redis_away_is_said_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "redis://:secret@127.0.0.1:1"
+    assert main(["timers", "list", "--kind", "queue", "--name", "t", "--redis", url]) == 1
+    said = capsys.readouterr().err
+    assert "cannot reach Redis at redis://:***@127.0.0.1:1" in said
+    assert "secret" not in said
