@@ -14,7 +14,7 @@ from presence.store.keyspace import ExpiriesOff
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
-from presence.timers.packing import ITEMS_A_CALL
+from presence.timers.packing import ITEMS_A_CALL, dues_of
 
 RECONCILE_S: Final = 5.0
 HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB
@@ -199,10 +199,7 @@ class ExpiryTimer(SharedTimer):
         lease_ms = math.ceil(self.leasing.lease_s * 1000)
         packed = msgpack.packb(names, use_bin_type=False)
         _, now_ms, is_more, flat = self._run("claim", packed, lease_ms, self.leasing.attempts_max)
-        dues = [
-            Due(name.decode(), payload, due_ms, max(0, now_ms - due_ms), attempt)
-            for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)
-        ]
+        dues = [*dues_of(flat, now_ms)]
         if is_more:  # nobody will name the rest again
             self._next_scan = None
         else:

@@ -1,0 +1,1 @@
+"""How late the timer by key expiry is, in what surroundings."""
