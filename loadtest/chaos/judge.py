@@ -192,7 +192,7 @@ class Judge:
         reasons = Reasons(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]
         if is_for_good and not any(
-            other.is_proxied and other.entered == math.inf for other in user.logins if other is not login
+            other.is_proxied and other.entered == math.inf for other in [*user.logins] if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
         if login.code == Code.CLOSED and reasons.is_forgotten(login, at):

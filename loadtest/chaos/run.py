@@ -85,8 +85,8 @@ class Run:
             self.result.broken.append("the clients did not get in")
 
     @contextmanager
-    def judging(self) -> Iterator[None]:
-        """Judge while it goes on."""
+    def judging(self) -> Iterator["Future[None]"]:
+        """Judge while it goes on; what is given is done only if judging has failed."""
         is_over = threading.Event()
 
         def judge() -> None:
@@ -96,7 +96,7 @@ class Run:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(judge)
             try:
-                yield
+                yield future
             finally:
                 is_over.set()
                 future.result()
@@ -148,9 +148,13 @@ class Run:
             self.result.equal_s.append(time.monotonic() - begun)
         time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
         if not wait_for(self._is_equal, AGREE_S):
-            self.result.broken.append(f"Redis is not equal to the live sessions: {self._difference()}")
+            self._break(f"Redis is not equal to the live sessions: {self._difference()}")
         if not wait_for(self._is_view_equal, AGREE_S):
-            self.result.broken.append("the subscriber's view is not equal to Redis")
+            self._break(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
+
+    def _break(self, text: str) -> None:
+        self.result.broken.append(text)
+        self._tell(text)
 
     def _is_equal(self) -> bool:
         time.sleep(EQUAL_LOOK_S)
@@ -217,10 +221,10 @@ def play(options: Options, tell: Callable[[str], None] = say) -> Result:
         run = Run(options, stack, tell)
         tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
         run.enter()
-        with run.judging():
+        with run.judging() as judging:
             for number, storm in enumerate(storms, 1):
                 run.storm(storm)
-                if run.is_found:
+                if run.is_found or judging.done():
                     break
                 run.calm()
                 seconds = time.monotonic() - run.result.begun

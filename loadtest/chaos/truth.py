@@ -79,7 +79,7 @@ class User:
         An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
         oldest login that could be it.
         """
-        named = [login for login in self.logins if login.session == session]
+        named = [login for login in [*self.logins] if login.session == session]  # its thread goes on
         if named:  # an answer that came late knows better whose it is
             return max(named, key=lambda login: login.entered < math.inf)
         for login in [*self.logins]:
