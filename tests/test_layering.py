@@ -118,12 +118,31 @@ ROOMS = [
             *EDGES,
         },
     ),
+    # Follow-ups know what Redis has of users, and nothing of who writes it.
+    Room(
+        {"presence.rules", "presence.followups"},
+        {
+            "redis",
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            "presence.wheel",
+            "presence.ticker",
+            "presence.node",
+            "presence.store.redis_store",
+            *SOCKETS,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
+    ),
     Room(
         {
             "loadtest.facts",
             "loadtest.judge",
             "loadtest.checker",
             *(f"loadtest.chaos.{name}" for name in ("plan", "truth", "bounds", "reasons", "judge")),
+            "loadtest.compare.workload",
         },
         {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},
     ),
@@ -145,6 +164,7 @@ ROOMS = [
             *EDGES,
         },
     ),
+    Room({"loadtest.compare.judge", "loadtest.compare.figures"}, {"presence", "time", *SOCKETS, *LOOPS}),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.
     Room(
@@ -175,6 +195,8 @@ NOWHERE_BELOW = [
     # A worker has its settings from whoever started it, and draws nothing.
     Room({"presence.worker", "presence.process"}, {"presence.config", "argparse", "tomllib", "rich"}),
     Room({"presence.subscriber.blocking", "presence.subscriber.group", "presence.reader"}, {"trio"}),
+    Room({"presence.rules"}, {"redis", "trio", "structlog", "time"}),
+    Room({f"presence.followups.{name}" for name in ("turning", "planned")}, {"trio"}),
     Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on
     Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),
 ]
