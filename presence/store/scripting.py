@@ -55,6 +55,8 @@ def _before(name: str) -> tuple[str, ...]:
     folder, is_below, _ = name.rpartition("/")
     if not is_below:
         return ()
+    if folder == "followups":
+        return ("timers/prelude", "followups/prelude")
     return ("wheel/prelude",) if folder == "wheel" else ("timers/prelude",)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import code_of
+from presence.store.keys import Keys
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
 from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards
 from presence.subscriber.membership import Membership
@@ -38,6 +39,7 @@ class GroupConsumer:
         start: where a group begins that is created now: after this entry id, ``0`` for all that is kept,
             None for new events only.
         clock: monotonic seconds.
+        kind: names of the streams, if they are not those of events.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class GroupConsumer:
         member: Membership,
         start: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        kind: type[Keys] = Keys,
     ) -> None:
         self._link = link
         self._member = member
         self._clock = clock
-        self._shards = Shards(prefix)
+        self._shards = Shards(prefix, kind)
         self._place = GroupPlace(self._shards, member.group, start)
         self._pending = Pending(self._shards, member)
         self._looks = Looks()

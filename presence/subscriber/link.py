@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from presence.store.access import Access
 from presence.store.address import is_cluster, redacted
@@ -141,12 +142,16 @@ class Looks:
 class Shards:
     """The shards that there are to read: one, until a server has stored how many.
 
+    Args:
+        prefix: what the keys begin with.
+        kind: whose names: `events` is the stream that is read.
+
     Attributes:
         keys: names for the shards known.
     """
 
-    def __init__(self, prefix: str) -> None:
-        self.keys = Keys(prefix, 0)
+    def __init__(self, prefix: str, kind: type[Keys] = Keys) -> None:
+        self.keys = kind(prefix, 0)
         self._is_final = False
 
     def after(self, taken_up: int, access: Access) -> range:
@@ -159,7 +164,7 @@ class Shards:
         if not self._is_final:
             stored = stored_shards(access, self.keys.prefix)
             self._is_final = stored is not None
-            self.keys = Keys(self.keys.prefix, max(self.keys.shards, stored or 1))
+            self.keys = replace(self.keys, shards=max(self.keys.shards, stored or 1))
         return range(taken_up, self.keys.shards)
 
 

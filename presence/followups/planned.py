@@ -1,0 +1,231 @@
+"""Follow-ups of single users: adding, cancelling, and looking at those that wait."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgpack
+
+from presence.rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, is_name
+from presence.store.batches import StoreError
+from presence.store.followup_keys import Addition, add_call, cancel_call, script_keys
+from presence.store.keys import Keys
+from presence.store.scripting import Call, Scripting
+from presence.timers.interface import ID_BYTES_MAX, TimerError, TimerFull
+
+PAGE: Final = 500  # follow-ups, roughly
+_ARMED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A follow-up that waits.
+
+    Attributes:
+        id: its own.
+        name: of its rule, or what it was added as.
+        uid: the user.
+        due_ms: when it is due, Unix ms by Redis' clock; None: the user is online, and it is armed for when he
+            goes offline.
+        after_s: how long after that.
+        payload: for whoever does it.
+        reason: of the offline event that it follows; "" where that is not known.
+        offline_id: the entry id of that event, or "".
+    """
+
+    id: str
+    name: str
+    uid: str
+    due_ms: int | None
+    after_s: float
+    payload: str
+    reason: str
+    offline_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of an `add`.
+
+    Attributes:
+        id: of the follow-up.
+        is_new: whether it was not there before.
+        due_ms: see `Pending`.
+    """
+
+    id: str
+    is_new: bool
+    due_ms: int | None
+
+
+class FollowUps:
+    """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+
+    Args:
+        url: as `presence.store.address` takes it; nothing is sent yet.
+        prefix: what the server's keys begin with.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "presence") -> None:
+        self._scripting = Scripting(url)
+        self._prefix = prefix
+        self._shards: int | None = None
+
+    def add(self, uid: str, *, after: float, name: str, payload: str = "", key: str = "") -> Added:
+        """Let something be done for a user `after` seconds after he went offline, unless he comes back.
+
+        If he is offline now, the time counts from now; if he is online, from his next offline event. It is
+        for once: when he has come back, it is gone. (What is to follow each time is a rule of the settings.)
+
+        Args:
+            uid: the user.
+            after: seconds, to the millisecond.
+            name: what is to be done: letters, digits and ``._-``.
+            payload: text for whoever does it, at most `PAYLOAD_BYTES_MAX` bytes.
+            key: if given, the same call may be made again, as after a failure, and adds nothing more while
+                the first one waits; no colon, and its own for each uid and name.
+
+        Raises:
+            TimerError: a limit is broken.
+            TimerFull: there are too many, of this user or of all.
+        """
+        _check(uid, after, name, payload, key)
+        followup_id = f"{name}:{uid}:{key or secrets.token_hex(8)}"
+        if len(followup_id.encode()) > ID_BYTES_MAX:
+            raise TimerError(f"name, uid and key are longer than {ID_BYTES_MAX} bytes")
+        what = Addition(followup_id, uid, name, after, payload)
+        status, *rest = self._one(add_call(self._keys(), what))
+        if status == "full":
+            raise TimerFull(f"there are {rest[0]} follow-ups already")
+        is_new, due_ms = rest
+        return Added(followup_id, bool(is_new), int(due_ms) or None)
+
+    def cancel(self, followup_id: str) -> bool:
+        """Take a follow-up out; return whether it was there. One that was told already is not reached."""
+        uid = _uid_of(followup_id)
+        keys = self._keys()
+        return bool(self._one(cancel_call(keys, keys.shard(uid), [uid], followup_id))[1])
+
+    def cancel_of(self, uid: str) -> int:
+        """Take out all follow-ups of a user, also those of rules and armed ones; return how many."""
+        keys = self._keys()
+        return int(self._one(cancel_call(keys, keys.shard(uid), [uid]))[1])
+
+    def of(self, uid: str) -> list[Pending]:
+        """Return the follow-ups of a user, in the order in which they came."""
+        keys = self._keys()
+        shard = keys.shard(uid)
+        of_key = script_keys(keys, shard)[6]
+        (packed,) = self._scripting.commands(of_key, [("HGET", of_key, uid)])
+        return self._read(keys, shard, msgpack.unpackb(packed, raw=True) if packed else [])
+
+    def earliest(self, limit: int = PAGE) -> list[Pending]:
+        """Return those that are due first, of all users; armed ones come last."""
+        keys = self._keys()
+        found: list[Pending] = []
+        for shard in range(keys.shards):
+            due_key = script_keys(keys, shard)[1]
+            (ids,) = self._scripting.commands(due_key, [("ZRANGE", due_key, 0, limit - 1)])
+            for first in range(0, len(ids), PAGE):
+                found += self._read(keys, shard, ids[first : first + PAGE])
+        return sorted(found, key=lambda each: (each.due_ms is None, each.due_ms or 0, each.id))[:limit]
+
+    def pages(self) -> Iterator[list[Pending]]:
+        """Return all, in no order, some at a time; what waits from the first page to the last is in one."""
+        keys = self._keys()
+        for shard in range(keys.shards):
+            work_key, position = script_keys(keys, shard)[0], b"0"
+            while True:
+                command = ("HSCAN", work_key, position, "COUNT", PAGE)
+                ((position, flat),) = self._scripting.commands(work_key, [command])
+                yield _pending(_pairs(flat))
+                if int(position) == 0:
+                    break
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._scripting.close()
+
+    def _keys(self) -> Keys:
+        if self._shards is None:
+            meta = Keys(self._prefix).meta
+            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
+            if stored is None:
+                raise StoreError(f"no server has written there yet: {meta} is not set")
+            self._shards = int(stored)
+        return Keys(self._prefix, self._shards)
+
+    def _one(self, call: Call) -> list[Any]:
+        answer: list[Any] = msgpack.unpackb(self._scripting.one(call))
+        return answer
+
+    def _read(self, keys: Keys, shard: int, ids: list[bytes]) -> list[Pending]:
+        if not ids:
+            return []
+        work_key = script_keys(keys, shard)[0]
+        (found,) = self._scripting.commands(work_key, [("HMGET", work_key, *ids)])
+        return _pending((name, packed) for name, packed in zip(ids, found, strict=True) if packed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
+    if not uid:
+        raise TimerError("uid must not be empty")
+    if not is_name(name):
+        raise TimerError(f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-")
+    if not 0 <= after <= AFTER_MAX_S:
+        raise TimerError(f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s")
+    if len(payload.encode("utf-8", "replace")) > PAYLOAD_BYTES_MAX:
+        raise TimerError(f"payload must be at most {PAYLOAD_BYTES_MAX:,} bytes")
+    if ":" in key or not (not key or key.isprintable()):
+        raise TimerError("key must be printable and hold no colon")
+
+
+def _uid_of(followup_id: str) -> str:
+    """Return the user of an id, ``name:uid:rest``; names and rests hold no colon."""
+    uid, colon, _ = followup_id.partition(":")[2].rpartition(":")
+    if not (colon and uid):
+        raise TimerError(f"{followup_id!r} is not the id of a follow-up")
+    return uid
+
+
+def _pairs(flat: Any) -> Iterator[tuple[bytes, bytes]]:
+    if isinstance(flat, dict):
+        return iter(flat.items())
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _pending(rows: Any) -> list[Pending]:
+    """Return follow-ups as they stand in `work`; see prelude.lua. A damaged one is left out."""
+    found = []
+    for followup_id, packed in rows:
+        try:
+            item = msgpack.unpackb(packed, raw=True)
+            due_ms, _, payload, uid, name, after_ms, _, reason, _, offline_id, *_ = item
+            pending = Pending(
+                _text(followup_id),
+                _text(name),
+                _text(uid),
+                None if due_ms == _ARMED else int(due_ms),
+                after_ms / 1000,
+                _text(payload),
+                _text(reason),
+                _text(offline_id),
+            )
+        except (ValueError, AttributeError, TypeError):
+            continue
+        found.append(pending)
+    return found
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")

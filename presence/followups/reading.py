@@ -1,0 +1,135 @@
+"""Reading follow-ups that have come due: at least once, shared by the consumers of a group."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from presence.store.followup_keys import FollowupKeys
+from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.events import Gap, Item
+from presence.subscriber.group import GroupConsumer
+from presence.subscriber.link import Link
+from presence.subscriber.membership import Membership
+
+if TYPE_CHECKING:  # programs without trio need not load it
+    from presence.subscriber.tasks import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """Something that is to be done now, for a user who is offline.
+
+    Attributes:
+        shard: the user's shard.
+        entry_id: of its stream.
+        id: the follow-up's own: whoever does it twice, because it comes at least once, knows it by that.
+        name: of its rule, or what it was added as.
+        uid: the user.
+        payload: the text of the rule, or what it was added with.
+        reason, code: of the offline event that it follows; "" and 0 where that is not known.
+        offline_id: the entry id of that event, or "".
+        offline_at_ms: when that was, None if not known; Unix ms by Redis' clock, as all times but the next.
+        last_seen_ms: when the user was last seen, by the server's clock; None if not known.
+        due_ms: when it was due.
+        at_ms: when it was told.
+        deliveries: how often this consumer group was given it, this time included.
+    """
+
+    shard: int
+    entry_id: str
+    id: str
+    name: str
+    uid: str
+    payload: str
+    reason: str
+    code: int
+    offline_id: str
+    offline_at_ms: int | None
+    last_seen_ms: int | None
+    due_ms: int
+    at_ms: int
+    deliveries: int = 1
+
+
+def decode(item: Item) -> FollowUp | Gap | None:
+    """Return the follow-up, or None where this version does not know the form of the entry."""
+    if isinstance(item, Gap):
+        return item
+    fields = item.fields
+    try:
+        return FollowUp(
+            shard=item.shard,
+            entry_id=item.id,
+            id=fields["id"],
+            name=fields["name"],
+            uid=fields["uid"],
+            payload=fields["payload"],
+            reason=fields["reason"],
+            code=int(fields["code"]),
+            offline_id=fields["offline_id"],
+            offline_at_ms=int(fields["offline_at_ms"]) or None,
+            last_seen_ms=int(fields["last_seen_ms"]) or None,
+            due_ms=int(fields["due_ms"]),
+            at_ms=int(fields["at_ms"]),
+            deliveries=item.deliveries,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def due(
+    url: str,
+    *,
+    group: str,
+    consumer: str,
+    after: str | None = "0",
+    prefix: str = "presence",
+    max_deliveries: int = 5,
+    claim_idle_s: float = 60.0,
+    prefetch: int = 100,
+) -> "Subscription[FollowUp | Gap]":
+    """Return an asynchronous iterator of what is due, in order for each shard.
+
+    It is acknowledged when the next one is asked for. What a consumer dies with goes to another; what fails
+    again and again becomes a dead letter, in the stream ``presence:{shard}:followups:dead``. A `Gap` says
+    that follow-ups are missing: the cap removed them, or Redis lost them.
+
+    Args:
+        url: see `presence.subscriber.subscribe`, as of all others.
+        group: who shares the work; each group gets every follow-up.
+        consumer: this one's name in the group.
+        after: where the group begins if it has to be created: ``"0"``: with all that is kept; an entry id;
+            None: with what comes from now on.
+        prefix: what the server's keys begin with.
+        max_deliveries: after so many a follow-up that was never acknowledged becomes a dead letter.
+        claim_idle_s: one goes to another consumer after so many seconds without a sign of life.
+        prefetch: how many are read ahead.
+
+    Raises:
+        ValueError: the URL or the other arguments make no sense.
+    """
+    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+
+    link = Link(url)
+    member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return Subscription(_source(link, prefix, member, after), decode, link.name)
+
+
+def due_sync(
+    url: str,
+    *,
+    group: str,
+    consumer: str,
+    after: str | None = "0",
+    prefix: str = "presence",
+    max_deliveries: int = 5,
+    claim_idle_s: float = 60.0,
+    prefetch: int = 100,
+) -> BlockingSubscription[FollowUp | Gap]:
+    """Return a plain iterator of what is due; arguments and guarantees are those of `due`."""
+    link = Link(url)
+    member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return BlockingSubscription(_source(link, prefix, member, after), decode, link.name)
+
+
+def _source(link: Link, prefix: str, member: Membership, after: str | None) -> GroupConsumer:
+    return GroupConsumer(link, prefix, member, after, kind=FollowupKeys)

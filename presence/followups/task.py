@@ -1,0 +1,46 @@
+"""Turning as a task of trio, for a server; Redis is asked in a thread of its own."""
+
+from dataclasses import asdict
+
+import structlog
+import trio
+
+from presence.followups.turning import Outage, Turner
+
+log = structlog.get_logger("presence.followups")
+
+
+class TurningTask:
+    """Turns until it is stopped.
+
+    Args:
+        turner: used by nobody else; closed at the end.
+    """
+
+    def __init__(self, turner: Turner) -> None:
+        self._turner = turner
+        self._scope = trio.CancelScope()
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Turn; an outage of Redis is told once, and waited for."""
+        outage = Outage()
+        with self._scope:
+            try:
+                while True:
+                    wait_s = await trio.to_thread.run_sync(
+                        self._turner.turn, abandon_on_cancel=True, limiter=self._limiter
+                    )
+                    if news := outage.news(self._turner.failure):
+                        log.warning(news)
+                    await trio.sleep(wait_s)
+            finally:
+                self._turner.close()  # and so ends a thread that was left behind
+
+    def stop(self) -> None:
+        """End it; what it has not done another does."""
+        self._scope.cancel()
+
+    def report(self) -> dict[str, int]:
+        """Return its figures, for the log."""
+        return asdict(self._turner.tally)

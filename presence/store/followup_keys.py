@@ -1,0 +1,100 @@
+"""Key names of follow-ups, and the calls of their scripts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from presence.rules import Rule
+from presence.store.keys import Keys
+from presence.store.scripting import Call
+
+PENDING_MAX: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
+PENDING_OF_USER_MAX: Final = 100
+EVENTS_A_TURN: Final = 200  # of a shard: a few ms of Redis' time
+TOLD_A_TURN: Final = 200
+TURN_LEASE_MS: Final = (
+    1500  # above the longest pause of a runner: who holds it is only followed when it has died
+)
+TOLD_MAX: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
+
+
+@dataclass(frozen=True, slots=True)
+class FollowupKeys(Keys):
+    """The names as consumer groups of follow-ups see them: their stream is in the place of the events."""
+
+    def events(self, shard: int) -> str:
+        """Stream of follow-ups that have come due."""
+        return self.followups(shard)
+
+    def dead(self, shard: int) -> str:
+        """Stream of those that a consumer group gave up on."""
+        return f"{self.followups(shard)}:dead"
+
+    def errors(self, shard: int, group: str) -> str:
+        """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
+        return f"{self.followups(shard)}:errors:{group}"
+
+
+def script_keys(keys: Keys, shard: int) -> list[str]:
+    """Return KEYS as the scripts in `followups/` take them."""
+    base = keys.followup_queue(shard)
+    queue = [
+        f"{base}:{name}" for name in ("work", "due", "leased", "dead", "counts", "absent", "of", "state")
+    ]
+    return [*queue, keys.events(shard), keys.online(shard), keys.seen(shard), keys.followups(shard)]
+
+
+def packed_rules(rules: Iterable[Rule] | None) -> bytes:
+    """Return rules as turn.lua takes them; None: those stand that others brought."""
+    if rules is None:
+        return b""
+    packed: bytes = msgpack.packb(
+        [[rule.name, _ms(rule.after), list(rule.reasons), rule.payload] for rule in rules]
+    )
+    return packed
+
+
+def turn_call(keys: Keys, shard: int, runner: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
+    """Return the call of one turn.
+
+    Args:
+        keys: how keys are called.
+        shard: where.
+        runner: who turns.
+        rules: see `packed_rules`.
+        has_begun: whether this runner knows that the shard had turns before.
+        kept: entries that the stream of follow-ups is capped to, roughly.
+    """
+    begun = "1" if has_begun else ""
+    bounds = [EVENTS_A_TURN, TOLD_A_TURN, kept, PENDING_MAX]
+    arguments = ["", runner, TURN_LEASE_MS, rules, begun, *bounds]
+    return Call("followups/turn", script_keys(keys, shard), arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A follow-up that is to be added for one user; see `presence.followups.planned`."""
+
+    id: str
+    uid: str
+    name: str
+    after_s: float
+    payload: str
+
+
+def add_call(keys: Keys, what: Addition) -> Call:
+    """Return the call that adds a follow-up of one user."""
+    arguments: list[Any] = ["", what.id, what.uid, what.name, _ms(what.after_s), what.payload.encode()]
+    bounds = [PENDING_MAX, PENDING_OF_USER_MAX]
+    return Call("followups/add", script_keys(keys, keys.shard(what.uid)), [*arguments, *bounds])
+
+
+def cancel_call(keys: Keys, shard: int, uids: Iterable[str], followup_id: str = "") -> Call:
+    """Return the call that takes out all follow-ups of users of a shard, or that one of a user."""
+    return Call("followups/cancel", script_keys(keys, shard), ["", followup_id, *uids])
+
+
+def _ms(seconds: float) -> int:
+    return -int(-seconds * 1000 // 1)  # rounded up: never early
