@@ -119,11 +119,14 @@ class ExpiryTimer(SharedTimer):
             TimerError: `limit` is out of bounds.
             StoreUnavailable, StoreError: Redis cannot be reached, or refused.
         """
+        if not 1 <= limit <= ITEMS_A_CALL:
+            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
         self._open()
-        if self._expiries.take_missed() or self._next_scan is None or self._clock() >= self._next_scan:
+        if self._expiries.take_missed():
+            self._next_scan = None
+        if self._next_scan is None or self._clock() >= self._next_scan:
             return self._scan(limit)
-        while names := self._expiries.take(min(limit, ITEMS_A_CALL)):
-            self._heard += len(names)
+        while names := self._expiries.take(limit):
             if dues := self._claim(names):
                 return dues
         return []
@@ -180,11 +183,12 @@ class ExpiryTimer(SharedTimer):
         """Hand out what is due, told or not."""
         if self._scans:
             self._look_again()
-        dues = super().due(limit)
+        dues, is_more = self._hand_out("due", limit)
+        while is_more and not dues:  # a slice of dead letters is no answer
+            dues, is_more = self._hand_out("due", limit)
         self._scans += 1
         self._found += len(dues)
-        # Large ones may be fewer than the limit: only a scan that finds nothing was the last one.
-        self._next_scan = None if dues else self._clock() + self._reconcile_s
+        self._next_scan = None if is_more else self._clock() + self._reconcile_s
         return dues
 
     def _look_again(self) -> None:
@@ -196,12 +200,16 @@ class ExpiryTimer(SharedTimer):
             self._trouble = str(error)
 
     def _claim(self, names: list[str]) -> list[Due]:
-        lease_ms = math.ceil(self.leasing.lease_s * 1000)
-        packed = msgpack.packb(names, use_bin_type=False)
-        _, now_ms, is_more, flat = self._run("claim", packed, lease_ms, self.leasing.attempts_max)
-        dues = [*dues_of(flat, now_ms)]
-        if is_more:  # nobody will name the rest again
-            self._next_scan = None
-        else:
+        next_scan, self._next_scan = self._next_scan, None  # nobody names them again, should this fail
+        dues, is_more = self._hand_out("claim", msgpack.packb(names, use_bin_type=False))
+        self._heard += len(names)
+        if not is_more:
+            self._next_scan = next_scan
             self._void += len(names) - len(dues)
         return sorted(dues, key=lambda due: due.due_ms)
+
+    def _hand_out(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
+        """Run a script that hands out; return also whether it left some that it should have."""
+        lease_ms = math.ceil(self.leasing.lease_s * 1000)
+        _, now_ms, is_more, flat = self._run(script, what, lease_ms, self.leasing.attempts_max)
+        return [*dues_of(flat, now_ms)], bool(is_more)

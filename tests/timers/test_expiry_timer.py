@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from presence.embedded import EmbeddedRedis, find_binary
+from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.keyspace import SETTING
-from presence.store.scripting import Scripting
+from presence.store.scripting import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event, TimerError
@@ -36,6 +38,21 @@ def client(server: EmbeddedRedis) -> Iterator[Redis]:
         yield client
 
 
+def a_timer(scripting: Scripting, base: str = BASE, **settings: Any) -> ExpiryTimer:
+    return ExpiryTimer(scripting, base, **{"reconcile_s": LONG_S, **settings})
+
+
+class Failing(Scripting):
+    """Connections that fail when they are told to."""
+
+    fails = False
+
+    def one(self, call: Call) -> Any:
+        if self.fails:
+            raise StoreUnavailable("told to")
+        return super().one(call)
+
+
 class Timers:
     """Timers that are closed at the end."""
 
@@ -45,7 +62,7 @@ class Timers:
 
     def __call__(self, url: str = "", base: str = BASE, **settings: Any) -> ExpiryTimer:
         scripting = Scripting(url or self.url)
-        timer = ExpiryTimer(scripting, base, **{"reconcile_s": LONG_S, **settings})
+        timer = a_timer(scripting, base, **settings)
         self._made.append((timer, scripting))
         return timer
 
@@ -235,6 +252,33 @@ def test_what_expired_while_redis_was_down_is_found(tmp_path_factory: pytest.Tem
     finally:
         timers.close()
         server.close()
+
+
+@pytest.mark.parametrize("heard_max", [100, 0], ids=["heard", "missed"])
+def test_what_could_not_be_claimed_is_found_by_the_next_call(
+    server: EmbeddedRedis, client: Redis, heard_max: int
+) -> None:
+    with closing(Failing(server.url)) as scripting, closing(a_timer(scripting, heard_max=heard_max)) as timer:
+        timer.due()
+        timer.schedule(Event("a", 0.0))
+        assert timer.wait(3.0)
+        scripting.fails = True
+        with pytest.raises(StoreUnavailable):
+            timer.due()
+        scripting.fails = False
+        assert names(timer.due()) == ["a"]
+
+
+def test_what_comes_due_during_scans_is_left_to_be_told(timers: Timers) -> None:
+    timer = timers()
+    timer.schedule_many(Event(f"old {n}", 0.0) for n in range(10))
+    timer.schedule(Event("new", 0.1))
+    time.sleep(0.002)
+    assert len(timer.due(6)) == 6
+    assert len(timer.due(6)) == 4
+    assert names(take(timer, 0.0)) == []
+    assert names(take(timer)) == ["new"]
+    assert (timer.hearing().scans, timer.hearing().found) == (2, 10)
 
 
 def test_the_flags_of_others_stay(timers: Timers, client: Redis) -> None:

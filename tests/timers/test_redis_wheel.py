@@ -1,6 +1,7 @@
 """The presence wheel in Redis: users by ticks, moved by scripts, on a real server."""
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -206,6 +207,24 @@ def test_two_callers_take_each_user_once(wheel: RedisWheel, client: Redis, serve
     taken = [each.uid for _ in range(10) for caller in (wheel, other) for each in caller.due(limit=13)]
     other.close()
     assert sorted(taken) == sorted(map(str, range(200)))
+
+
+def test_touches_at_the_same_moment_leave_a_user_in_one_slot(server: EmbeddedRedis, client: Redis) -> None:
+    def touch() -> None:
+        wheel = a_wheel(server, idle_timeout_s=10.0, tick_s=0.001)
+        for _ in range(100):
+            wheel.touch("ann")
+        wheel.close()
+
+    threads = [threading.Thread(target=touch) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    (tick,) = slots(client)
+    value: Any = client.hget(key("users"), "ann")
+    assert int(value.split()[0]) == tick
+    assert [kind for kind, *_ in story(client)] == ["online"]
 
 
 def test_a_logout_is_offline_at_once_and_told_once(wheel: RedisWheel, client: Redis) -> None:
