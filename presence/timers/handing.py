@@ -15,7 +15,7 @@ import msgpack
 
 from presence.store.scripting import Call, Scripting
 from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
-from presence.timers.packing import ITEMS_A_CALL, batches, delay_ms, dues_of, names, tokens
+from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, dues_of, names, tokens
 
 LEASE_S_MAX: Final = 86_400.0
 ATTEMPTS_MAX: Final = 1000
@@ -127,7 +127,7 @@ class SharedTimer:
 
     def cancel(self, event_id: str) -> bool:
         """Remove an event, wherever it is, a dead letter too; return whether it was there."""
-        return bool(self._run("cancel", event_id)[1])
+        return bool(self._run("cancel", checked_id(event_id))[1])
 
     def reschedule(self, event_id: str, delay_s: float) -> bool:
         """Give a waiting event another time; see `Timer.reschedule`."""

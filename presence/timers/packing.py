@@ -33,7 +33,11 @@ def delay_ms(delay_s: float) -> int:
 
 def checked_id(event_id: str) -> str:
     """Return an id; raise TimerError if it is none."""
-    if not 1 <= len(event_id.encode()) <= ID_BYTES_MAX:
+    try:
+        size = len(event_id.encode())
+    except UnicodeEncodeError:
+        raise TimerError(f"an id that is no UTF-8: {event_id[:40]!r}") from None
+    if not 1 <= size <= ID_BYTES_MAX:
         raise TimerError(f"an id has 1 to {ID_BYTES_MAX} bytes: {event_id[:40]!r}")
     return event_id
 

@@ -1,0 +1,65 @@
+"""Timers on a server for tests, and how time passes for them."""
+
+from typing import Any
+
+import msgpack
+
+from presence.store.client import Redis
+from presence.store.keys import Keys
+from presence.store.scripting import Scripting
+from presence.timers.delay_queue import DelayQueue
+from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.ring_timer import RingTimer
+
+KINDS = ("queue", "ring")
+SLOTS = 1024
+TICK_S = 0.01
+LAP_S = SLOTS * TICK_S
+BASE = Keys().timer("test")
+
+
+def a_timer(scripting: Scripting, kind: str, leasing: Leasing | None = None, **more: Any) -> SharedTimer:
+    if kind == "queue":
+        return DelayQueue(scripting, BASE, leasing, **more)
+    return RingTimer(scripting, BASE, leasing, slots=SLOTS, tick_s=TICK_S, **more)
+
+
+def let_pass(client: Redis, laps: int = 1) -> None:
+    """Let so many laps of the ring pass for everything that a timer keeps: it all was so much earlier."""
+    ms = round(laps * LAP_S * 1000)
+    work: Any = client.hgetall(f"{BASE}:work")
+    for event_id, packed in work.items():
+        due_ms, *rest = msgpack.unpackb(packed, raw=True)
+        entry = msgpack.packb([due_ms - ms, *rest], use_bin_type=False)
+        client.hset(f"{BASE}:work", event_id, entry)
+    for key in (f"{BASE}:due", f"{BASE}:leased"):
+        scored: Any = client.zrange(key, 0, -1, withscores=True)
+        if scored:
+            client.zadd(key, {member: score - ms for member, score in scored})
+    for key in slots(client):
+        laps_of: Any = client.zrange(key, 0, -1, withscores=True)
+        client.zadd(key, {member: lap - laps for member, lap in laps_of})
+    if client.exists(f"{BASE}:ring"):
+        client.hincrby(f"{BASE}:ring", "hand", -laps * SLOTS)
+
+
+def slots(client: Redis) -> list[str]:
+    """The slots of a ring that hold something."""
+    names: Any = client.keys(f"{BASE}:slot:*")
+    return [name.decode() for name in names]
+
+
+def places(client: Redis) -> dict[str, str]:
+    """Where each event is: waiting, leased or dead.
+
+    Raises:
+        AssertionError: one is in two places.
+    """
+    found: dict[str, str] = {}
+    waiting = [f"{BASE}:due"] if client.type(f"{BASE}:due") == b"zset" else slots(client)
+    for key in (*waiting, f"{BASE}:leased", f"{BASE}:dead"):
+        members: Any = client.zrange(key, 0, -1)
+        for member in members:
+            assert member.decode() not in found, member
+            found[member.decode()] = "waiting" if key in waiting else key.rpartition(":")[2]
+    return found

@@ -1,0 +1,165 @@
+"""The ring of slots in Redis: no lap is missed, none comes early, whoever was away and however long."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis, open_client
+from presence.store.scripting import Scripting
+from presence.timers.interface import Due, Event, TimerError
+from presence.timers.ring_timer import RingTimer
+from tests.timers.keeping import BASE
+
+SLOTS, TICK_S = 8, 0.01
+LAP_S = SLOTS * TICK_S
+PATIENCE_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def scripting(server: EmbeddedRedis) -> Iterator[Scripting]:
+    scripting = Scripting(server.url)
+    yield scripting
+    scripting.close()
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def ring(scripting: Scripting, client: Redis) -> RingTimer:
+    return RingTimer(scripting, BASE, slots=SLOTS, tick_s=TICK_S)
+
+
+def wait_for(ring: RingTimer, count: int = 1, limit: int = 100) -> list[Due]:
+    deadline, found = time.monotonic() + PATIENCE_S, list[Due]()
+    while len(found) < count and time.monotonic() < deadline:
+        found += ring.due(limit)
+        time.sleep(0.001)
+    return found
+
+
+def hand(client: Redis) -> int:
+    found: Any = client.hget(f"{BASE}:ring", "hand")
+    return int(found)
+
+
+def test_all_slots_that_passed_are_caught_up(ring: RingTimer) -> None:
+    delays = [i * TICK_S / 2 for i in range(6 * SLOTS)]  # three laps
+    ring.schedule_many(Event(str(i), delay_s) for i, delay_s in enumerate(delays))
+    time.sleep(3 * LAP_S + 0.02)  # nobody looks
+    assert {due.id for due in ring.due()} == {str(i) for i in range(len(delays))}
+
+
+def test_a_worker_that_skips_seconds_skips_no_slot(ring: RingTimer) -> None:
+    ring.schedule_many(Event(str(i), i * TICK_S) for i in range(2 * SLOTS))
+    found, deadline = set[str](), time.monotonic() + PATIENCE_S
+    while len(found) < 2 * SLOTS and time.monotonic() < deadline:
+        time.sleep(2.5 * TICK_S)
+        found |= {due.id for due in ring.due()}
+    assert found == {str(i) for i in range(2 * SLOTS)}
+
+
+def test_a_delay_of_several_laps_comes_in_its_own(ring: RingTimer) -> None:
+    ring.schedule(Event("a", 2.5 * LAP_S))
+    begun = time.monotonic()
+    (due,) = wait_for(ring)
+    assert time.monotonic() - begun >= 2.5 * LAP_S - 0.001  # of which the call to schedule took a part
+    assert due.late_ms >= 0
+
+
+def test_a_lap_that_passes_changes_nothing_that_waits_for_another(ring: RingTimer, client: Redis) -> None:
+    ring.schedule_many(Event(str(i), 100 + i * TICK_S) for i in range(SLOTS))
+    slots: Any = client.keys(f"{BASE}:slot:*")
+    before = [client.zrange(slot, 0, -1, withscores=True) for slot in slots]
+    time.sleep(1.5 * LAP_S)
+    assert ring.due() == []
+    assert [client.zrange(slot, 0, -1, withscores=True) for slot in slots] == before
+
+
+def test_the_rest_of_a_slot_is_not_left_for_the_next_lap(ring: RingTimer, client: Redis) -> None:
+    ring.schedule_many(Event(name, 0.0) for name in "abc")
+    time.sleep(2 * TICK_S)
+    first = ring.due(limit=2)
+    stopped_before = hand(client)
+    ring.schedule(Event("d", 0.0))
+    second = wait_for(ring, 2)
+    assert [due.id for due in (*first, *second)] == ["a", "b", "c", "d"]
+    assert hand(client) > stopped_before
+
+
+@pytest.mark.parametrize("ticks", [1, 2, SLOTS, 10_000])
+def test_an_add_behind_the_hand_moves_it_back(ring: RingTimer, client: Redis, ticks: int) -> None:
+    ring.due()
+    client.hset(f"{BASE}:ring", "hand", hand(client) + ticks)  # as after a clock that was set back
+    ring.schedule(Event("a", 0.0))
+    assert [due.id for due in wait_for(ring)] == ["a"]
+
+
+def test_many_empty_slots_that_passed_take_one_call(scripting: Scripting, client: Redis) -> None:
+    ring = RingTimer(scripting, BASE, slots=5000, tick_s=TICK_S)
+    ring.schedule(Event("a", 0.0))
+    client.hincrby(f"{BASE}:ring", "hand", -4000)  # nobody looked for 40 s
+    time.sleep(2 * TICK_S)
+    assert [due.id for due in ring.due()] == ["a"]
+
+
+def test_no_more_than_a_lap_is_looked_at(ring: RingTimer, client: Redis) -> None:
+    ring.schedule(Event("a", 0.0))
+    client.hset(f"{BASE}:ring", "hand", 1)  # nobody looked since 1970
+    client.config_resetstat()
+    time.sleep(2 * TICK_S)
+    assert [due.id for due in ring.due()] == ["a"]
+    stats: Any = client.info("commandstats")
+    assert stats["cmdstat_zrangebyscore"]["calls"] <= SLOTS + 1
+
+
+def test_the_hand_does_not_run_ahead(ring: RingTimer, client: Redis) -> None:
+    ring.due()
+    clock: Any = client.time()
+    assert hand(client) <= (clock[0] + clock[1] / 1e6) / TICK_S
+
+
+@pytest.mark.parametrize("others", [{"slots": SLOTS + 1}, {"tick_s": 0.02}, {"slots": 4, "tick_s": 0.02}])
+def test_a_worker_with_other_settings_is_refused(
+    ring: RingTimer, scripting: Scripting, others: dict[str, Any]
+) -> None:
+    ring.schedule(Event("a", 0.0))
+    other = RingTimer(scripting, BASE, **{"slots": SLOTS, "tick_s": TICK_S, **others})
+    with pytest.raises(TimerError, match="this ring has 8 slots of 10 ms"):
+        other.due()
+    with pytest.raises(TimerError, match="settings differ"):
+        other.schedule(Event("b", 0.0))
+    assert [due.id for due in wait_for(ring)] == ["a"]
+
+
+def test_the_first_call_settles_the_settings(ring: RingTimer, scripting: Scripting) -> None:
+    assert ring.due() == []
+    with pytest.raises(TimerError, match="settings differ"):
+        RingTimer(scripting, BASE, slots=SLOTS + 1, tick_s=TICK_S).due()
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 0}, {"slots": 86_401}, {"tick_s": 0.0}, {"tick_s": 4000.0}])
+def test_settings_out_of_bounds_are_refused(scripting: Scripting, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TimerError, match=next(iter(wrong))):
+        RingTimer(scripting, BASE, **wrong)
+
+
+def test_the_next_time_is_the_beginning_of_a_tick(ring: RingTimer) -> None:
+    ring.schedule(Event("a", 0.03))
+    told_s = ring.next_due_s()
+    assert told_s is not None
+    assert told_s <= 0.04
