@@ -8,7 +8,10 @@ from typing import Final
 
 OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
-FRESH_S: Final = 0.25  # so long after an answer it may be taken for granted that the server is there
+FRESH_S: Final = 0.4  # so long after an answer it may be taken for granted that the server is there
+# After the first answer in a while ends wait so long: if the server has just hung, unnoticed here at rest,
+# logins that waited elsewhere are on their way. Far below FRESH_S, so that nothing is asked twice.
+GLANCE_S: Final = 0.15
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
 # At first pauses stay short: who did not notice a short outage would tell before what waits here. Until then
@@ -28,12 +31,13 @@ class Reach:
     Attributes:
         away_since: when it began to fail; None while all is well.
         answered_at: when it answered last.
+        sure_at: from when on what others had to tell before an answer has arrived.
         retry_at: when it may be asked again after a failure.
     """
 
     def __init__(self) -> None:
         self.away_since: float | None = None
-        self.answered_at = self.retry_at = -math.inf
+        self.answered_at = self.sure_at = self.retry_at = -math.inf
         self._failures = 0  # in a row
         self._answers_again = self._is_slow = False
 
@@ -74,6 +78,8 @@ class Reach:
             Whether it was away for longer than a moment: calls failed, or this one was slow after one that
             was not. Then others may have something to tell that waited, as it may have waited here.
         """
+        if sent_at - self.answered_at >= FRESH_S:
+            self.sure_at = now + GLANCE_S
         before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
         was_slow, self._is_slow = self._is_slow, now - sent_at >= SLOW_CALL_S
         self.answered_at = now

@@ -141,6 +141,7 @@ class Relay:
         self._comparison = Comparison(memory, outbox.shard_of)
         self._compare_at = -math.inf
         self._reach = [Reach() for _ in self.writers]
+        self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = -math.inf
         self._outages = Outages(self._reach)
         self._batches = self._items = self._differences = 0
@@ -283,6 +284,7 @@ class Relay:
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
+        planned = self._but_early_ends(planned)
         failures += await self._check_meta(planned)
         if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
             return failures
@@ -318,6 +320,20 @@ class Relay:
                 await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
+    def _but_early_ends(
+        self, planned: list[tuple[ShardWriter, Batch | Retirement]]
+    ) -> list[tuple[ShardWriter, Batch | Retirement]]:
+        """Return what may go now: where there are peers, not yet the ends for which it is too early."""
+        now = self._clock()
+        self._ends_at = {
+            writer.shard: sure_at
+            for writer, step in planned
+            if now < (sure_at := self._reach[writer.shard].sure_at)
+            and _has_end(step)
+            and writer.settling.has_peers
+        }
+        return [each for each in planned if each[0].shard not in self._ends_at]
+
     async def _check_meta(self, planned: list[tuple[ShardWriter, Batch | Retirement]]) -> Failures:
         """Before openings, for a Redis that lost its data lost that too; those it fails for are taken out."""
         openings = [each for each in planned if isinstance(each[1], Batch) and each[1].opening]
@@ -344,10 +360,12 @@ class Relay:
     async def _gather(self) -> None:
         """Wait until there is something to send, and a little longer for what comes with it."""
         now = self._clock()
-        reachable = self._reachable()
+        waiting = {shard for shard, at in self._ends_at.items() if now < at}
+        reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
         if any(writer.is_eager(now) for writer in reachable):
             return
-        due = [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
+        due = [self._ends_at[shard] for shard in waiting]
+        due += [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
         due += [reach.retry_at for reach in self._reach if not reach.may_be_sent_to]
         if not reachable:
             await self._runtime.sleep(max(0.0, min(due) - now))

@@ -98,6 +98,11 @@ class Settling:
         """Whether other nodes have left their traces and none of them is at work."""
         return any(not trace.fenced for trace in self.others.values()) and not self._peers()
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether other nodes may be at work."""
+        return bool(self._peers())
+
     def _peers(self) -> set[str]:
         """Return the other nodes that may be at work."""
         traces = {**self._steady, **self.others}

@@ -2,7 +2,16 @@
 
 import pytest
 
-from presence.reach import BACKOFF_BRIEF_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, BRIEF_S, Reach, backoff_s
+from presence.reach import (
+    BACKOFF_BRIEF_S,
+    BACKOFF_FIRST_S,
+    BACKOFF_LIMIT_S,
+    BRIEF_S,
+    FRESH_S,
+    GLANCE_S,
+    Reach,
+    backoff_s,
+)
 from presence.relay import PROBE_INTERVAL_S
 
 
@@ -95,8 +104,17 @@ def test_one_that_is_always_slow_is_not_away_for_ever() -> None:
 def test_it_is_fresh_for_a_moment() -> None:
     reach = Reach()
     reach.answered(1.0, 1.0)
-    assert reach.is_fresh(1.1)
-    assert not reach.is_fresh(1.3)
+    assert reach.is_fresh(1.0 + 0.9 * FRESH_S)
+    assert not reach.is_fresh(1.0 + 1.1 * FRESH_S)
+
+
+def test_the_first_answer_in_a_while_makes_not_sure_yet() -> None:
+    reach = Reach()
+    for at in (1.0, 1.0 + 0.9 * FRESH_S):
+        reach.answered(at, at)
+    assert reach.sure_at == 1.0 + GLANCE_S
+    reach.answered(9.0, 9.5)
+    assert reach.sure_at == 9.5 + GLANCE_S
 
 
 def test_it_is_away_since_the_call_that_failed_was_sent() -> None:

@@ -5,7 +5,9 @@ import structlog
 import trio
 from trio.testing import MockClock
 
+from presence.changes import Op
 from presence.outbox import Outbox
+from presence.reach import GLANCE_S
 from presence.relay import PROBE_INTERVAL_S, Relay
 from presence.store.batches import StoreError, StoreUnavailable
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
@@ -146,3 +148,33 @@ async def test_no_start_against_a_refusal(clock: MockClock, relay: Relay, fake: 
     fake.refusing = {2}
     with pytest.raises(StoreError):
         await relay.start()
+
+
+@pytest.mark.parametrize("peers", [("second",), ()])
+async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
+    peers: tuple[str, ...], clock: MockClock, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    relay = Relay(
+        outbox,
+        fake,
+        node="first",
+        live=lambda _shard: [],
+        verdicts=Told().verdicts,
+        memory=NOTHING,
+        known=lambda: peers,
+        clock=trio.current_time,
+        runtime=AtOnce(),
+    )
+    nursery.start_soon(relay.run)
+    outbox.append(login("u1"))
+    await until(lambda: fake.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    outbox.extend([login("u1")._replace(op=Op.END), login("u2")])
+    began = trio.current_time()
+    told = {}
+    while len(told) < 2:
+        told |= {change.uid: trio.current_time() - began for change in fake.applied[1 + len(told) :]}
+        await trio.sleep(0.001)
+    assert told["u2"] < 0.1
+    assert (told["u1"] >= GLANCE_S) == bool(peers)
+    assert told["u1"] < GLANCE_S + 0.1
