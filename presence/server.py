@@ -22,6 +22,8 @@ import protocol
 from presence import __version__
 from presence.clock import Clock
 from presence.control import Control
+from presence.followups.task import TurningTask
+from presence.followups.turning import Turner
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
@@ -81,6 +83,7 @@ class Server:
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
+        self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         self.stopped = False
 
@@ -101,6 +104,8 @@ class Server:
             nursery.start_soon(self.node.cluster.run)
             nursery.start_soon(Control(self.node, ControlChannel(self._redis_url, self.node.keys)).run)
             nursery.start_soon(self._report)
+            if self._followups is not None:
+                nursery.start_soon(self._followups.run)
             nursery.start_soon(self._tick)
             self._start_transport(nursery, listeners)
             self._address = f"{host}:{port}"
@@ -113,6 +118,8 @@ class Server:
         deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
         self._ticking.cancel()  # from here on silence is nobody's fault but ours
+        if self._followups is not None:
+            self._followups.stop()  # others turn
         if self._transport is not None:
             return_after = self._returns()
             self.node.core.refuse_logins(return_after)  # those who wait to be accepted among them
@@ -132,7 +139,8 @@ class Server:
     def report(self) -> dict[str, object]:
         """Return all figures, for the log."""
         transport = asdict(self._transport.statistics()) if self._transport else {}
-        return {**self.node.report(), "transport": transport}
+        turning = {"followups": self._followups.report()} if self._followups is not None else {}
+        return {**self.node.report(), "transport": transport, **turning}
 
     def _describe(self) -> dict[str, Any]:
         connections = self._transport.statistics().connections if self._transport else 0
@@ -208,6 +216,15 @@ class Server:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             log.info("statistics", **self.report())
+
+
+def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
+    """Return what turns the wheel of follow-ups; None where the settings have no rules."""
+    if settings.followups is None:
+        return None
+    kept = settings.stream_maxlen
+    turner = Turner(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
+    return TurningTask(turner)
 
 
 def _stores(url: str, settings: Settings) -> Stores:

@@ -49,11 +49,12 @@ def _report(users: list[str], forgotten: Forgotten) -> dict[str, object]:
         "last_seen": forgotten.last_seen,
         "events": forgotten.events,
         "dead_letters": forgotten.dead_letters,
+        "followups": forgotten.followups,
     }
 
 
 def _line(users: list[str], forgotten: Forgotten) -> str:
     return (
         f"users forgotten: {len(users)}; erased: last seen {forgotten.last_seen}, events {forgotten.events}, "
-        f"dead letters {forgotten.dead_letters}"
+        f"dead letters {forgotten.dead_letters}, follow-ups {forgotten.followups}"
     )

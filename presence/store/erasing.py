@@ -1,5 +1,7 @@
 """Erasing users' entries from the streams, page by page, so that Redis serves others in between.
 
+Their follow-ups go with them.
+
 An entry that a consumer group was given and has not acknowledged is acknowledged before it goes: the group is
 not told that it was trimmed.
 """
@@ -7,6 +9,9 @@ not told that it was trimmed.
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+import msgpack
+
+from presence.store.followup_keys import FollowupKeys, cancel_call
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 
@@ -17,10 +22,11 @@ Progress = Callable[[int, int], object]
 
 
 class Erased(NamedTuple):
-    """How many entries were erased."""
+    """How many entries were erased; `followups`: those told, and those that waited."""
 
     events: int
     dead_letters: int
+    followups: int
 
 
 class _Page(NamedTuple):
@@ -45,20 +51,35 @@ class Eraser:
         self._progress = progress
 
     def erase(self, shard: int, uids: set[str], last_id: str) -> Erased:
-        """Erase these users' entries: of the shard's events up to `last_id`, and of its dead letters all."""
-        keys, wanted = self._keys, {uid.encode() for uid in uids}
-        events, letters = keys.events(shard), keys.dead(shard)
-        lengths = self._lengths(events, letters)
-        groups = self._groups(events) if lengths[0] else []
-        looked, counts = 0, {events: 0, letters: 0}
-        for key, end, noted_by in ((events, last_id, groups), (letters, "+", [])):
-            for page in self._pages(key, end, wanted):
-                if page.ids:
-                    errors = [(group, keys.errors(shard, group)) for group in noted_by]
-                    counts[key] += self._remove(key, page.ids, errors)
-                looked += page.entries
-                self._progress(looked, sum(lengths))
-        return Erased(counts[events], counts[letters])
+        """Erase these users' entries: of the shard's events up to `last_id`, of its other streams all.
+
+        Follow-ups that wait go after the events, so that none is planned again, and before those told.
+        """
+        keys = self._keys
+        told = FollowupKeys(keys.prefix, keys.shards)
+        streams = [(keys, last_id), (told, "+")]
+        total = sum(
+            self._lengths(*(key for each, _ in streams for key in (each.events(shard), each.dead(shard))))
+        )
+        looked, counts = 0, []
+        for names, end in streams:
+            if names is told:
+                counts += [self._cancel(shard, uids)]
+            for key, last, is_shared in ((names.events(shard), end, True), (names.dead(shard), "+", False)):
+                noted = (
+                    [(group, names.errors(shard, group)) for group in self._groups(key)] if is_shared else []
+                )
+                counts.append(0)
+                for page in self._pages(key, last, {uid.encode() for uid in uids}):
+                    counts[-1] += self._remove(key, page.ids, noted) if page.ids else 0
+                    looked += page.entries
+                    self._progress(looked, total)
+        events, letters, pending, followups, their_letters = counts
+        return Erased(events, letters + their_letters, pending + followups)
+
+    def _cancel(self, shard: int, uids: set[str]) -> int:
+        answer: list[Any] = msgpack.unpackb(self._scripting.one(cancel_call(self._keys, shard, uids)))
+        return int(answer[1])
 
     def _remove(self, key: str, ids: list[str], errors: list[tuple[str, str]]) -> int:
         pipeline = self._scripting.client(key).pipeline(transaction=True)
@@ -76,6 +97,8 @@ class Eraser:
         return self._scripting.answers(pipeline)
 
     def _groups(self, key: str) -> list[str]:
+        if not any(self._lengths(key)):
+            return []
         pipeline = self._scripting.client(key).pipeline(transaction=False)
         pipeline.xinfo_groups(key)
         return [group["name"].decode() for group in self._scripting.answers(pipeline)[0]]

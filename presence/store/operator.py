@@ -39,12 +39,14 @@ class Forgotten:
         last_seen: times at which users were last seen.
         events: entries of the streams.
         dead_letters: copies of such entries that consumer groups gave up on.
+        followups: what was to be done for them, or was told.
     """
 
     online: list[str]
     last_seen: int = 0
     events: int = 0
     dead_letters: int = 0
+    followups: int = 0
 
 
 class Operator:
@@ -75,7 +77,7 @@ class Operator:
         return targets
 
     def forget(self, uids: Iterable[str], progress: Progress = lambda _looked, _total: None) -> Forgotten:
-        """Erase what Redis keeps of users who are offline: last seen, events, dead letters and notes on them.
+        """Erase what Redis keeps of users who are offline: last seen, events, follow-ups, dead letters.
 
         Who is online is left alone; who comes meanwhile keeps what is written from then on. Called again, it
         erases what an interrupted call has left.
@@ -86,7 +88,7 @@ class Operator:
         """
         eraser = Eraser(self._scripting, self._keys, progress)
         online: list[str] = []
-        last_seen = events = letters = 0
+        last_seen = events = letters = followups = 0
         by_shard: dict[int, list[str]] = {}
         for uid in dict.fromkeys(uids):
             by_shard.setdefault(self._keys.shard(uid), []).append(uid)
@@ -101,7 +103,8 @@ class Operator:
                     erased = eraser.erase(shard, offline, answer["last_id"])
                     events += erased.events
                     letters += erased.dead_letters
-        return Forgotten(online, last_seen, events, letters)
+                    followups += erased.followups
+        return Forgotten(online, last_seen, events, letters, followups)
 
     def _evaluate(self, calls: list[Any]) -> list[Any]:
         """Return the unpacked answers.

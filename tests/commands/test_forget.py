@@ -1,6 +1,8 @@
 """``presence forget`` against real scripts and streams."""
 
 import json
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from presence.cli import main
 from presence.commands import forget as command
 from presence.embedded import EmbeddedRedis
+from presence.followups import FollowUps
+from presence.followups.turning import Turner
 from presence.store import erasing
 from presence.store.client import Redis
 from presence.store.keys import Keys
@@ -38,7 +42,7 @@ def test_nothing_of_a_user_who_was_forgotten_is_left(
     client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
     client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
     assert main(["forget", "ann", "--redis", redis_server.url]) == 0
-    line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1\n"
+    line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
     assert capsys.readouterr().out == line
     assert told(client) == ["bob", "bob", "bob"]
     assert client.zscore("presence:{0}:seen", "ann") is None
@@ -68,9 +72,33 @@ def test_who_is_online_is_left_alone(
     assert main(["forget", "ann", "bob", "--json", "--redis", redis_server.url]) == 1
     said = capsys.readouterr()
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
+    report |= {"followups": 0}
     assert json.loads(said.out) == report
     assert said.err == "presence: ann is online: end that first, with presence kick ann\n"
     assert told(client) == ["ann", "ann", "ann"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_what_was_to_be_done_for_a_user_is_erased_and_what_was_told(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    client.hset("presence:meta", "shards", 1)
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
+    with FollowUps(redis_server.url) as followups, closing(Turner(redis_server.url)) as turner:
+        for uid in ("ann", "bob"):
+            followups.add(uid, after=0, name="told")
+        time.sleep(0.002)
+        turner.turn()
+        for uid in ("ann", "bob"):
+            followups.add(uid, after=60, name="waits")
+        client.xadd("presence:{0}:followups:dead", {"original_id": "1-1", "uid": "ann"})
+        with Operator(redis_server.url, Keys()) as operator:
+            forgotten = operator.forget(["ann"])
+        assert (forgotten.followups, forgotten.dead_letters) == (2, 1)
+        assert [each.uid for each in followups.earliest()] == ["bob"]
+    told: Any = client.xrange("presence:{0}:followups")
+    assert [fields[b"uid"] for _, fields in told] == [b"bob"]
+    assert not client.exists("presence:{0}:followups:dead") or not client.xlen("presence:{0}:followups:dead")
 
 
 @pytest.mark.usefixtures("small_pages")
