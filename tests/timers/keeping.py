@@ -12,8 +12,8 @@ from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.ring_timer import RingTimer
 
 KINDS = ("queue", "ring")
-SLOTS = 1024
-TICK_S = 0.01
+SLOTS = 512  # what one call looks at
+TICK_S = 0.02
 LAP_S = SLOTS * TICK_S
 BASE = Keys().timer("test")
 
