@@ -17,7 +17,8 @@ class Figures:
         taken: events that it was handed out.
         handled: whose handler returned.
         failed: whose handler raised or took too long.
-        dead: of these, those that had no attempt left.
+        put_off: whose handler said that it is to come again.
+        dead: of both, those that had no attempt left.
         cut_off: whose handler was still at work when the drain was over; handed out again.
         returned: not begun when it was to stop; handed out again.
         void: that had gone to another before it said how they ended.
@@ -29,6 +30,7 @@ class Figures:
     taken: int = 0
     handled: int = 0
     failed: int = 0
+    put_off: int = 0
     dead: int = 0
     cut_off: int = 0
     returned: int = 0
@@ -50,6 +52,7 @@ class Figures:
             "taken": self.taken,
             "handled": self.handled,
             "failed": self.failed,
+            "put_off": self.put_off,
             "dead": self.dead,
             "cut_off": self.cut_off,
             "returned": self.returned,

@@ -20,6 +20,21 @@ class HandlerError(Exception):
     """The handler cannot be had or cannot be called with an event; the message says why."""
 
 
+class PutOff(Exception):
+    """Raised by a handler: not now. The event is handed out again, which counts as an attempt.
+
+    It is no failure and no traceback is logged, but an event that was put off as often as the timer has
+    attempts is a dead letter: kept, and listed.
+
+    Args:
+        delay_s: after how long; None: after a pause that doubles with each attempt.
+    """
+
+    def __init__(self, delay_s: float | None = None) -> None:
+        super().__init__("put off")
+        self.delay_s = delay_s
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A function that handles events.

@@ -26,7 +26,7 @@ import trio
 from presence.runtime import Caller, TrioBell, TrioCaller
 from presence.store.batches import StoreUnavailable
 from presence.timers.figures import Figures, Outage
-from presence.timers.handlers import Handler
+from presence.timers.handlers import Handler, PutOff
 from presence.timers.held import Held
 from presence.timers.interface import Due, LeasedTimer
 from presence.timers.pacing import Ahead, jittered, look_delay_s
@@ -242,15 +242,20 @@ class Runner:
 
     def _fail(self, due: Due, error: BaseException) -> None:
         """Log a failure, and have the event handed out later."""
-        self.figures.failed += 1
         facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
-        if due.attempt >= self._terms.leasing.attempts_max:
-            self.figures.dead += 1
-            log.error("a handler failed for the last time: a dead letter", **facts, exc_info=error)
-            self._held.failed(due, 0.0)
-            return
+        # An attempt that was given back does not count, of which only Redis knows: then there is one more.
+        is_last = due.attempt >= self._terms.leasing.attempts_max
         delay_s = self._terms.leasing.pause_s(due.attempt)
-        log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
+        if isinstance(error, PutOff):
+            self.figures.put_off += 1
+            delay_s = delay_s if error.delay_s is None else max(0.0, error.delay_s)
+        else:
+            self.figures.failed += 1
+        if is_last:
+            self.figures.dead += 1
+            log.error("no attempt is left: a dead letter", **facts, exc_info=error)
+        elif not isinstance(error, PutOff):
+            log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
         self._held.failed(due, delay_s)
 
     async def _tell(self) -> None:

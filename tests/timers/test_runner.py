@@ -1,6 +1,7 @@
 """A worker on a timer in memory, in time that jumps: what it takes, how it ends, and what it says of it."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers.handing import Leasing
-from presence.timers.handlers import handler
+from presence.timers.handlers import PutOff, handler
 from presence.timers.interface import Due, Event, TimerError
 from presence.timers.runner import Runner
 from presence.timers.terms import Terms
@@ -126,6 +127,37 @@ async def test_what_failed_is_handled_again_after_a_pause_that_doubles(autojump_
     assert [line["log_level"] for line in logs if line.get("id") == "e"] == ["warning", "warning", "error"]
     assert all(isinstance(line["exc_info"], ValueError) for line in logs if line.get("id") == "e")
     assert (runner.figures.failed, runner.figures.dead) == (3, 1)
+
+
+async def test_what_is_put_off_comes_again_when_it_said_and_is_no_failure(autojump_clock: MockClock) -> None:
+    timer, at = FakeTimer(), list[float]()
+
+    async def later(_due: Due) -> None:
+        at.append(trio.current_time())
+        if len(at) < 3:
+            raise PutOff(0.5)
+
+    timer.schedule(Event("e", 0))
+    with capture_logs() as logs:
+        async with working(timer, later) as runner:
+            await trio.sleep(3)
+    assert all(0.5 <= after - before <= 0.7 for before, after in itertools.pairwise(at))
+    assert (runner.figures.put_off, runner.figures.failed, runner.figures.handled) == (2, 0, 1)
+    assert logs == []
+
+
+async def test_what_is_put_off_for_ever_becomes_a_dead_letter(autojump_clock: MockClock) -> None:
+    timer = FakeTimer(attempts_max=3)
+
+    async def never(_due: Due) -> None:
+        raise PutOff(0.1)
+
+    timer.schedule(Event("e", 0))
+    with capture_logs() as logs:
+        async with working(timer, never, terms(attempts=3)):
+            await trio.sleep(2)
+    assert timer.dead == ["e"]
+    assert [line["event"] for line in logs] == ["no attempt is left: a dead letter"]
 
 
 async def test_a_handler_that_exits_has_failed_and_harms_nobody(autojump_clock: MockClock) -> None:

@@ -1,0 +1,118 @@
+"""A delay queue: an update whose resource another writer has locked is put off, and not lost.
+
+Writers change accounts in a database: they read one, reckon, and write it back. Two that do so at the same
+time would undo each other's work, so each takes the account's lock first. Who finds it taken must not wait,
+since others have work for it, and must not drop the update: it is put off.
+
+    presence timers run --kind queue --name updates --handler presence.timers.examples.locked_resource:apply
+
+What is promised, and by whom:
+
+* no update is lost: the queue hands it out until the handler has returned, also if writers die;
+* each is applied once: the database notes its id in the transaction that applies it, since a writer that
+  dies after that, and before it said so, makes it come again;
+* none is undone: the lock's fencing token rises, and the database refuses a writer whose token is older than
+  the last one's. A lock alone cannot promise that: it ends by time, also while its owner is asleep;
+* in no order: what was put off comes after what was not. These updates may be applied in any order.
+"""
+
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+from presence.timers.examples import stage
+from presence.timers.handlers import PutOff
+from presence.timers.interface import Due, Event
+from presence.timers.kinds import Place
+
+LOCK_MS: Final = 2000  # far longer than an update takes; a lock whose owner died is free after it
+RECKON_S: Final = 0.005  # what a writer does between reading and writing
+UPDATES: Final = 60
+ACCOUNTS: Final = 3
+
+_SCHEMA: Final = """
+CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL);
+CREATE TABLE applied (id TEXT PRIMARY KEY);
+CREATE TABLE put_off (id TEXT NOT NULL);
+"""
+
+
+def apply(due: Due) -> None:
+    """Apply an update, ``account amount``, under the account's lock; put it off if another has that."""
+    account, amount = due.payload.decode().split()
+    with database() as db, locked(account) as fence:
+        if fence is None:
+            db.execute("INSERT INTO put_off VALUES (?)", (due.id,))
+            raise PutOff(random.uniform(0.01, 0.05))  # noqa: S311 - writers come apart
+        (balance,) = db.execute("SELECT balance FROM accounts WHERE name = ?", (account,)).fetchone()
+        time.sleep(RECKON_S)
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute("INSERT OR IGNORE INTO applied VALUES (?)", (due.id,)).rowcount:
+            written = db.execute(
+                "UPDATE accounts SET balance = ?, fence = ? WHERE name = ? AND fence <= ?",
+                (balance + int(amount), fence, account, fence),
+            )
+            if not written.rowcount:  # somebody had the lock after us: what we read is old
+                db.execute("ROLLBACK")
+                raise PutOff(0.0)
+        db.execute("COMMIT")
+
+
+@contextmanager
+def locked(resource: str) -> Iterator[int | None]:
+    """Lock a resource; yield the fencing token, or None if another has the lock."""
+    redis, lock = stage.redis(), f"example:{{{resource}}}:lock"
+    fence = int(redis.incr(f"{lock}:fence"))
+    if not redis.set(lock, fence, nx=True, px=LOCK_MS):
+        yield None
+        return
+    try:
+        yield fence
+    finally:
+        with redis.pipeline() as pipe:  # it goes only if it is still ours
+            pipe.watch(lock)  # type: ignore[no-untyped-call] # redis-py's
+            if pipe.get(lock) == str(fence).encode():
+                pipe.multi()
+                pipe.delete(lock)
+                pipe.execute(raise_on_error=False)
+
+
+@contextmanager
+def database() -> Iterator[sqlite3.Connection]:
+    """Open the database."""
+    with closing(sqlite3.connect(stage.folder() / "bank.db", timeout=10, isolation_level=None)) as db:
+        yield db
+
+
+def main() -> None:
+    """Show it: two processes of four writers each, and updates that meet at three accounts."""
+    amounts = {f"update-{n}": (f"account-{n % ACCOUNTS}", n) for n in range(UPDATES)}
+    with stage.stage() as url, database() as db:
+        db.executescript(_SCHEMA)
+        db.executemany("INSERT INTO accounts VALUES (?, 0, 0)", {(name,) for name, _ in amounts.values()})
+        place = Place(url, "queue", stage.NAME)
+        with place.open() as queue:
+            queue.schedule_many(
+                Event(name, 0.0, f"{account} {amount}".encode())
+                for name, (account, amount) in amounts.items()
+            )
+            flags = ("--concurrency", "4", "--attempts", "500")
+            with stage.workers(place, f"{__spec__.name}:apply", *flags) as wait_until:
+                wait_until(lambda: queue.state().counts.get("done") == UPDATES)
+            dead = queue.state().dead
+        applied = {name for (name,) in db.execute("SELECT id FROM applied")}
+        balances = dict(db.execute("SELECT name, balance FROM accounts"))
+        (put_off,) = db.execute("SELECT count(*) FROM put_off").fetchone()
+    expected: dict[str, int] = {}
+    for account, amount in amounts.values():
+        expected[account] = expected.get(account, 0) + amount
+    print(f"{len(applied)} of {UPDATES} updates applied, put off {put_off} times, dead {dead}: {balances}")
+    if (applied, balances, dead) != (set(amounts), expected, 0):
+        raise SystemExit(f"expected {expected}")
+
+
+if __name__ == "__main__":
+    main()
