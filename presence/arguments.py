@@ -10,6 +10,7 @@ from typing import NoReturn
 from presence import __version__
 from presence.commands.outcome import USAGE, complain
 from presence.config import SPECS, Spec, nearest
+from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
 
 # What a reader needs to find the data; a server takes every setting.
@@ -73,6 +74,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
     _add_operators_commands(commands)
     add_timers(commands, _add_settings)
+    add_followups(commands, _add_settings)
 
     demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
     demo.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")

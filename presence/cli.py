@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from presence.arguments import argument_parser
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, load
+from presence.followup_arguments import run_followups
 from presence.timer_arguments import run_timers
 
 
@@ -74,6 +75,8 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
         return _status(args, settings.redis, settings.prefix)
     if args.command == "timers":
         return run_timers(args, settings, settings.redis)
+    if args.command == "followups":
+        return run_followups(args, settings, settings.redis)
     return _operate(args, settings.redis, settings.prefix)
 
 

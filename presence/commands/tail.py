@@ -1,14 +1,13 @@
 """``presence tail``: every transition as it happens, or as it happened."""
 
-import logging
 import select
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn
 
-from presence.commands.outcome import OK, complain, sigterm_interrupts
+from presence.commands.complaints import subscriber_complains
+from presence.commands.outcome import OK, sigterm_interrupts
 from presence.commands.reaching import reaching
 from presence.rendering import json_line, printable
 from presence.subscriber import Entries, entries_sync
@@ -45,7 +44,7 @@ def run(redis_url: str, prefix: str, selection: Selection) -> int:
     def print_all() -> int:
         with (
             sigterm_interrupts(),
-            _log_as_complaints(),
+            subscriber_complains(),
             entries_sync(
                 redis_url,
                 group=selection.group,
@@ -86,23 +85,6 @@ def _entry_of(gap: Gap) -> Entry:
     if gap.dropped is not None:
         fields["dropped"] = str(gap.dropped)
     return Entry(gap.shard, gap.id, fields)
-
-
-class _Complaints(logging.Handler):
-    """Says on standard error what the subscriber logs."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        complain(record.getMessage())
-
-
-@contextmanager
-def _log_as_complaints() -> Iterator[None]:
-    log, handler = logging.getLogger("presence.subscriber"), _Complaints(logging.WARNING)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 def _json(event: Entry) -> str:
