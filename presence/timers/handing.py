@@ -145,7 +145,7 @@ class SharedTimer:
     def due(self, limit: int = 100) -> list[Due]:
         """Hand out events: those given back or left behind first, then in the order of their time.
 
-        Fewer than `limit` if they are large, or many slots of a ring have passed; none only if nothing is due.
+        Fewer than `limit` if they are large, or many slots of a ring have passed; none only if none is due.
         """
         if not 1 <= limit <= ITEMS_A_CALL:
             raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")

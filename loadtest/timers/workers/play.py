@@ -25,7 +25,8 @@ PAYLOAD: Final = b"x" * 100
 LOOK_S: Final = 0.05  # between two looks at what is left
 PATIENCE_S: Final = 60.0  # after the last event is due; then what is left counts as lost
 SLOW_US: Final = 200  # calls that are shorter are not looked for
-FORKING: Final = multiprocessing.get_context("fork")  # a worker is there in milliseconds, with all imported
+# A worker is there in milliseconds, with all imported. Whoever plays has no other threads.
+FORKING: Final = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)

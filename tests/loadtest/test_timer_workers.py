@@ -1,0 +1,84 @@
+"""Workers that share a timer and are killed: the verdict on what they noted, and a small run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.timers.workers.verdict import Handling, Verdict, handlings, judge, percentiles
+
+SETTLED = "0 1 1000 5\n-\n"
+
+
+def verdict(*seen: Handling, killed: set[int] | None = None, asked_ms: tuple[int, ...] = (1000,)) -> Verdict:
+    return judge([ms * 1000 for ms in asked_ms], seen, killed or set())
+
+
+def handling(
+    attempt: int = 1, *, event: int = 0, late_ms: int = 5, worker: int = 0, is_held: bool = False
+) -> Handling:
+    return Handling(event, attempt, 1000, late_ms, worker, is_held)
+
+
+def test_what_was_settled_is_held_no_more() -> None:
+    notes = list(handlings(3, SETTLED + "1 1 1000 7\n"))
+    assert notes == [handling(worker=3), handling(event=1, late_ms=7, worker=3, is_held=True)]
+
+
+def test_half_a_line_was_never_acted_upon() -> None:
+    assert len(list(handlings(3, SETTLED + "1 1 1000"))) == 1
+
+
+def test_each_event_once_and_in_time_is_good() -> None:
+    assert verdict(handling()).is_good
+
+
+def test_an_event_that_nobody_handled_is_missing() -> None:
+    result = verdict(handling(), asked_ms=(1000, 1000))
+    assert (result.missing, result.is_good) == (1, False)
+
+
+def test_an_event_before_its_time_is_early() -> None:
+    result = verdict(handling(late_ms=-1))
+    assert (result.early, result.is_good) == (1, False)
+
+
+def test_a_double_of_what_a_killed_worker_held_is_explained() -> None:
+    result = verdict(handling(is_held=True), handling(2, worker=1), killed={0})
+    assert (result.again, result.unexplained, result.is_good) == (1, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "killed"),
+    [
+        (handling(is_held=True), set[int]()),  # it lives
+        (handling(is_held=False), {0}),  # it had said that it was done
+        (handling(2, is_held=True), {0}),  # one token for two
+    ],
+)
+def test_any_other_double_is_not(first: Handling, killed: set[int]) -> None:
+    result = verdict(first, handling(2, worker=1), killed=killed)
+    assert (result.again, result.unexplained, result.is_good) == (1, 1, False)
+
+
+def test_lateness_is_told_with_and_without_those_that_waited_for_a_lease() -> None:
+    result = verdict(handling(), handling(2, event=1, late_ms=900), asked_ms=(1000, 1000))
+    assert (result.unhindered_ms, result.all_ms) == ([5], [5, 900])
+
+
+def test_percentiles_of_none_are_nought() -> None:
+    assert percentiles([]) == {"p50": 0, "p99": 0, "max": 0}
+
+
+@pytest.mark.parametrize("kind", ["queue", "ring"])
+def test_a_small_run_keeps_every_promise(kind: str, tmp_path: Path) -> None:
+    sizes = ["--events", "200", "--slot-events", "200", "--workers", "2", "--limit", "20", "--span", "0.3"]
+    kills = ["--kill-every", "0.1", "--handling", "0.01", "--lease", "0.3", "--tick", "0.02"]
+    # A process of its own: it forks, which none with threads should.
+    command = [sys.executable, "-m", "loadtest.timers.workers", "--kind", kind, *sizes, *kills]
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path / "table.md")], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    print((tmp_path / "table.md").read_text())
