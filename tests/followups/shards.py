@@ -1,0 +1,94 @@
+"""A shard as servers leave it behind: users who come and go, and turns that are made when a test says so."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+from presence.followups.turning import Turner
+from presence.rules import Rule
+from presence.store.client import Redis
+from presence.store.keys import Keys
+
+SINCE_MS = 1000  # last seen, in the tests' own time: it only tells one offline period from another
+
+
+class Shard:
+    """Shard 0, written by hand in the form of the server's scripts.
+
+    Args:
+        client: of an empty Redis.
+        url: of the same.
+        rules: what each turner goes by.
+    """
+
+    def __init__(self, client: Redis, url: str, rules: Iterable[Rule] | None = ()) -> None:
+        self.client = client
+        self.keys = Keys()
+        self._url = url
+        self._rules = rules if rules is None else tuple(rules)
+        self._seen_ms = SINCE_MS
+        client.hset(self.keys.meta, mapping={"version": 1, "shards": 1})
+
+    @property
+    def now_ms(self) -> int:
+        """Redis' time."""
+        seconds, micros = self.client.time()  # type: ignore[no-untyped-call] # redis-py's
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def comes(self, uid: str, *, is_told: bool = True) -> str:
+        """Let a user come online."""
+        self.client.hset(self.keys.online(0), uid, '{"id":"1-0"}')
+        self.client.zrem(self.keys.seen(0), uid)
+        return self._event({"type": "online", "uid": uid, "code": "1"}) if is_told else ""
+
+    def goes(self, uid: str, reason: str = "idle_timeout", *, is_told: bool = True) -> str:
+        """Let a user go offline; return the entry id of the event."""
+        self._seen_ms += 1
+        self.client.hdel(self.keys.online(0), uid)
+        self.client.zadd(self.keys.seen(0), {uid: self._seen_ms})
+        fields = {"type": "offline", "uid": uid, "code": "201", "reason": reason}
+        return self._event({**fields, "last_seen_ms": str(self._seen_ms)}) if is_told else ""
+
+    def _event(self, fields: dict[str, str]) -> str:
+        entry_id: Any = self.client.xadd(self.keys.events(0), fields)
+        return str(entry_id.decode())
+
+    def turner(self, rules: Iterable[Rule] | None = None) -> Turner:
+        """Return one more who turns."""
+        return Turner(self._url, rules=self._rules if rules is None else rules, shards=1)
+
+    def turn(self, *, times: int = 1) -> Turner:
+        """Let a new runner turn, whoever has turned before; return it, closed."""
+        with closing(self.turner()) as turner:
+            for _ in range(times):
+                self.anybody()
+                turner._due.clear()
+                turner.turn()
+                assert turner.failure is None
+        return turner
+
+    def anybody(self) -> None:
+        """Let the turn be anybody's, as if whoever had it were dead for long."""
+        self.client.hdel(f"{self.keys.followup_queue(0)}:state", "runner")
+
+    def pass_time(self, ms: int) -> None:
+        """Let all that waits be due so much sooner, as if time had passed."""
+        due = f"{self.keys.followup_queue(0)}:due"
+        rows: Any = self.client.zrange(due, 0, -1, withscores=True)
+        for followup_id, score in rows:
+            if score != float("inf"):
+                self.client.zadd(due, {followup_id: score - ms})
+
+    def told(self) -> list[dict[str, str]]:
+        """Return the entries of the stream of follow-ups."""
+        entries: Any = self.client.xrange(self.keys.followups(0))
+        return [{key.decode(): value.decode() for key, value in fields.items()} for _, fields in entries]
+
+    def told_to(self) -> list[str]:
+        """Return the users of these, in order."""
+        return [fields["uid"] for fields in self.told()]
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters."""
+        found: Any = self.client.hgetall(f"{self.keys.followup_queue(0)}:counts")
+        return {name.decode(): int(value) for name, value in found.items()}

@@ -1,0 +1,93 @@
+"""What becomes of follow-ups when events are missing: trimmed, erased, or lost with all the rest."""
+
+from contextlib import closing
+
+import pytest
+
+from presence.rules import Rule
+from presence.store.client import Redis
+from tests.followups.shards import Shard
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def recent(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> Shard:
+    """The shard, where users are last seen by a clock as servers have one."""
+    monkeypatch.setattr(shard, "_seen_ms", shard.now_ms)
+    shard.goes("first")
+    shard.turn()
+    return shard
+
+
+def trim(shard: Shard) -> None:
+    """Remove all events, and let one more come."""
+    shard.client.xtrim(shard.keys.events(0), maxlen=0, approximate=False)
+    shard.comes("other")
+
+
+def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(recent: Shard) -> None:
+    recent.goes("ann")
+    trim(recent)
+    assert recent.turn().tally.holes == 1
+    recent.turn()
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn(times=2)
+    assert sorted(recent.told_to()) == ["ann", "first"]
+    (told,) = [each for each in recent.told() if each["uid"] == "ann"]
+    assert (told["offline_id"], told["reason"], told["offline_at_ms"]) == ("", "", "0")
+    assert recent.turn().tally.holes == 0
+
+
+def test_who_came_back_in_a_hole_is_left_in_peace(recent: Shard) -> None:
+    recent.comes("first")
+    trim(recent)
+    recent.turn()
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn()
+    assert recent.told() == []
+    assert recent.counts()["dropped"] == 1
+
+
+def test_who_came_and_went_in_a_hole_waits_anew(recent: Shard) -> None:
+    recent.pass_time(MINUTE_MS - 1000)
+    recent.comes("first")
+    recent.goes("first")
+    trim(recent)
+    recent.turn(times=2)
+    recent.pass_time(2000)
+    recent.turn()
+    assert recent.told() == []
+    recent.pass_time(MINUTE_MS)
+    recent.turn()
+    assert recent.told_to() == ["first"]
+
+
+def test_trimmed_events_that_were_read_are_no_hole(recent: Shard) -> None:
+    trim(recent)
+    recent.client.xtrim(recent.keys.events(0), maxlen=1, approximate=False)
+    assert recent.turn().tally.holes == 0
+
+
+def test_a_deleted_stream_is_noticed(recent: Shard) -> None:
+    recent.client.delete(recent.keys.events(0))
+    recent.goes("ann")
+    recent.client.delete(recent.keys.events(0))
+    assert recent.turn().tally.holes == 1
+    recent.turn()
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn()
+    assert "ann" in recent.told_to()
+
+
+def test_a_redis_that_lost_all_is_read_from_its_beginning(client: Redis, url: str) -> None:
+    shard = Shard(client, url, [Rule("mail", 0)])
+    with closing(shard.turner()) as turner:
+        turner.turn()
+        client.flushall()
+        shard.goes("ann")
+        turner._due.clear()
+        turner.turn()
+        assert turner.tally.holes == 1
+    shard.turn()
+    assert shard.told_to() == ["ann"]

@@ -1,0 +1,159 @@
+"""Follow-ups of single users: added, cancelled, looked at."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from presence.followups import FollowUps
+from presence.store import followup_keys
+from presence.store.batches import StoreError
+from presence.store.client import Redis
+from presence.timers.interface import TimerError, TimerFull
+from tests.followups.shards import Shard
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def followups(url: str) -> Iterator[FollowUps]:
+    with FollowUps(url) as followups:
+        yield followups
+
+
+def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: FollowUps) -> None:
+    before = shard.now_ms
+    added = followups.add("ann", after=60, name="cart", payload="order 17 ✓")
+    assert added.is_new
+    assert added.due_ms is not None
+    assert before + MINUTE_MS <= added.due_ms <= shard.now_ms + MINUTE_MS + 1
+    (pending,) = followups.of("ann")
+    assert (pending.id, pending.due_ms, pending.payload) == (added.id, added.due_ms, "order 17 ✓")
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn()
+    (told,) = shard.told()
+    assert (told["id"], told["name"], told["payload"]) == (added.id, "cart", "order 17 ✓")
+    assert (told["offline_id"], told["reason"], told["last_seen_ms"]) == ("", "", "0")
+
+
+def test_for_who_is_online_it_waits_until_he_goes(shard: Shard, followups: FollowUps) -> None:
+    shard.comes("ann")
+    assert followups.add("ann", after=60, name="cart").due_ms is None
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    event = shard.goes("ann")
+    shard.turn(times=2)
+    assert shard.told() == []
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn()
+    assert [(told["name"], told["offline_id"]) for told in shard.told()] == [("cart", event), ("mail", event)]
+
+
+def test_it_is_for_once(shard: Shard, followups: FollowUps) -> None:
+    shard.comes("ann")
+    followups.add("ann", after=60, name="cart")
+    shard.goes("ann")
+    shard.turn()
+    shard.comes("ann")
+    shard.turn()
+    assert followups.of("ann") == []
+
+
+def test_what_the_stream_had_before_it_was_added_does_not_concern_it(
+    shard: Shard, followups: FollowUps
+) -> None:
+    shard.comes("ann")
+    shard.goes("ann")
+    followups.add("ann", after=60, name="a")
+    shard.comes("bob", is_told=True)
+    shard.goes("bob")
+    shard.comes("bob")
+    followups.add("bob", after=60, name="b")
+    shard.turn()
+    assert {(each.uid, each.name) for each in followups.earliest()} == {
+        ("ann", "a"),
+        ("ann", "mail"),
+        ("bob", "b"),
+    }
+    (armed,) = [each for each in followups.earliest() if each.uid == "bob"]
+    assert armed.due_ms is None
+
+
+def test_a_call_with_a_key_may_be_made_again(shard: Shard, followups: FollowUps) -> None:
+    first = followups.add("ann", after=60, name="cart", key="17")
+    again = followups.add("ann", after=90, name="cart", key="17")
+    assert (first.id, first.is_new, again.is_new) == ("cart:ann:17", True, False)
+    assert again.due_ms == first.due_ms
+    assert followups.add("ann", after=60, name="cart").is_new, "equal ones without a key are two"
+    assert shard.counts()["scheduled"] == 2
+
+
+def test_one_is_cancelled_or_all_of_a_user(shard: Shard, followups: FollowUps) -> None:
+    shard.goes("a:b")
+    shard.comes("bob")
+    shard.turn()
+    added = followups.add("a:b", after=60, name="x")
+    followups.add("bob", after=60, name="armed")
+    assert followups.cancel(added.id)
+    assert not followups.cancel(added.id)
+    assert [each.name for each in followups.of("a:b")] == ["mail"]
+    assert (followups.cancel_of("a:b"), followups.cancel_of("bob"), followups.cancel_of("cy")) == (1, 1, 0)
+    assert followups.earliest() == []
+    assert not shard.client.exists("presence:{0}:followup:of")
+
+
+def test_all_are_listed_the_earliest_first_and_the_armed_last(shard: Shard, followups: FollowUps) -> None:
+    shard.comes("armed")
+    for uid, after in (("late", 90), ("armed", 1), ("soon", 30)):
+        followups.add(uid, after=after, name="x")
+    assert [each.uid for each in followups.earliest()] == ["soon", "late", "armed"]
+    assert [each.uid for each in followups.earliest(1)] == ["soon"]
+    assert {each.uid for page in followups.pages() for each in page} == {"soon", "late", "armed"}
+
+
+@pytest.mark.parametrize(
+    ("uid", "what", "words"),
+    [
+        ("", {"after": 1, "name": "x"}, "uid must not be empty"),
+        ("u", {"after": 1, "name": "a:b"}, "name must be"),
+        ("u", {"after": -1, "name": "x"}, "after must be"),
+        ("u", {"after": float("nan"), "name": "x"}, "after must be"),
+        ("u", {"after": 1, "name": "x", "payload": "é" * 2049}, "payload must be"),
+        ("u", {"after": 1, "name": "x", "key": "a:b"}, "key must be"),
+        ("u" * 512, {"after": 1, "name": "x"}, "longer than 512 bytes"),
+    ],
+)
+def test_what_breaks_a_limit_is_refused(
+    shard: Shard, followups: FollowUps, uid: str, what: dict[str, object], words: str
+) -> None:
+    with pytest.raises(TimerError, match=words):
+        followups.add(uid, **what)  # type: ignore[arg-type] # that is what is tried
+    assert shard.counts() == {}
+
+
+def test_there_are_bounds_for_one_user_and_for_all(
+    shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followup_keys, "PENDING_OF_USER_MAX", 1)
+    monkeypatch.setattr(followup_keys, "PENDING_MAX", 2)
+    followups.add("ann", after=1, name="x", key="1")
+    with pytest.raises(TimerFull, match="1 follow-ups"):
+        followups.add("ann", after=1, name="x", key="2")
+    assert not followups.add("ann", after=1, name="x", key="1").is_new, "what is known needs no room"
+    followups.add("bob", after=1, name="x")
+    with pytest.raises(TimerFull, match="2 follow-ups"):
+        followups.add("cy", after=1, name="x")
+    assert shard.counts() == {"scheduled": 2, "refused": 2}
+
+
+def test_what_is_no_id_is_refused(shard: Shard, followups: FollowUps) -> None:
+    with pytest.raises(TimerError, match="'ann' is not the id"):
+        followups.cancel("ann")
+    assert shard.counts() == {}
+
+
+def test_nothing_can_be_added_before_a_server_has_said_how_many_shards_there_are(
+    client: Redis, followups: FollowUps
+) -> None:
+    with pytest.raises(StoreError, match="no server has written there yet"):
+        followups.add("ann", after=1, name="x")
+    assert client.dbsize() == 0

@@ -1,0 +1,212 @@
+"""What a turn plans, cancels and tells, on a real Valkey."""
+
+from contextlib import closing
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from presence.followups.turning import Turner
+from presence.rules import Rule
+from presence.store import followup_keys
+from presence.store.client import Redis
+from tests.followups.shards import Shard
+
+MINUTE_MS = 60_000
+
+
+def test_what_follows_an_offline_event_is_told_once_when_it_is_due(shard: Shard) -> None:
+    event = shard.goes("ann")
+    shard.turn(times=2)
+    assert shard.told() == []
+    shard.pass_time(MINUTE_MS + 1)
+    shard.turn(times=2)
+    (told,) = shard.told()
+    at_ms = int(event.partition("-")[0]) + 1
+    assert {**told, "at_ms": ""} == {
+        **{"v": "1", "id": "mail:ann:1001", "name": "mail", "uid": "ann", "payload": "template"},
+        **{"reason": "idle_timeout", "code": "201", "offline_id": event, "offline_at_ms": str(at_ms)},
+        **{"last_seen_ms": "1001", "due_ms": str(at_ms + MINUTE_MS), "at_ms": ""},
+    }
+    assert shard.client.keys("*:followup:work") == [], "and nothing is left of it"
+    assert not shard.client.exists("presence:{0}:followup:of")
+
+
+def test_nothing_is_told_a_moment_before_it_is_due(client: Redis, url: str) -> None:
+    shard = Shard(client, url, [Rule("soon", 0.05)])
+    with closing(shard.turner()) as turner:
+        turner.turn()
+        shard.goes("ann")
+        while not shard.told():
+            turner._due.clear()
+            turner.turn()
+    (told,) = shard.told()
+    assert int(told["due_ms"]) == int(told["offline_at_ms"]) + 50
+    assert 0 <= int(told["at_ms"]) - int(told["due_ms"]) < 1000
+
+
+def test_a_return_cancels_all_that_waits(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.turn()
+    shard.comes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn()
+    assert shard.told() == []
+    assert shard.counts() == {"scheduled": 1, "cancelled": 1}
+
+
+def test_a_return_that_nobody_has_read_yet_goes_before_what_is_due(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    shard.comes("ann")
+    shard.turn()
+    assert shard.told() == []
+
+
+def test_who_goes_again_gets_the_follow_up_of_the_second_time(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.comes("ann")
+    second = shard.goes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn()
+    assert [told["offline_id"] for told in shard.told()] == [second]
+
+
+def test_nothing_is_told_before_all_events_are_read(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followup_keys, "EVENTS_A_TURN", 2)
+    shard.goes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    for uid in ("bob", "cy", "dee"):
+        shard.goes(uid)
+    shard.comes("ann")
+    with closing(shard.turner()) as turner:
+        shard.anybody()
+        assert turner.turn() == 0, "there is more to read"
+        assert shard.told() == []
+    shard.turn(times=2)
+    assert shard.told() == []
+    assert shard.counts()["cancelled"] == 1
+
+
+def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followup_keys, "TOLD_A_TURN", 2)
+    for uid in "abcde":
+        shard.goes(uid)
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    for told in (2, 4, 5):
+        shard.turn()
+        assert len(shard.told()) == told
+    assert shard.told_to() == list("abcde")
+
+
+def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None:
+    rules = [
+        Rule("all", 10.0),
+        Rule("lost", 20.0, ("idle_timeout", "node_down")),
+        Rule("gone", 5.0, ("logout",)),
+    ]
+    shard = Shard(client, url, rules)
+    shard.turn()
+    shard.goes("ann", "idle_timeout")
+    shard.goes("bob", "logout")
+    shard.turn()
+    shard.pass_time(MINUTE_MS)
+    shard.turn()
+    assert [(told["name"], told["uid"]) for told in shard.told()] == [
+        ("gone", "bob"),
+        ("all", "ann"),
+        ("all", "bob"),
+        ("lost", "ann"),
+    ]
+
+
+def test_history_is_no_news_to_the_first_turn(client: Redis, url: str) -> None:
+    shard = Shard(client, url, [Rule("mail", 0)])
+    shard.goes("ann")
+    shard.turn(times=2)
+    shard.goes("bob")
+    shard.turn(times=2)
+    assert shard.told_to() == ["bob"]
+
+
+def test_what_was_planned_is_told_though_its_rule_is_gone(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    with closing(shard.turner([])) as turner:
+        shard.anybody()
+        turner.turn()
+    shard.goes("bob")
+    with closing(shard.turner([])) as turner:
+        shard.anybody()
+        turner.turn()
+    assert shard.told_to() == ["ann"]
+    assert shard.counts()["scheduled"] == 1, "and nothing is planned by it any more"
+
+
+def test_who_has_no_rules_goes_by_those_that_were_brought_last(shard: Shard, url: str) -> None:
+    with closing(Turner(url, rules=None)) as turner:
+        shard.goes("ann")
+        shard.anybody()
+        turner.turn()
+        assert turner.tally.planned == 1
+
+
+def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
+    with closing(shard.turner()) as first, closing(shard.turner()) as second:
+        shard.anybody()
+        first.turn()
+        shard.goes("ann")
+        assert 0 < second.turn() <= 1.8
+        assert (second.tally.busy, second.tally.events) == (1, 0)
+        first._due.clear()
+        first.turn()
+        assert first.tally.planned == 1
+
+
+def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followup_keys, "PENDING_MAX", 2)
+    for uid in "abc":
+        shard.goes(uid)
+    assert shard.turn().tally.refused == 1
+    assert shard.counts() == {"scheduled": 2, "refused": 1}
+
+
+def test_a_damaged_entry_stops_nobody(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.goes("bob")
+    shard.turn()
+    base = shard.keys.followup_queue(0)
+    shard.client.hset(f"{base}:work", "mail:ann:1001", "no MessagePack")
+    shard.client.hset(f"{base}:of", "bob", "nor this")
+    shard.client.zadd(f"{base}:due", {"of nothing": 1})
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn(times=2)
+    assert shard.told_to() == ["bob"]
+    assert shard.client.zcard(f"{base}:due") == 0
+
+
+def test_an_entry_ahead_of_the_clock_counts_from_when_it_is_read(shard: Shard) -> None:
+    ahead_ms = shard.now_ms + 10**9
+    shard.client.xadd(
+        shard.keys.events(0),
+        {"type": "offline", "uid": "ann", "code": 201, "last_seen_ms": 5},
+        id=f"{ahead_ms}-0",
+    )
+    shard.turn()
+    ((_, due_ms),) = shard.client.zrange("presence:{0}:followup:due", 0, -1, withscores=True)
+    assert due_ms <= shard.now_ms + MINUTE_MS + 1
+
+
+def test_a_wrong_type_is_a_failure_and_no_crash(shard: Shard, module_redis: EmbeddedRedis) -> None:
+    shard.client.set("presence:{0}:followup:state", "text")
+    with closing(Turner(module_redis.url, shards=1)) as turner:
+        assert turner.turn() > 0
+        assert "WRONGTYPE" in str(turner.failure)
+        assert turner.tally.failures == 1

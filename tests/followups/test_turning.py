@@ -1,0 +1,105 @@
+"""When turns are made: for each shard of its own, and again after an outage."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+import structlog.testing
+import trio
+
+from presence.followups import turning
+from presence.followups.task import TurningTask
+from presence.followups.turning import LOOK_S, META_LOOK_S, Outage, Turner
+from presence.rules import Rule
+from presence.store.batches import StoreUnavailable
+from presence.store.client import Redis
+from presence.store.keys import Keys
+from tests.followups.shards import Shard
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - a thread makes it come true
+        await trio.sleep(0.01)
+
+
+def test_a_quiet_shard_is_looked_at_once_a_second(shard: Shard) -> None:
+    with closing(shard.turner()) as turner:
+        shard.anybody()
+        assert LOOK_S - 0.5 < turner.turn() <= LOOK_S
+        turner.turn()
+        assert turner.tally.turns == 1, "nor sooner when it is asked to"
+
+
+def test_a_short_rule_is_looked_for_more_often(shard: Shard) -> None:
+    with closing(shard.turner([Rule("soon", 0.2)])) as turner:
+        shard.anybody()
+        assert turner.turn() <= 0.1
+
+
+def test_all_shards_are_turned(client: Redis, url: str) -> None:
+    keys = Keys(shards=16)
+    client.hset(keys.meta, "shards", 16)
+    with closing(Turner(url, rules=[Rule("x", 0)])) as turner:
+        turner.turn()
+        assert turner.tally.turns == 16
+        for shard in range(16):
+            client.xadd(keys.events(shard), {"type": "offline", "uid": f"u{shard}", "last_seen_ms": 1})
+        for _ in range(2):
+            turner._due.clear()
+            turner.turn()
+    assert {client.xlen(keys.followups(shard)) for shard in range(16)} == {1}
+
+
+def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis, url: str) -> None:
+    with closing(Turner(url)) as turner:
+        assert turner.turn() == META_LOOK_S
+        assert client.dbsize() == 0
+        client.hset(Keys().meta, "shards", 2)
+        turner.turn()
+        assert turner.tally.turns == 2
+
+
+def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
+    turner, outage = Turner("unix:///nowhere/redis.sock", shards=1), Outage()
+    waits, told = [], []
+    for _ in range(6):
+        turner._due.clear()
+        waits.append(turner.turn())
+        told.append(outage.news(turner.failure))
+    assert isinstance(turner.failure, StoreUnavailable)
+    assert 0 < waits[0] <= 0.1
+    assert 1 < waits[-1] <= 2
+    assert [bool(each) for each in told] == [True, False, False, False, False, False]
+    assert outage.news(None) == "follow-ups go on"
+
+
+async def test_the_task_turns_until_it_is_stopped(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.anybody()
+    task = TurningTask(shard.turner())
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            await until(lambda: task.report()["planned"] > 0)
+            task.stop()
+    assert task.report()["failures"] == 0
+
+
+async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning, "RETRY_MAX_S", 0.02)
+    shard.goes("ann")
+    shard.anybody()
+    shard.client.rename("presence:{0}:events", "elsewhere")
+    shard.client.set("presence:{0}:events", "no stream")
+    task = TurningTask(shard.turner())
+    with trio.fail_after(10), structlog.testing.capture_logs() as lines:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            await until(lambda: task.report()["failures"] >= 3)
+            shard.client.rename("elsewhere", "presence:{0}:events")
+            await until(lambda: task.report()["planned"] > 0)
+            task.stop()
+    assert [line["event"].partition(":")[0] for line in lines] == [
+        "follow-ups wait for Redis",
+        "follow-ups go on",
+    ]
