@@ -1,6 +1,7 @@
 """What a turn plans, cancels and tells, on a real Valkey."""
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -200,7 +201,8 @@ def test_an_entry_ahead_of_the_clock_counts_from_when_it_is_read(shard: Shard) -
         id=f"{ahead_ms}-0",
     )
     shard.turn()
-    ((_, due_ms),) = shard.client.zrange("presence:{0}:followup:due", 0, -1, withscores=True)
+    rows: Any = shard.client.zrange("presence:{0}:followup:due", 0, -1, withscores=True)
+    ((_, due_ms),) = rows
     assert due_ms <= shard.now_ms + MINUTE_MS + 1
 
 
