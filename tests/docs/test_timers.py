@@ -61,6 +61,6 @@ def test_each_flag_that_is_named_is_one_with_the_default_that_is_named() -> None
 
 
 def test_every_module_that_is_named_exists() -> None:
-    modules = sorted(set(re.findall(r"`python -m ([\w.]+)", PAGE)))
+    modules = sorted(set(re.findall(r"`python\s-m\s([\w.]+)", PAGE)))
     assert len(modules) == 4
     assert [name for name in modules if find_spec(name) is None] == []
