@@ -37,10 +37,10 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from presence.store.address import CLUSTER_SHARDS, is_cluster
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.scripting import Call, Scripting
-from presence.timers.interface import ID_BYTES_MAX, TimerError
+from presence.timers.interface import TimerError
+from presence.timers.packing import checked_id
 from protocol import Code
 
 UIDS_A_CALL: Final = 500  # of a script: about 2 ms of Redis, in which it answers nobody else
@@ -120,7 +120,7 @@ class RedisWheel:
         """Hear of a user; return whether he came online, for he was not there. Costs one call of Redis.
 
         Raises:
-            TimerError: a uid too long or empty, or settings that differ from those of the wheel.
+            TimerError: the wheel's settings are others, or a uid is none: 1 to `ID_BYTES_MAX` bytes of UTF-8.
             StoreUnavailable, StoreError: Redis cannot be reached, or refused. It may have been done.
         """
         return bool(self.touch_many([uid]))
@@ -222,9 +222,7 @@ class RedisWheel:
     def _by_shard(self, uids: Iterable[str]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
         for uid in dict.fromkeys(uids):
-            if not 0 < len(uid.encode()) <= ID_BYTES_MAX:
-                raise TimerError(f"a uid has 1 to {ID_BYTES_MAX} bytes of UTF-8: {uid[:20]!r}")
-            found.setdefault(self._keys.shard(uid), []).append(uid)
+            found.setdefault(self._keys.shard(checked_id(uid)), []).append(uid)
         return found
 
     def _keys_of(self, shard: int) -> list[str]:
@@ -266,6 +264,3 @@ def _read(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:
     rows = zip(*[iter(values)] * 4, strict=True)
     silences = [Silence(uid.decode(), int(seen), int(due), int(now)) for uid, seen, due, now in rows]
     return bool(has_more), silences
-
-
-__all__ = ["RedisWheel", "Silence", "StoreError", "StoreUnavailable"]
