@@ -21,6 +21,7 @@ class Figures:
         dead: of both, those that had no attempt left.
         cut_off: whose handler was still at work when the drain was over; handed out again.
         returned: not begun when it was to stop; handed out again.
+        lapsed: not begun, since their lease had ended while they waited here.
         void: that had gone to another before it said how they ended.
         unsaid: whose end Redis did not hear of; handed out again once their lease ends.
         late_ms_max: the latest handing out.
@@ -34,6 +35,7 @@ class Figures:
     dead: int = 0
     cut_off: int = 0
     returned: int = 0
+    lapsed: int = 0
     void: int = 0
     unsaid: int = 0
     late_ms_max: int = 0
@@ -56,6 +58,7 @@ class Figures:
             "dead": self.dead,
             "cut_off": self.cut_off,
             "returned": self.returned,
+            "lapsed": self.lapsed,
             "void": self.void,
             "unsaid": self.unsaid,
             "late_ms_mean": round(self.late_ms_sum / self.taken) if self.taken else 0,

@@ -34,7 +34,7 @@ from presence.timers.reporting import FAILURES, Reporter
 from presence.timers.terms import Terms
 
 STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
-START_TIMEOUT_S: Final = 8.0  # Redis is given so long at the start: within 10 s an operator knows
+START_TIMEOUT_S: Final = 6.0  # Redis is given so long at the start: within 10 s an operator knows
 FIGURES_S: Final = 60.0  # between two lines of figures
 LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
 
@@ -129,7 +129,7 @@ class Runner:
                 self._fail(due, TimeoutError(f"{self._handler.name} goes on; its process ends"))
             await self._reporter.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
-        self.figures.unsaid = self._held.unsaid
+        self.figures.unsaid, self.figures.lapsed = self._held.unsaid, self._held.lapsed
         self.has_ended = True
 
     def stop(self) -> None:
@@ -261,4 +261,5 @@ class Runner:
     async def _tell(self) -> None:
         while True:
             await trio.sleep(FIGURES_S)
+            self.figures.lapsed = self._held.lapsed
             log.info("figures", **self.figures.shown(), running=self._running, held=len(self._held))

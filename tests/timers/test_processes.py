@@ -120,6 +120,18 @@ def test_workers_wait_for_a_redis_that_is_restarted(
     assert told == ["Redis is away, trying again", "Redis is back"]
 
 
+def test_workers_drain_when_their_supervisor_is_killed(
+    server: Server, queue: DelayQueue, tmp_path: Path
+) -> None:
+    queue.schedule(Event("e", 0, b"0.3"))
+    with workers(server.url, tmp_path / "notes", "note_slowly") as running:
+        running.wait_until(lambda: "begun-e" in running.notes())
+        running.process.kill()
+        running.wait_for("stopped")
+    assert "e" in running.notes()
+    assert queue.state().counts["done"] == 1
+
+
 @pytest.mark.parametrize(
     ("handler", "complaint"),
     [("nobody", "tests.timers.workers has no nobody"), ("WAIT_S", "is a float, and no function")],
