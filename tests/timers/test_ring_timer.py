@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgpack
 import pytest
 
 from presence.embedded import EmbeddedRedis
@@ -79,6 +80,17 @@ def test_a_delay_of_several_laps_comes_in_its_own(ring: RingTimer) -> None:
     (due,) = wait_for(ring)
     assert time.monotonic() - begun >= 2.5 * LAP_S - 0.001  # of which the call to schedule took a part
     assert due.late_ms >= 0
+
+
+@pytest.mark.parametrize("delay_s", [100.0, 100.001, 100.0035, 100.009, 200.5])
+def test_an_event_is_of_the_first_tick_after_its_time(ring: RingTimer, client: Redis, delay_s: float) -> None:
+    ring.schedule(Event("a", delay_s))
+    packed: Any = client.hget(f"{BASE}:work", "a")
+    due_ms = msgpack.unpackb(packed)[0]
+    slots: Any = client.keys(f"{BASE}:slot:*")
+    lap: Any = client.zscore(slots[0], "a")
+    tick = lap * SLOTS + int(slots[0].rpartition(b":")[2])
+    assert due_ms <= tick * TICK_S * 1000 < due_ms + TICK_S * 1000
 
 
 def test_a_lap_that_passes_changes_nothing_that_waits_for_another(ring: RingTimer, client: Redis) -> None:
