@@ -21,12 +21,13 @@ from loadtest.compare.play import Player, Report
 
 async def _play(given: argparse.Namespace) -> Report:
     schedule = workload.read(given.folder)
+    print("ready", flush=True)
+    begin = float(sys.stdin.readline())
     ledger = Ledger(given.folder, schedule.plan.users)
     meter = Meter(given.redis)
     async with opened(given.kind, schedule.plan.idle_timeout_s, given.redis) as technique:
         player = Player(schedule, technique, ledger, meter, batched=given.batched)
-        print("ready", flush=True)
-        report = await player.run(float(sys.stdin.readline()))
+        report = await player.run(begin)
     meter.close()
     ledger.close()
     return report

@@ -98,8 +98,7 @@ class Player:
         now = time.monotonic()
         self._technique.touch(REHEARSING, now)
         self._technique.touch_many([REHEARSING], now)
-        for _ in self._technique.due(now):
-            pass
+        self._look()
         self._technique.forget(REHEARSING)
 
     async def _until(self, end: float) -> None:

@@ -19,7 +19,7 @@ from loadtest.compare.technique import IN_REDIS
 from loadtest.compare.workload import Plan, Schedule
 from presence.embedded import die_with_parent
 
-LEAD_S: Final = 0.1  # from when the player is ready until it begins
+LEAD_S: Final = 1.0  # from when the player is ready until second 0: it connects, and makes its objects
 GRACE_S: Final = 60.0  # beyond the run's length: it hangs then
 DOWN_AT: Final = 1.5  # of T: by then some have been told, some are silent, some are not yet
 DOWN_FOR: Final = 1 / 6  # of T: 5 s of 30
@@ -75,14 +75,16 @@ def play(trial: Trial, schedule: Schedule) -> dict[str, Any]:
         schedule.write(folder)
         server = stack.enter_context(_redis(trial))
         child = stack.enter_context(_Child(trial, folder, server, []))
+        # What comes after the kill has its imports behind it: it is away for as long as is said.
+        successor = stack.enter_context(_Child(trial, folder, server, [])) if trial.fault == PROCESS else None
         begin = child.begin()
         if trial.fault:
             down_s = DOWN_FOR * plan.idle_timeout_s
             _sleep_until(begin + DOWN_AT * plan.idle_timeout_s)
-            if trial.fault == PROCESS:
+            if successor:
                 child.kill()
                 time.sleep(down_s)
-                child.start()
+                child = successor
                 child.begin(begin)
             else:
                 _kill(server, trial.fault, down_s)
@@ -141,16 +143,6 @@ class _Child:
             *(["--batched"] if trial.batched else []),
             *flags,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "_Child":
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -159,27 +151,32 @@ class _Child:
             preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - it makes one system call
         )
 
+    def __enter__(self) -> "_Child":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
     def begin(self, at: float = 0.0) -> float:
         """Let it play once it is ready, from a moment or as soon as may be; return the moment."""
-        if (process := self._process) and process.stdin and process.stdout:
-            process.stdout.readline()  # of one that has ended it is empty, and `report` says why
-            at = at or time.monotonic() + LEAD_S
-            with contextlib.suppress(OSError):
-                process.stdin.write(f"{at!r}\n".encode())
-                process.stdin.flush()
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("it has no pipes")
+        stdout.readline()  # of one that has ended it is empty, and `report` says why
+        at = at or time.monotonic() + LEAD_S
+        with contextlib.suppress(OSError):
+            stdin.write(f"{at!r}\n".encode())
+            stdin.flush()
         return at
 
     def kill(self) -> None:
         """As a crash does."""
-        if process := self._process:
-            process.kill()
-            process.communicate()
-            self._process = None
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.communicate()
 
     def report(self, deadline: float) -> dict[str, Any]:
         """Return what it printed at its end, or the error by which it ended."""
-        if self._process is None:
-            return {"error": "it was not started again"}
         try:
             said, complaint = self._process.communicate(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
