@@ -92,8 +92,8 @@ class TimerState:
 class SharedTimer:
     """A `LeasedTimer` in Redis; `DelayQueue` and `RingTimer` say where in it events wait.
 
-    Times are those of Redis: a clock of its that is set forward makes events early and ends leases, and what it
-    loses with its memory, or to a replica that had not heard yet, is lost here.
+    Times are those of Redis: if its clock is set forward, events come early and leases end. What it loses
+    with its memory, or to a replica that had not heard of it yet, is lost here too.
 
     Calls block, raise `StoreUnavailable` or `StoreError` if Redis fails or refuses, and are not tried again.
     Used from one thread at a time, as its `Scripting` is, which timers may share.
