@@ -148,7 +148,7 @@ ROOMS = [
     ),
     # Timers in Redis know the store's calls and keys, and nothing of who serves.
     Room(
-        {f"presence.timers.{name}" for name in ("handing", "delay_queue", "ring_timer")},
+        {f"presence.timers.{name}" for name in ("handing", "packing", "delay_queue", "ring_timer")},
         {
             "presence.core",
             "presence.session",
