@@ -61,10 +61,14 @@ def _play(given: argparse.Namespace, found: results.Results) -> None:
         seconds = given.seconds or 2 * given.idle_timeout
         schedule = draw(Plan(users, given.idle_timeout, seconds, seed=given.seed))
         kinds = [NOTHING, *given.kinds]
-        both = [Trial(kind, users) for kind in kinds]
+        wanted = [Trial(kind, users) for kind in kinds]
         if not given.single:
-            both += [Trial(kind, users, batched=True) for kind in kinds if kind in (NOTHING, *BATCHED)]
-        for some in trials.rounds(both):
+            wanted += [Trial(kind, users, batched=True) for kind in kinds if kind in (NOTHING, *BATCHED)]
+        for some in trials.rounds(
+            trial
+            for trial in wanted
+            if trial.kind != NOTHING or not found.played(NOTHING, users, batched=trial.batched)
+        ):
             say(f"{users:,} users, {seconds:g} s: {', '.join(map(_name, some))}")
             _abreast(some, schedule, found)
 
