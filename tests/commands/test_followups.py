@@ -1,0 +1,144 @@
+"""``presence followups``: adding, listing and cancelling; turning, and calling a handler."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from presence.cli import main
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis
+from tests.followups.shards import Shard
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+HANDLER = """
+def handle(followup):
+    print(followup.name, followup.uid, followup.payload, followup.deliveries, flush=True)
+    if followup.uid == "bad" and followup.deliveries == 1:
+        raise ValueError("not this time")
+
+async def later(followup):
+    pass
+"""
+DEADLINE_S = 20.0
+
+
+def followups(redis_server: EmbeddedRedis, *words: str) -> int:
+    return main(["followups", *words, "--redis", redis_server.url])
+
+
+def test_what_is_added_is_listed_and_cancelled(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = Shard(client, redis_server.url)
+    shard.comes("bob")
+    assert followups(redis_server, "add", "ann", "--after", "60", "--name", "cart", "--payload", "17") == 0
+    assert followups(redis_server, "add", "bob", "--after", "1", "--name", "cart") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "when he goes offline" in second
+    assert followups(redis_server, "list", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["uid"], row["name"], row["payload"]) for row in rows] == [
+        ("ann", "cart", "17"),
+        ("bob", "cart", ""),
+    ]
+    assert followups(redis_server, "list", "--uid", "bob") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith(second.split()[0])
+    assert followups(redis_server, "cancel", first.split()[0], "--uid", "bob") == 0
+    assert capsys.readouterr().out == "cancelled: 2\n"
+    assert followups(redis_server, "cancel", first.split()[0]) == 1
+    assert "no follow-up cart:ann:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["add", "ann", "--after", "1", "--name", "a:b"], "name must be"),
+        (["add", "ann", "--after", "-1", "--name", "a"], "'-1' is no number of seconds"),
+        (["cancel", "ann"], "'ann' is not the id of a follow-up"),
+        (["cancel"], "name at least one ID"),
+        (["list", "--limit", "0"], "'0' is no whole number"),
+        (["run", "--handler", "nowhere"], "must be module:function"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(
+    redis_server: EmbeddedRedis,
+    client: Redis,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    complaint: str,
+) -> None:
+    Shard(client, redis_server.url)
+    assert followups(redis_server, *words) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_nothing_is_asked_where_no_redis_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["followups", "list"]) == 2
+    assert "followups asks the servers' Redis" in capsys.readouterr().err
+
+
+def test_a_redis_that_is_away_at_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["followups", "run", "--redis", "unix:///nowhere/redis.sock"]) == 1
+    assert "cannot reach Redis at unix:///nowhere/redis.sock" in capsys.readouterr().err
+
+
+def test_a_handler_that_awaits_is_refused(
+    redis_server: EmbeddedRedis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "its_async_handler.py").write_text(HANDLER)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert followups(redis_server, "run", "--handler", "its_async_handler:later") == 2
+    assert "must be a plain function" in capsys.readouterr().err
+
+
+def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_done(
+    redis_server: EmbeddedRedis, client: Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "its_handler.py").write_text(HANDLER)
+    (tmp_path / "presence.toml").write_text('[[followups]]\nname = "mail"\nafter = 0.1\npayload = "p"\n')
+    shard = Shard(client, redis_server.url)
+    words = [
+        "followups",
+        "run",
+        "--config",
+        "presence.toml",
+        "--handler",
+        "its_handler:handle",
+        "--retry",
+        "0.1",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "presence", *words, "--redis", redis_server.url],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr.readline() == "presence: followups: turning\n"
+        shard.goes("good")
+        shard.goes("bad")
+        assert {process.stdout.readline() for _ in range(2)} == {"mail good p 1\n", "mail bad p 1\n"}
+        assert process.stdout.readline() == "mail bad p 2\n"
+        assert "handler failed with mail:bad:" in process.stderr.readline()
+        deadline = time.monotonic() + DEADLINE_S
+        while client.xpending(shard.keys.followups(0), "followups")["pending"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert process.communicate() == ("", "")
+    finally:
+        process.kill()
+        process.communicate()

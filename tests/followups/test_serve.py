@@ -1,0 +1,35 @@
+"""Follow-ups inside ``presence serve``: a server with rules turns the wheel, and says what it did."""
+
+import socket
+import time
+from pathlib import Path
+
+import protocol
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis
+from tests.followups.shards import Shard
+from tests.live.server_process import running_server
+
+DEADLINE_S = 20.0
+
+
+def test_a_server_with_rules_tells_what_follows_a_logout_and_reports_it(
+    module_redis: EmbeddedRedis, client: Redis, tmp_path: Path
+) -> None:
+    config = tmp_path / "presence.toml"
+    config.write_text('[[followups]]\nname = "bye"\nafter = 0.2\nreasons = ["logout"]\n')
+    with running_server("--redis", module_redis.url, "--config", str(config)) as server:
+        with socket.create_connection(server.address) as ann:
+            ann.sendall(protocol.encode(protocol.login("ann")))
+            assert ann.recv(4096)
+            ann.sendall(protocol.encode(protocol.logout()))
+            ann.recv(4096)  # the server hangs up
+        shard, deadline = Shard(client, module_redis.url), time.monotonic() + DEADLINE_S
+        while not shard.told():
+            assert time.monotonic() < deadline, server.lines
+            time.sleep(0.02)
+    (told,) = shard.told()
+    assert (told["name"], told["uid"], told["reason"]) == ("bye", "ann", "logout")
+    assert int(told["at_ms"]) >= int(told["due_ms"]) == int(told["offline_at_ms"]) + 200
+    report = server.report["followups"]
+    assert (report["planned"], report["told"], report["failures"]) == (1, 1, 0)
