@@ -5,17 +5,24 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgpack
+
 from presence.changes import Op, SessionName
+from presence.followups import FollowUps
+from presence.followups.turning import Turner
 from presence.outbox import Gap as Skipped
 from presence.reader import PresenceReader
+from presence.rules import Rule
 from presence.store.batches import Compare, Counter, NewsKind, Status
 from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
+from presence.store.followup_keys import script_keys
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.scripting import Scripting
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
@@ -23,7 +30,11 @@ from presence.subscriber.group import GroupConsumer
 from presence.subscriber.link import Link
 from presence.subscriber.membership import Membership
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
-from tests.store.driving import NOW_S, Hand, change, end, listen, login, probed
+from presence.timers.delay_queue import DelayQueue
+from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.interface import Due, Event
+from presence.timers.ring_timer import RingTimer
+from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
 SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
@@ -150,9 +161,86 @@ def operate(stage: Stage) -> None:
         listener.close()
         assert reader.state("ann")["status"] == "online"
         assert [each.node for each in reader.nodes()] == ["seed"]
+        plan(stage.admin, "bob")
         forgotten = operator.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
+        assert forgotten.followups == 1
     assert pending(stage) == 1
+
+
+def act_in_time(stage: Stage) -> None:
+    """What programs do that share a `DelayQueue` or a `RingTimer`."""
+    with closing(Scripting(stage.url)) as scripting:
+        base, leasing = KEYS.timer("acl"), Leasing(attempts_max=1)
+        queue = DelayQueue(scripting, base, leasing, events_max=2)
+        assert queue.schedule_many([Event("a", 0.0), Event("b", 9.0)]) == 2
+        assert not queue.schedule(Event("a", 0.0))
+        assert queue.reschedule("b", 0.0)
+        a, b = taken(queue, 2)
+        assert queue.extend([a, b]) == 2
+        assert queue.done([a]) == 1
+        assert queue.retry(b)
+        assert queue.requeue([letter.id for letter in queue.dead()]) == 1
+        assert queue.give_back(taken(queue, 1)) == 1
+        assert queue.cancel("b")
+        assert queue.state().counts["done"] == 1
+        ring = RingTimer(scripting, KEYS.timer("acl ring"), leasing, tick_s=0.001)
+        assert ring.schedule(Event("a", 0.0))
+        assert ring.done(taken(ring, 1)) == 1
+
+
+def taken(timer: SharedTimer, count: int) -> list[Due]:
+    """Take so many events."""
+    dues: list[Due] = []
+    while len(dues) < count:
+        dues += timer.due()
+    return dues
+
+
+def plan(admin: Redis, uid: str) -> None:
+    """Let a follow-up wait, as the scripts write it."""
+    work, due, *_, of, _state, _events, _online, _seen, _told = script_keys(KEYS, 0)
+    item = [NOW_MS, 0, "", uid, "mail", 0, "0-0", "", 0, "", 0, 0]
+    admin.hset(work, "x", msgpack.packb(item))
+    admin.zadd(due, {"x": NOW_MS})
+    admin.hset(of, uid, msgpack.packb(["x"]))
+
+
+def follow_up(stage: Stage) -> None:
+    """What turning does: planning, cancelling, telling, and looking for whom missing events were about.
+
+    And what `FollowUps` does.
+    """
+    with (
+        closing(Turner(stage.url, rules=[Rule("mail", 0)], shards=1)) as turner,
+        FollowUps(stage.url) as followups,
+    ):
+
+        def turn() -> None:
+            turner._due.clear()
+            turner.turn()
+            if turner.failure:
+                raise turner.failure
+
+        turn()
+        stage.hand.apply(login("ann", "s1"), login("bob", "s2"), login("cy", "s3"))
+        stage.hand.apply(end("ann", "s1"), end("bob", "s2"))
+        turn()
+        stage.hand.apply(login("bob", "s4"))
+        turn()
+        turn()
+        assert stage.admin.xlen(KEYS.followups(0)) == 1
+        stage.hand.apply(end("cy", "s3"))
+        stage.admin.xtrim(KEYS.events(0), maxlen=0, approximate=False)
+        stage.hand.apply(login("dee", "s5"))
+        turn()
+        turn()
+        assert turner.tally.holes == 1
+        added = followups.add("ann", after=60, name="x")
+        assert [each.name for each in followups.of("ann")] == ["x"]
+        assert followups.earliest()
+        assert sum(map(len, followups.pages()))
+        assert followups.cancel(added.id)
 
 
 def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
@@ -171,5 +259,7 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "reader": read,
     "subscriber": follow,
     "worker": share,
+    "followups": follow_up,
     "operator": operate,
+    "timers": act_in_time,
 }
