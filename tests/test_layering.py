@@ -100,6 +100,34 @@ ROOMS = [
             *EDGES,
         },
     ),
+    # The timer inside the event loop: a wheel that knows nothing, and a task around it that knows no Redis.
+    Room(
+        {
+            "presence.timers.levels",
+            "presence.timers.rings",
+            "presence.timers.moments",
+            "presence.timers.measures",
+        },
+        {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {
+            "presence.timers.service",
+            "presence.timers.callbacks",
+            "presence.timers.handles",
+            "presence.timers.inbox",
+        },
+        {
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            *SOCKETS,
+            *STORE,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
+    ),
     # A timer in Redis is no server either, and waits for nothing; who listens beside it does so in the store.
     Room(
         {"presence.timers.redis_wheel", "presence.timers.expiry_timer"},

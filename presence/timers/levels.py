@@ -1,0 +1,209 @@
+"""A hierarchical timing wheel: any delay, O(1) to add and to cancel, and nothing wakes that is not near.
+
+After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), scheme 7. A slot of level 0
+is one tick; a slot of a level above, a window, is all slots of a lap of the level below. What is due soon
+stands in level 0; what is due later stands higher, and goes down when its window comes near. Ideas of
+others that are kept here: ticks are arguments, a slot is emptied before it is handed out (Kafka's
+`TimingWheel`), a bitmap a level finds the next occupied slot without walking over empty ones (tokio's
+`wheel::Level`).
+
+What is ours: a ring has two laps, and a window goes down *before* it begins, by slices. A plain wheel
+moves the whole window at the moment at which its first timer is due, and that one is late: a third of
+1,000,000 timers in one window are 100 ms of work. Here a window of n entries begins to go down n /
+`moves_per_tick` ticks ahead; at its beginning no more is left than is moved in a tick.
+
+Invariants:
+
+* An entry is in exactly one slot, `entry.slot`, or in none (None: it was handed out, or cancelled).
+* A level holds the ticks before its `horizon` that the levels below do not hold; the horizon is the
+  beginning of the first window above that has not gone down. So who is added to a window after it went
+  down stands behind those who went down: entries of one tick are handed out in the order of adding.
+* No entry is due at or before the cursor, the last tick that was handed out or passed.
+
+Costs: add and remove O(1); step O(entries taken or moved + occupied slots passed), never empty ones. An
+entry moves once a level: with 256 slots a lap and ticks of 10 ms not at all within 2.5 s, once within 11
+minutes, twice within 46 hours. Cancelling leaves a husk (8 bytes) in the slot's list, not the entry: a
+slot that is half husks is rewritten, so there are fewer husks than entries, `SPARSE` a slot aside.
+
+The wheel knows no clock and no tasks: whoever drives it says which tick it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from presence.timers.rings import NEVER, Entry, Level, Slot, horizon_after
+
+E = TypeVar("E", bound=Entry)
+
+LEVELS: Final = 5
+MOVES_PER_TICK: Final = 2_000  # about 1 ms of work in a tick of 10 ms
+UNKNOWN: Final = -1
+SPARSE: Final = 32  # husks that a slot may hold whatever else it holds
+
+
+class Levels(Generic[E]):
+    """Entries with the tick at which each is due.
+
+    Args:
+        cursor: the tick before the first one that can be due.
+        moves_per_tick: entries that may go down a level within a tick, beside the work that is due.
+
+    Attributes:
+        cursor: the last tick that was handed out, or passed with nothing due.
+    """
+
+    __slots__ = ("_above", "_count", "_due", "_levels", "_moves_per_tick", "_near", "cursor")
+
+    def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
+        self._moves_per_tick = moves_per_tick
+        self.cursor = cursor
+        self._levels: list[Level[E]] = [Level(number, cursor) for number in range(LEVELS)]
+        self._levels[-1].horizon = NEVER
+        self._near = self._levels[0]
+        self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
+        self._above = NEVER  # no level above has to do anything before this tick
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def reach(self) -> int:
+        """How many ticks ahead an entry may be due."""
+        return self._levels[-1].reach
+
+    def add(self, entry: E, tick: int) -> None:
+        """Make `entry`, which is in no wheel, due at `tick`; a tick that has passed becomes the next one.
+
+        Raises:
+            OverflowError: `tick` is more than `reach` ahead.
+        """
+        if tick <= self.cursor:
+            tick = self.cursor + 1
+        entry.tick = tick
+        near = self._near
+        if tick < near.horizon:
+            near.put(entry, tick)
+        elif tick - self.cursor <= self.reach:
+            self._put_above(entry, tick)
+        else:
+            raise OverflowError("beyond the reach of the wheel")
+        self._count += 1
+
+    def remove(self, entry: E) -> bool:
+        """Take an entry out, wherever it is; return whether it was there."""
+        slot = entry.slot
+        if slot is None:
+            return False
+        entry.slot = None
+        self._count -= 1
+        slot.husks = husks = slot.husks + 1
+        if husks > SPARSE and 2 * husks > len(slot):
+            slot.rewrite()
+        return True
+
+    def next_tick(self) -> int | None:
+        """Return the tick at which `step` has something to do again, or None.
+
+        That is the first tick at which something is due, or an earlier one at which a large window begins
+        to go down. Whatever is cancelled later, or was cancelled in part, may make it too early, never late.
+        """
+        if self._due is not None:
+            return self.cursor
+        first = self._near.first(self.cursor + 1)
+        if self._above == UNKNOWN:
+            self._find_above(self.cursor, self.cursor)
+        soonest = self._above if first is None else min(first, self._above)
+        return None if soonest == NEVER else soonest
+
+    def step(self, tick: int, limit: int) -> list[E] | None:
+        """Take entries that are due at or before `tick`, earliest first, all of one tick, at most `limit`.
+
+        An empty list: entries went down instead, at most `limit`; nothing that is due now was passed over.
+        None: nothing more is to be done at `tick`. However far the tick jumped, empty slots cost nothing.
+        """
+        if self._due is None:
+            found = self._find(tick)
+            if found is None:
+                return None
+            level, start = found
+            if level is not self._near:
+                self._lower(level, start, limit)
+                return []
+            self.cursor = start
+            self._due = level.pop(start)
+        slot = self._due
+        taken = slot.take(limit)
+        if slot.position == len(slot):
+            self._due = None
+        self._count -= len(taken)
+        return taken
+
+    def _put_above(self, entry: E, tick: int) -> None:
+        for level in self._levels:
+            if tick < level.horizon:
+                level.put(entry, tick)
+                self._above = UNKNOWN
+                return
+
+    def _find(self, tick: int) -> tuple[Level[E], int] | None:
+        """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
+        due = self._near.first(self.cursor + 1)
+        start = tick + 1 if due is None or due > tick else due
+        lowers = self._find_above(tick, start) if self._above <= tick else None
+        if lowers is not None and lowers[1] <= start:
+            self._pass(lowers[1] - 1)
+            return lowers
+        if start <= tick:
+            return self._near, start
+        self._pass(tick)
+        return lowers
+
+    def _find_above(self, tick: int, due: int) -> tuple[Level[E], int] | None:
+        """Return the window that is to go down: the first that begins by `due`, or else one that is near."""
+        self._above = NEVER
+        begins = nears = None
+        for level in self._levels[1:]:
+            start = level.first(self.cursor + 1) if level.occupied else None
+            if start is None:
+                continue
+            if start <= due:
+                begins, due = (level, start), start
+            goes_down = self._goes_down(level, start)
+            self._above = min(self._above, goes_down)
+            if goes_down <= tick:
+                nears = level, start
+        return begins or nears
+
+    def _goes_down(self, level: Level[E], start: int) -> int:
+        """Return the tick at which the window that begins at `start` is to go down.
+
+        In time to be done when the windows in it are to go down themselves, and never before the level
+        below has room for it.
+        """
+        size = level.size(start)
+        if size <= self._moves_per_tick:
+            return start
+        before = start - size // self._moves_per_tick
+        if level.number > 1:
+            before -= 1 << self._levels[level.number - 1].shift
+        return max(before, start - (1 << level.shift), self.cursor)
+
+    def _lower(self, level: Level[E], start: int, limit: int) -> None:
+        """Move at most `limit` entries of the window that begins at `start` to the levels below."""
+        slot = level.slot(start)
+        below = self._levels[level.number - 1]
+        for entry in slot.take(limit):
+            below.put(entry, entry.tick)
+        if slot.position == len(slot):
+            level.pop(start)
+            below.horizon = max(below.horizon, start + (1 << level.shift))
+
+    def _pass(self, tick: int) -> None:
+        """Nothing is due up to `tick`: the windows around it, all empty or gone down, are open."""
+        if tick <= self.cursor:
+            return
+        self.cursor = tick
+        for level in self._levels[:-1]:
+            level.horizon = max(level.horizon, horizon_after(tick, level.number))

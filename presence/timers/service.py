@@ -1,0 +1,313 @@
+"""Timers inside the event loop: callbacks by the million, driven by one task, at ticks of 10 ms.
+
+    async with open_timer_service() as timers:
+        handle = timers.schedule(30.0, connection.time_out)
+        timers.cancel(handle)
+
+Time is trio's clock. Tick n begins at start + n · tick_s, whatever happened before: nothing drifts. The task
+sleeps until the next tick at which something is due, so an idle service costs nothing. One that was late
+catches up, oldest first, and skips nothing. After `SLICE_S` of callbacks everybody else has a turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from presence.timers.callbacks import ASYNC_MAX, Callbacks, ErrorHandler, log_error
+from presence.timers.handles import IN_INBOX, FromThreads, TimerHandle, check_delay
+from presence.timers.inbox import Inbox
+from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull
+from presence.timers.levels import Levels
+from presence.timers.measures import LatenessHistogram, TimerStatistics
+from presence.timers.moments import Moments
+
+TICK_S: Final = 0.01
+TICK_S_MIN: Final = 0.001  # trio's own sleeps are no finer
+SLICE_S: Final = 0.002  # a fifth of a tick: so long, and a few callbacks more, others wait
+STEP: Final = 256  # timers taken from the wheel, moved in it, or read from the inbox at once
+MOVES_PER_S: Final = 200_000  # timers that may go down a level of the wheel: a fifth of a core
+CLOCK_EVERY: Final = 8  # callbacks between two looks at the clock
+AWAKE: Final = -1  # no tick is before it: nobody has to wake the task
+ASLEEP: Final = 1 << 62
+NO_ROOM: Final = 1 << 62  # taken from what there is when the service closes; what is pending stays known
+
+
+@asynccontextmanager
+async def open_timer_service(
+    *,
+    tick_s: float = TICK_S,
+    pending_max: int = EVENTS_MAX,
+    async_max: int = ASYNC_MAX,
+    on_error: ErrorHandler = log_error,
+) -> AsyncIterator[TimerService]:
+    """Run a `TimerService` for the length of the block.
+
+    At the end of the block no timer fires any more: those that wait are forgotten (`statistics().pending`
+    says how many), async callbacks that run are cancelled. Errors leave it in an `ExceptionGroup`, as they
+    leave every nursery.
+
+    Args:
+        tick_s: how fine time is, seconds; at least `TICK_S_MIN`.
+        pending_max: timers that may wait.
+        async_max: tasks of async callbacks at once; see `Callbacks` for what happens at the limit.
+        on_error: gets what a callback raised, and the callback; by default it is logged.
+
+    Raises:
+        ValueError: `tick_s` is too small.
+    """
+    if not tick_s >= TICK_S_MIN:
+        raise ValueError(f"a tick of {tick_s} s is shorter than {TICK_S_MIN} s")
+    async with trio.open_nursery() as nursery:
+        service = TimerService(nursery, tick_s, pending_max, async_max, on_error)
+        nursery.start_soon(service.run)
+        try:
+            yield service
+        finally:
+            service.close()
+            nursery.cancel_scope.cancel()
+
+
+class TimerService:
+    """Calls back when a time has come. Made by `open_timer_service`; the verbs belong to its event loop.
+
+    A timer fires once, in the first tick that begins at or after its deadline, and never before. Timers
+    of an earlier tick fire before those of a later one, those of one tick in the order of scheduling. One
+    that is cancelled before its turn does not fire, even if a callback of the same tick cancels it.
+
+    A callback is a plain function, or an async one: that runs as a task of its own. What it raises goes to
+    `on_error` and harms nobody. A callback may schedule, cancel and reschedule; what it schedules comes in a
+    later tick, delay 0 too, so that no chain of callbacks can hold the loop.
+
+    About 0.15 kB a timer. Schedule, cancel and reschedule are O(1).
+
+    Attributes:
+        from_threads: the verbs for other threads.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, tick_s: float, pending_max: int, async_max: int, on_error: ErrorHandler
+    ) -> None:
+        self._now = trio.lowlevel.current_clock().current_time
+        self._moments = Moments(self._now(), tick_s)
+        self._wheel: Levels[TimerHandle] = Levels(moves_per_tick=max(1, int(MOVES_PER_S * tick_s)))
+        self._pending_max = self._room = pending_max
+        self._closed = False
+        self._callbacks = Callbacks(nursery, async_max, on_error, self._begun_from_line)
+        token = trio.lowlevel.current_trio_token()
+        self._inbox: Inbox[TimerHandle] = Inbox(lambda: _ring(token, self._wake))
+        self.from_threads = FromThreads(self._inbox, self._now, self.cancel, token)
+        self._sleeps_until = AWAKE
+        self._sleep = trio.CancelScope()
+        self._slice_began = 0.0
+        self._fired = self._cancelled = 0
+        self._slice_max_s = 0.0
+        self._lateness = LatenessHistogram()
+
+    def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+        """Call `fn(*args)` after `delay_s` seconds; return the handle with which to cancel it.
+
+        Raises:
+            TimerFull: `pending_max` timers wait.
+            TimerError: the delay is out of bounds, or the service is closed.
+        """
+        if self._room <= 0 or not 0.0 <= delay_s <= DELAY_S_MAX:
+            self._refuse(1, delay_s)
+        handle = TimerHandle()
+        handle.fn = fn
+        handle.args = args
+        handle.deadline = self._now() + delay_s
+        self._room -= 1
+        self._add(handle)
+        return handle
+
+    def schedule_many(
+        self, timers: Iterable[tuple[float, Callable[..., object], *tuple[Any, ...]]]
+    ) -> list[TimerHandle]:
+        """Schedule a (delay_s, fn, *args) each, all from the same moment; return the handles in that order.
+
+        All or none. Keeps the loop for about 1 µs each.
+
+        Raises:
+            TimerFull, TimerError: see `schedule`.
+        """
+        many = list(timers)
+        self._refuse(len(many), *(each[0] for each in many))
+        now = self._now()
+        handles = []
+        for delay_s, fn, *args in many:
+            handle = TimerHandle()
+            handle.fn, handle.args, handle.deadline = fn, tuple(args), now + delay_s
+            self._add(handle)
+            handles.append(handle)
+        self._room -= len(many)
+        return handles
+
+    def cancel(self, handle: TimerHandle) -> bool:
+        """Let a timer not fire; return False if it has fired, was cancelled, or its async callback runs."""
+        if self._wheel.remove(handle):
+            self._room += 1
+        elif handle.fn is not None:  # its slice has begun, or it is in the inbox
+            self._room += handle.tick != IN_INBOX
+        elif self._callbacks.withdraw(handle):
+            self._room += 1
+        else:
+            return False
+        handle.fn = None
+        handle.args = ()
+        self._cancelled += 1
+        return True
+
+    def reschedule(self, handle: TimerHandle, delay_s: float) -> bool:
+        """Let a timer that waits fire `delay_s` from now instead; False if it waits no more.
+
+        Raises:
+            TimerError: the delay is out of bounds, or the service is closed.
+        """
+        check_delay(delay_s)
+        if self._closed:
+            raise TimerError("the timer service is closed")
+        if handle.fn is None:
+            return False
+        handle.deadline = self._now() + delay_s
+        if handle.tick != IN_INBOX:
+            self._wheel.remove(handle)
+            self._add(handle)
+        return True
+
+    def statistics(self) -> TimerStatistics:
+        """Return the figures so far."""
+        callbacks = self._callbacks
+        return TimerStatistics(
+            self._pending_max - self._room + len(self._inbox),
+            self._fired,
+            self._cancelled,
+            callbacks.running,
+            len(callbacks.held),
+            callbacks.held_total,
+            callbacks.errors,
+            callbacks.handler_errors,
+            self._inbox.refused,
+            self._slice_max_s,
+            self._lateness.statistics(),
+        )
+
+    async def run(self) -> None:
+        """Fire timers until cancelled; `open_timer_service` starts it."""
+        while True:
+            self._slice_began = self._now()
+            while True:
+                read = self._read_inbox()
+                due = self._wheel.step(self._moments.begun(self._now()), STEP)
+                if due:
+                    await self._fire(due)
+                elif due is None and not read:
+                    break
+                if self._now() - self._slice_began >= SLICE_S:
+                    await self._turn()
+            self._end_slice()
+            await self._sleep_until_due()  # nothing may be awaited between an inbox found empty and this
+
+    def close(self) -> None:
+        """Take no more timers; `open_timer_service` calls it, and cancels the task."""
+        self._closed = True
+        self._room -= NO_ROOM
+        self._pending_max -= NO_ROOM
+        self._inbox.close()
+        self._callbacks.close()
+
+    def _add(self, handle: TimerHandle) -> None:
+        tick = self._moments.at_or_after(handle.deadline)
+        self._wheel.add(handle, tick)
+        if tick < self._sleeps_until:
+            self._sleeps_until = tick
+            self._sleep.deadline = self._moments.starts(tick)
+
+    def _refuse(self, count: int, *delays_s: float) -> None:
+        """Say why so many timers cannot be taken, if they cannot."""
+        if self._closed:
+            raise TimerError("the timer service is closed")
+        for delay_s in delays_s:
+            check_delay(delay_s)
+        if count > self._room:
+            raise TimerFull(f"{self._pending_max} timers may wait; {count} more do not fit")
+
+    # The task
+
+    async def _sleep_until_due(self) -> None:
+        tick = self._wheel.next_tick()
+        self._sleeps_until = ASLEEP if tick is None else tick
+        deadline = math.inf if tick is None else self._moments.starts(tick)
+        with trio.CancelScope(deadline=deadline) as self._sleep:
+            await trio.sleep_forever()
+        self._sleeps_until = AWAKE
+
+    def _wake(self) -> None:
+        self._sleep.cancel()  # of the scope of now, which another thread cannot know
+
+    def _read_inbox(self) -> bool:
+        """Do what other threads asked for, a step of it; return whether there was anything."""
+        orders = self._inbox.take(STEP)
+        for handle in orders:
+            if handle.tick != IN_INBOX:
+                self.cancel(handle)
+            elif handle.fn is not None:
+                self._room -= 1
+                self._add(handle)
+            else:
+                handle.tick = 0  # cancelled before it was read
+        return bool(orders)
+
+    async def _fire(self, due: Sequence[TimerHandle]) -> None:
+        position = 0
+        while (position := self._fire_slice(due, position)) < len(due):
+            await self._turn()
+
+    def _fire_slice(self, due: Sequence[TimerHandle], position: int) -> int:
+        """Call back from `position` on until the slice is over; return the new position."""
+        ends = self._slice_began + SLICE_S
+        late_s: list[float] = []
+        while position < len(due) and (now := self._now()) < ends:
+            for handle in due[position : position + CLOCK_EVERY]:
+                fn = handle.fn
+                if fn is None or handle.slot is not None:
+                    continue  # cancelled or rescheduled since it was taken
+                args = handle.args
+                handle.fn = None
+                handle.args = ()
+                self._fired += 1
+                self._room += 1
+                late_s.append(now - handle.deadline)
+                try:
+                    result = fn(*args)
+                except Exception as error:
+                    self._callbacks.failed(error, fn)
+                else:
+                    if result is not None and isinstance(result, Coroutine):
+                        self._room -= not self._callbacks.start(handle, fn, result)
+            position += CLOCK_EVERY
+        self._lateness.note(late_s)
+        return position
+
+    def _begun_from_line(self) -> None:
+        self._room += 1
+
+    async def _turn(self) -> None:
+        """Let everybody else run."""
+        self._end_slice()
+        await trio.lowlevel.checkpoint()
+        self._slice_began = self._now()
+
+    def _end_slice(self) -> None:
+        self._slice_max_s = max(self._slice_max_s, self._now() - self._slice_began)
+
+
+def _ring(token: trio.lowlevel.TrioToken, wake: Callable[[], None]) -> None:
+    try:
+        token.run_sync_soon(wake)
+    except trio.RunFinishedError:
+        raise TimerError("the event loop of the timer service has ended") from None
