@@ -171,7 +171,7 @@ async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
     outbox.extend([login("u1")._replace(op=Op.END), login("u2")])
     began = trio.current_time()
-    told = {}
+    told: dict[str, float] = {}
     while len(told) < 2:
         told |= {change.uid: trio.current_time() - began for change in fake.applied[1 + len(told) :]}
         await trio.sleep(0.001)

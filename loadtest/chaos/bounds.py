@@ -26,7 +26,8 @@ RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told w
 BLINK_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
 PROXY_S = 0.5  # the way through a proxy on a busy machine
-JOIN_S = 2.0  # between two troubles of a node, in which it may have renewed nothing
+# Between two troubles of a node, in which it may have renewed nothing: a call that hung, a pause, a beat.
+JOIN_S = 3.5
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ def pushed(due: float, troubles: Iterable[Trouble], rest_s: float) -> float:
         if later == due:
             return due
         due = later
+
+
+def _longest_free(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
+    """Return how long the longest stretch of a span is in which nothing of that was at work."""
+    longest, since = 0.0, begin
+    for each in sorted(troubles, key=lambda each: each.begin):
+        if each.end > since and each.begin < end:
+            longest, since = max(longest, each.begin - since), each.end
+    return max(longest, end - since)
+
+
+def _shared(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
+    """Return how much of a span was spent in troubles that do not overlap."""
+    return sum(max(0.0, min(end, each.end) - max(begin, each.begin)) for each in troubles)
 
 
 class Bounds:
@@ -146,14 +161,19 @@ class Bounds:
         return trouble.kind in DEATHS and trouble.place == login.place and trouble.end >= login.begun
 
     def _silences(self, place: int) -> list[tuple[float, float]]:
-        """Return the spans in which a node may have renewed no lease, those long enough for its death."""
+        """Return the spans in which a node may have renewed no lease, those long enough for its death.
+
+        Outages of Redis do not count, so each begins as much later.
+        """
         of_node = self._of(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
+        outages = self._of(lambda each: each.kind in OUTAGES)
         spans: list[tuple[float, float]] = []
         for each in sorted(of_node, key=lambda each: each.begin):
-            if spans and each.begin <= spans[-1][1] + JOIN_S:
+            if spans and _longest_free(spans[-1][1], each.begin, outages) <= JOIN_S:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], each.end))
             else:
                 spans.append((each.begin, each.end))
+        spans = [(begin + _shared(begin, end, outages), end) for begin, end in spans]
         return [
             (begin, end) for begin, end in spans if end - begin >= self._setup.death_s - self._setup.lease
         ]

@@ -191,7 +191,7 @@ GUARDS: Final = (
         seed=3558,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=19),
-    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=52),
+    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=11),
     Guard("fence", _FENCE, seed=8),
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other

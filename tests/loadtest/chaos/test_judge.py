@@ -181,6 +181,23 @@ def test_a_node_that_was_stopped_for_a_short_time_is_not(case: Case) -> None:
     assert case.rules == ["false"]
 
 
+def test_between_two_holes_a_node_needs_time_to_say_that_it_lives(case: Case) -> None:
+    case.trouble(Kind.PATH_HOLE, 103.0, 106.0)
+    case.trouble(Kind.PATH_HOLE, 109.0, 112.0)
+    case.offline("s1", 110.5, Code.NODE_DOWN)
+    assert case.rules == []
+
+
+def test_an_outage_of_redis_between_two_holes_does_not_count_as_silence(case: Case) -> None:
+    case.trouble(Kind.PATH_HOLE, 103.0, 106.0)
+    case.trouble(Kind.REDIS_STOP, 107.0, 110.0)
+    case.trouble(Kind.PATH_HOLE, 111.0, 115.0)
+    case.offline("s1", 112.0, Code.NODE_DOWN)
+    case.online("s1", 112.5)
+    case.offline("s1", 113.5, Code.NODE_DOWN)
+    assert case.rules == ["false"]
+
+
 def test_a_beat_that_a_blackhole_has_is_not_heard() -> None:
     case = Case()
     case.login("s1", 100.0, until=120.0, is_proxied=True)
