@@ -1,19 +1,17 @@
-"""A real `presence timers run`, and handlers for its processes."""
+"""A `presence timers run` of processes of its own, and handlers for them."""
 
 import contextlib
 import json
 import os
-import subprocess
-import sys
-import threading
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from presence.timers.interface import Due
+from tests.timers.zygote import WAIT_S, Zygote
 
-WAIT_S = 20.0
 NOTES = "TIMER_NOTES"  # where the handlers below write what they did
 
 
@@ -36,33 +34,25 @@ class Workers:
 
     Attributes:
         process: its supervisor.
-        lines: what it has logged so far.
     """
 
-    def __init__(self, url: str, notes: Path, handler: str, *flags: str) -> None:
-        self._notes = notes
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "presence", "timers", "run", "--redis", url),
-                *("--kind", "queue", "--name", "t", "--log-format", "json"),
-                *("--handler", f"tests.timers.workers:{handler}", *flags),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, NOTES: str(notes)},
-        )
-        self.lines: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+    def __init__(self, zygote: Zygote, url: str, folder: Path, handler: str, *flags: str) -> None:
+        self._notes, self._log = folder / "notes", folder / "log"
+        self._log.touch()
+        place = ("--redis", url, "--kind", "queue", "--name", "t", "--log-format", "json")
+        name = f"tests.timers.workers:{handler}"
+        argv = ["timers", "run", *place, "--handler", name, *flags]
+        self.process = zygote.run(argv, {NOTES: str(self._notes)}, self._log)
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged so far."""
+        whole = self._log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) if line.startswith("{") else {"event": line} for line in whole]
 
     def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
         """Wait until a line says this so often; return the last of them."""
-        self.wait_until(lambda: sum(line["event"] == event for line in list(self.lines)) >= count)
+        self.wait_until(lambda: sum(line["event"] == event for line in self.lines) >= count)
         return [line for line in self.lines if line["event"] == event][count - 1]
 
     def notes(self) -> dict[str, list[list[str]]]:
@@ -79,22 +69,23 @@ class Workers:
             assert time.monotonic() < deadline, self.lines[-10:]
             time.sleep(0.005)
 
-    def end(self) -> int:
-        """Wait for the end; return the exit status."""
-        status = self.process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
-        return status
+    def stop(self) -> int:
+        """Drain it; return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait()
 
 
 @contextlib.contextmanager
-def workers(url: str, notes: Path, handler: str, *flags: str) -> Iterator[Workers]:
+def workers(zygote: Zygote, url: str, folder: Path, handler: str, *flags: str) -> Iterator[Workers]:
     """Run workers for the length of a ``with`` block, and leave none behind."""
-    running = Workers(url, notes, handler, *flags)
+    running = Workers(zygote, url, folder, handler, *flags)
     try:
         yield running
     finally:
         if running.process.poll() is None:
-            running.process.kill()  # its workers notice, and drain
-        running.end()
-        assert running.process.stderr is not None
-        running.process.stderr.close()
+            running.process.send_signal(signal.SIGKILL)
+        if running.process.wait() < 0:  # it did not see to the end of its workers
+            for line in running.lines:
+                if line["event"] == "worker started":
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(line["pid"], signal.SIGKILL)
