@@ -1,0 +1,84 @@
+"""The script against a model of a few lines: users come and go at random, time passes, runners take turns."""
+
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from presence.rules import Rule
+from presence.store import followup_keys
+from presence.store.client import Redis
+from tests.followups.shards import Shard
+
+AFTER_MS, STEP_MS, EVENTS_A_TURN = 60_000, 40_000, 3
+USERS = ("ann", "bob", "cy")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("moves"), st.sampled_from(USERS)),
+        st.tuples(st.sampled_from(["turn", "time"]), st.none()),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """What is to be told: a follow-up waits from the read of an offline event to that of the return."""
+
+    def __init__(self) -> None:
+        self.unread: list[tuple[str, str]] = []  # users, and the ids of their offline events; "" for online
+        self.waiting: dict[str, tuple[str, int]] = {}  # users: the event, and the time that is left
+        self.told: Counter[str] = Counter()
+
+    def turn(self, online: set[str]) -> None:
+        read, self.unread = self.unread[:EVENTS_A_TURN], self.unread[EVENTS_A_TURN:]
+        due = (
+            []
+            if len(read) == EVENTS_A_TURN
+            else [u for u, (_, left_ms) in self.waiting.items() if left_ms <= 0]
+        )
+        for uid, event in read:
+            self.waiting.pop(uid, None)
+            if event:
+                self.waiting[uid] = (event, AFTER_MS)
+        for uid in due:
+            if uid in self.waiting and self.waiting[uid][1] <= 0:
+                assert uid not in online
+                self.told[self.waiting.pop(uid)[0]] += 1
+
+    def pass_time(self) -> None:
+        self.waiting = {uid: (event, left_ms - STEP_MS) for uid, (event, left_ms) in self.waiting.items()}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: list[tuple[str, Any]]) -> None:
+    client.flushall()
+    shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
+    size, followup_keys.EVENTS_A_TURN = followup_keys.EVENTS_A_TURN, EVENTS_A_TURN  # type: ignore[misc] # put back
+    try:
+        with closing(shard.turner()) as one, closing(shard.turner()) as other:
+            one.turn()
+            for number, (step, uid) in enumerate(steps):
+                if step == "moves":
+                    event = "" if uid not in online else shard.goes(uid)
+                    if not event:
+                        shard.comes(uid)
+                    online ^= {uid}
+                    model.unread.append((uid, event))
+                elif step == "time":
+                    shard.pass_time(STEP_MS)
+                    model.pass_time()
+                else:
+                    turner = (one, other)[number % 2]
+                    shard.anybody()
+                    turner._due.clear()
+                    turner.turn()
+                    assert turner.failure is None
+                    model.turn(online)
+                    assert Counter(told["offline_id"] for told in shard.told()) == model.told
+    finally:
+        followup_keys.EVENTS_A_TURN = size  # type: ignore[misc] # as above
+    waiting: Any = client.hlen("presence:{0}:followup:work")
+    assert waiting == len(model.waiting) == client.zcard("presence:{0}:followup:due")
