@@ -4,6 +4,7 @@ from contextlib import closing
 
 import pytest
 
+from presence.followups import FollowUps
 from presence.rules import Rule
 from presence.store.client import Redis
 from tests.followups.shards import Shard
@@ -61,6 +62,30 @@ def test_who_came_and_went_in_a_hole_waits_anew(recent: Shard) -> None:
     recent.pass_time(MINUTE_MS)
     recent.turn()
     assert recent.told_to() == ["first"]
+
+
+def test_who_went_again_unseen_does_not_get_what_was_for_the_first_time(
+    recent: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "_seen_ms", 5)  # of so long ago that he is not looked for
+    recent.comes("first")
+    recent.goes("first")
+    trim(recent)
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn(times=2)
+    assert recent.told() == []
+    assert recent.counts()["dropped"] == 1
+
+
+def test_what_was_added_for_a_user_keeps_nothing_from_him_that_a_hole_hid(recent: Shard, url: str) -> None:
+    recent.goes("ann")
+    with FollowUps(url) as followups:
+        added = followups.add("ann", after=90, name="x")
+    trim(recent)
+    recent.turn(times=2)
+    with FollowUps(url) as followups:
+        assert [each.name for each in followups.of("ann")] == ["x", "mail"]
+        assert followups.of("ann")[0].due_ms == added.due_ms
 
 
 def test_trimmed_events_that_were_read_are_no_hole(recent: Shard) -> None:

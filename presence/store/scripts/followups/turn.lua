@@ -162,11 +162,7 @@ local function look_for_missed()
       tally.cancelled = tally.cancelled + leave(uid, function(_, item)
         return item[DUE] ~= ARMED and item[SEEN] ~= 0 and item[SEEN] ~= last_seen_ms
       end)
-      local is_known = false
-      for _, id in ipairs(ids_of(uid)) do
-        is_known = is_known or item_of(id)[DUE] ~= ARMED
-      end
-      if not is_known then went(uid, last_seen_ms, info.last, from_ms, nil, 0) end
+      went(uid, last_seen_ms, info.last, from_ms, nil, 0)  -- what is planned already has the same id
     end
   end
   scan = found[1] ~= '0' and found[1]
