@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
 
-from presence.timers.rings import NEVER, Entry, Level, Slot, horizon_after
+from presence.timers.rings import NEVER, RING, Entry, Level, Slot, horizon_after
 
 E = TypeVar("E", bound=Entry)
 
@@ -53,7 +53,7 @@ class Levels(Generic[E]):
         cursor: the last tick that was handed out, or passed with nothing due.
     """
 
-    __slots__ = ("_above", "_count", "_due", "_levels", "_moves_per_tick", "_near", "cursor")
+    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "cursor")
 
     def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
         self._moves_per_tick = moves_per_tick
@@ -63,10 +63,11 @@ class Levels(Generic[E]):
         self._near = self._levels[0]
         self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
         self._above = NEVER  # no level above has to do anything before this tick
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        """Count the entries: O(occupied slots), so that adding need not count."""
+        slots = [self._due, *(slot for level in self._levels for slot in level.ring)]
+        return sum(len(slot) - slot.position - slot.husks for slot in slots if slot is not None)
 
     @property
     def reach(self) -> int:
@@ -81,15 +82,16 @@ class Levels(Generic[E]):
         """
         if tick <= self.cursor:
             tick = self.cursor + 1
+        level = self._near
+        if tick >= level.horizon:
+            level = self._level_above(tick)
+        index = tick >> level.shift & RING - 1
+        slot = level.ring[index]
+        if slot is None:
+            slot = level.open(index)
+        slot.append(entry)
+        entry.slot = slot
         entry.tick = tick
-        near = self._near
-        if tick < near.horizon:
-            near.put(entry, tick)
-        elif tick - self.cursor <= self.reach:
-            self._put_above(entry, tick)
-        else:
-            raise OverflowError("beyond the reach of the wheel")
-        self._count += 1
 
     def remove(self, entry: E) -> bool:
         """Take an entry out, wherever it is; return whether it was there."""
@@ -97,7 +99,6 @@ class Levels(Generic[E]):
         if slot is None:
             return False
         entry.slot = None
-        self._count -= 1
         slot.husks = husks = slot.husks + 1
         if husks > SPARSE and 2 * husks > len(slot):
             slot.rewrite()
@@ -137,15 +138,13 @@ class Levels(Generic[E]):
         taken = slot.take(limit)
         if slot.position == len(slot):
             self._due = None
-        self._count -= len(taken)
         return taken
 
-    def _put_above(self, entry: E, tick: int) -> None:
-        for level in self._levels:
-            if tick < level.horizon:
-                level.put(entry, tick)
-                self._above = UNKNOWN
-                return
+    def _level_above(self, tick: int) -> Level[E]:
+        if tick - self.cursor > self.reach:
+            raise OverflowError("beyond the reach of the wheel")
+        self._above = UNKNOWN
+        return next(level for level in self._levels if tick < level.horizon)
 
     def _find(self, tick: int) -> tuple[Level[E], int] | None:
         """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
@@ -194,8 +193,7 @@ class Levels(Generic[E]):
         """Move at most `limit` entries of the window that begins at `start` to the levels below."""
         slot = level.slot(start)
         below = self._levels[level.number - 1]
-        for entry in slot.take(limit):
-            below.put(entry, entry.tick)
+        below.put_all(slot.take(limit))
         if slot.position == len(slot):
             level.pop(start)
             below.horizon = max(below.horizon, start + (1 << level.shift))

@@ -27,9 +27,4 @@ class Moments:
     def at_or_after(self, deadline: float) -> int:
         """Return the first tick that begins at `deadline` or later; `deadline` is not before the origin."""
         tick = int((deadline - self._origin) / self._tick_s)
-        # A quotient rounded up makes it one too high, seldom; one too low is usual: it is rounded down.
-        if tick and self._origin + (tick - 1) * self._tick_s >= deadline:
-            tick -= 1
-        while self._origin + tick * self._tick_s < deadline:
-            tick += 1
-        return tick
+        return tick + 1 if self._origin + tick * self._tick_s < deadline else tick

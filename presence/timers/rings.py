@@ -5,6 +5,7 @@ Only `presence/timers/levels.py`, which has the theory, puts them together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
@@ -90,15 +91,23 @@ class Level(Generic[E]):
         self.ring: list[Slot[E] | None] = [None] * RING
         self.reach = (RING - 1) << self.shift
 
-    def put(self, entry: E, tick: int) -> None:
-        """Let `entry` stand in the slot of `tick`."""
-        index = tick >> self.shift & RING - 1
-        slot = self.ring[index]
-        if slot is None:
-            slot = self.ring[index] = Slot()
-            self.occupied |= 1 << index
-        slot.append(entry)
-        entry.slot = slot
+    def open(self, index: int) -> Slot[E]:
+        """Put a new slot into the ring at `index`, where there is none."""
+        slot: Slot[E] = Slot()
+        self.ring[index] = slot
+        self.occupied |= 1 << index
+        return slot
+
+    def put_all(self, entries: Iterable[E]) -> None:
+        """Let entries stand in the slots of their ticks."""
+        ring, shift = self.ring, self.shift
+        for entry in entries:
+            index = entry.tick >> shift & RING - 1
+            slot = ring[index]
+            if slot is None:
+                slot = self.open(index)
+            slot.append(entry)
+            entry.slot = slot
 
     def first(self, tick: int) -> int | None:
         """Return at which tick the first slot with entries begins, that of `tick` or one after it."""

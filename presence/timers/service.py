@@ -120,9 +120,12 @@ class TimerService:
         handle = TimerHandle()
         handle.fn = fn
         handle.args = args
-        handle.deadline = self._now() + delay_s
+        handle.deadline = deadline = self._now() + delay_s
         self._room -= 1
-        self._add(handle)
+        tick = self._moments.at_or_after(deadline)
+        self._wheel.add(handle, tick)
+        if tick < self._sleeps_until:
+            self._wake_at(tick)
         return handle
 
     def schedule_many(
@@ -224,8 +227,11 @@ class TimerService:
         tick = self._moments.at_or_after(handle.deadline)
         self._wheel.add(handle, tick)
         if tick < self._sleeps_until:
-            self._sleeps_until = tick
-            self._sleep.deadline = self._moments.starts(tick)
+            self._wake_at(tick)
+
+    def _wake_at(self, tick: int) -> None:
+        self._sleeps_until = tick
+        self._sleep.deadline = self._moments.starts(tick)
 
     def _refuse(self, count: int, *delays_s: float) -> None:
         """Say why so many timers cannot be taken, if they cannot."""
