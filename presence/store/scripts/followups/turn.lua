@@ -159,9 +159,6 @@ local function look_for_missed()
   for i = 1, #found[2], 2 do
     local uid, last_seen_ms = found[2][i], tonumber(found[2][i + 1])
     if last_seen_ms >= floor_ms and redis.call('HEXISTS', online_key, uid) == 0 then
-      tally.cancelled = tally.cancelled + leave(uid, function(_, item)
-        return item[DUE] ~= ARMED and item[SEEN] ~= 0 and item[SEEN] ~= last_seen_ms
-      end)
       went(uid, last_seen_ms, info.last, from_ms, nil, 0)  -- what is planned already has the same id
     end
   end
