@@ -26,7 +26,7 @@ async def _play(given: argparse.Namespace) -> Report:
     ledger = Ledger(given.folder, schedule.plan.users)
     meter = Meter(given.redis)
     async with opened(given.kind, schedule.plan.idle_timeout_s, given.redis) as technique:
-        player = Player(schedule, technique, ledger, meter, batched=given.batched)
+        player = Player(schedule, technique, ledger, meter, batched=given.batched, resumed=given.resumed)
         report = await player.run(begin)
     meter.close()
     ledger.close()
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--redis", default="", metavar="URL")
     parser.add_argument("--batched", action="store_true", help="touches that are due together in one call")
+    parser.add_argument("--resumed", action="store_true", help="after a kill: what was due before is lost")
     parser.add_argument("--breaking", action="store_true", help="raise the rate until it cannot keep up")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each rate, with --breaking (2)")
     given = parser.parse_args()

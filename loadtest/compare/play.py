@@ -50,6 +50,7 @@ class Player:
         ledger: where it is noted.
         meter: what is used.
         batched: touches that are due together are made with one call.
+        resumed: another has played until it was killed; what was due before now is lost.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Player:
         meter: Meter,
         *,
         batched: bool,
+        resumed: bool = False,
     ) -> None:
         self._schedule = schedule
         self._uids = schedule.uids()
@@ -68,6 +70,7 @@ class Player:
         self._ledger = ledger
         self._meter = meter
         self._touch = self._touch_together if batched else self._touch_each
+        self._resumed = resumed
         self._place = 0
         self._lags: list[float] = []
         self.report = Report()
@@ -78,11 +81,12 @@ class Player:
         """Play to the end, in real time.
 
         Args:
-            begin: monotonic time of second 0; what was due before now is left out.
+            begin: monotonic time of second 0.
         """
         self._begin, plan = begin, self._schedule.plan
         await trio.sleep(max(0.0, begin - time.monotonic()))
-        self._place = self._schedule.first_after(time.monotonic() - begin)
+        if self._resumed:
+            self._place = self._schedule.first_after(time.monotonic() - begin)
         await self._until(begin + WARM_BEATS * plan.beat_s)
         gc.collect()
         gc.freeze()  # as the server does once it is warm

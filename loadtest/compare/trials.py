@@ -76,7 +76,9 @@ def play(trial: Trial, schedule: Schedule) -> dict[str, Any]:
         server = stack.enter_context(_redis(trial))
         child = stack.enter_context(_Child(trial, folder, server, []))
         # What comes after the kill has its imports behind it: it is away for as long as is said.
-        successor = stack.enter_context(_Child(trial, folder, server, [])) if trial.fault == PROCESS else None
+        successor = None
+        if trial.fault == PROCESS:
+            successor = stack.enter_context(_Child(trial, folder, server, ["--resumed"]))
         begin = child.begin()
         if trial.fault:
             down_s = DOWN_FOR * plan.idle_timeout_s
