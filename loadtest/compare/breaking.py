@@ -13,7 +13,7 @@ from loadtest.compare.technique import Technique
 from loadtest.compare.workload import Plan
 
 BEHIND_S: Final = 0.25  # of touches that are due and not made: with so many it does not keep up
-FIRST_SHARE: Final = 0.5  # of what it does with no pause, which is guessed first
+FIRST_SHARE: Final = 0.7  # of what it does with no pause, which is guessed first
 GUESS_S: Final = 0.5
 FACTOR: Final = 1.15
 RATES_MAX: Final = 12
@@ -77,12 +77,15 @@ async def broken(technique: Technique, plan: Plan, seconds: float, *, batched: b
     crowd = _Crowd(technique, plan, batched=batched)
     await crowd.come()
     rate = FIRST_SHARE * await _unpaused(crowd)
-    kept = 0.0
+    kept = lost = 0.0
     for _ in range(RATES_MAX):
-        if not await _keeps_up(crowd, rate, seconds):
-            return Breaking(kept, rate)
-        kept, rate = rate, rate * FACTOR
-    return Breaking(kept, 0.0)
+        if await _keeps_up(crowd, rate, seconds):
+            kept, rate = rate, rate * FACTOR
+        else:
+            lost, rate = rate, rate / FACTOR
+        if kept and lost:
+            break
+    return Breaking(kept, lost)
 
 
 async def _unpaused(crowd: _Crowd) -> float:

@@ -32,7 +32,8 @@ POWER_CUT = "power cut, AOF everysec"
 FAULTS: Final = (PROCESS, EMPTY, KEPT, POWER_CUT)
 
 ABREAST: Final = 40_000  # users of techniques in Redis who are played side by side
-_LIGHT: Final = 10  # so many in the process of a technique without Redis weigh as one
+_LIGHT: Final = 10  # so many users in the process of a technique without Redis weigh as one
+_TOGETHER: Final = 6  # and so many whose touches are made together
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Trial:
     @property
     def weight(self) -> int:
         """Its share of `ABREAST`."""
-        return self.users if self.kind in IN_REDIS else self.users // _LIGHT
+        if self.kind not in IN_REDIS:
+            return self.users // _LIGHT
+        return self.users // _TOGETHER if self.batched else self.users
 
 
 def rounds(trials: Iterable[Trial], abreast: int = ABREAST) -> list[list[Trial]]:
