@@ -43,7 +43,7 @@ from presence.timers.interface import TimerError
 from presence.timers.packing import checked_id
 from protocol import Code
 
-UIDS_A_CALL: Final = 500  # of a script: about 2 ms of Redis, in which it answers nobody else
+UIDS_A_CALL: Final = 500  # of a script: 2 ms of Redis, in which it answers nobody else
 SLOTS_A_CALL: Final = 1000  # that passed: about 1 ms where all are empty
 MAXLEN: Final = 1_000_000  # entries of a shard's stream, as of a presence server
 NAME_BYTES_MAX: Final = 128
