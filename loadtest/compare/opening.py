@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from loadtest.compare.in_process import Heap, Nothing, RearmedHeap, Service, TrioDeadlines, Wheel
+from loadtest.compare.in_loop import Service, TrioDeadlines
+from loadtest.compare.in_process import Heap, Nothing, RearmedHeap, Wheel
 from loadtest.compare.in_redis import WheelInRedis, rescheduled
 from loadtest.compare.technique import NOTHING, Technique
 from presence.timers.service import open_timer_service
