@@ -75,6 +75,17 @@ def test_who_goes_again_gets_the_follow_up_of_the_second_time(shard: Shard) -> N
     assert [told["offline_id"] for told in shard.told()] == [second]
 
 
+def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
+    shard.goes("ann")
+    shard.comes("ann")
+    shard._seen_ms -= 1  # last seen in the very same millisecond
+    second = shard.goes("ann")
+    shard.turn()
+    shard.pass_time(MINUTE_MS * 2)
+    shard.turn()
+    assert [told["offline_id"] for told in shard.told()] == [second]
+
+
 def test_nothing_is_told_before_all_events_are_read(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followup_keys, "EVENTS_A_TURN", 2)
     shard.goes("ann")

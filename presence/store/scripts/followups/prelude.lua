@@ -59,8 +59,10 @@ local function stream_info()
   return found
 end
 
--- What this call has changed; reads go by these tables, for timers/prelude.lua writes at the end.
+-- What this call has read and changed; reads go by these tables, and all is written at the end: an id may go and come
+-- again in one call.
 local items = {}       -- id -> entry of `work`; false: none
+local is_touched = {}  -- id -> true: of these
 local ids_by_uid = {}  -- uid -> ids
 local is_changed = {}  -- uid -> true: of his ids
 
@@ -83,8 +85,12 @@ end
 local function due_at(id, item, due_ms)
   item[DUE] = due_ms
   items[id] = item
-  keep(id, item)
-  add(due_key, due_ms == ARMED and '+inf' or due_ms, id)
+  is_touched[id] = true
+end
+
+local function take_out(id)
+  items[id] = false
+  is_touched[id] = true
 end
 
 local function enter(id, item)
@@ -102,9 +108,7 @@ local function leave(uid, is_to_go)
     if item and not is_to_go(id, item) then
       left[#left + 1] = id
     else
-      items[id] = false
-      remove(due_key, id)
-      forget(id)
+      take_out(id)
       n = n + 1
     end
   end
@@ -117,6 +121,16 @@ end
 
 -- The last thing that a call does.
 local function write_all()
+  for id in pairs(is_touched) do
+    local item = items[id]
+    if item then
+      keep(id, item)
+      add(due_key, item[DUE] == ARMED and '+inf' or item[DUE], id)
+    else
+      remove(due_key, id)
+      forget(id)
+    end
+  end
   local present, absent = {}, {}
   for uid in pairs(is_changed) do
     if #ids_by_uid[uid] > 0 then

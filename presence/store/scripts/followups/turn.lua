@@ -189,13 +189,13 @@ if is_caught_up then
   local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now_ms), 'LIMIT', 0, told_max)
   for _, id in ipairs(due) do
     local item = item_of(id)
-    if item then
+    local is_due = item and not is_touched[id]  -- else this call has just planned it anew
+    if is_due then
       local n = tell(item, id)
       tally.told, tally.dropped = tally.told + n, tally.dropped + 1 - n
       leave(item[UID], function(other) return other == id end)
     end
-    remove(due_key, id)  -- cancelled in this very call, damaged, or not in his list
-    forget(id)
+    if is_due or not item then take_out(id) end  -- also one that is damaged, or not in its user's list
   end
   is_more = is_more or #due == told_max
 end
