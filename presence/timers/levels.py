@@ -53,14 +53,14 @@ class Levels(Generic[E]):
         cursor: the last tick that was handed out, or passed with nothing due.
     """
 
-    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "cursor")
+    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "_uppers", "cursor")
 
     def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
         self._moves_per_tick = moves_per_tick
         self.cursor = cursor
         self._levels: list[Level[E]] = [Level(number, cursor) for number in range(LEVELS)]
         self._levels[-1].horizon = NEVER
-        self._near = self._levels[0]
+        self._near, *self._uppers = self._levels
         self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
         self._above = NEVER  # no level above has to do anything before this tick
 
@@ -141,10 +141,13 @@ class Levels(Generic[E]):
         return taken
 
     def _level_above(self, tick: int) -> Level[E]:
-        if tick - self.cursor > self.reach:
-            raise OverflowError("beyond the reach of the wheel")
         self._above = UNKNOWN
-        return next(level for level in self._levels if tick < level.horizon)
+        for level in self._uppers:
+            if tick < level.horizon:
+                if level is self._uppers[-1] and tick - self.cursor > level.reach:
+                    break
+                return level
+        raise OverflowError("beyond the reach of the wheel")
 
     def _find(self, tick: int) -> tuple[Level[E], int] | None:
         """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
@@ -163,7 +166,7 @@ class Levels(Generic[E]):
         """Return the window that is to go down: the first that begins by `due`, or else one that is near."""
         self._above = NEVER
         begins = nears = None
-        for level in self._levels[1:]:
+        for level in self._uppers:
             start = level.first(self.cursor + 1) if level.occupied else None
             if start is None:
                 continue
