@@ -63,8 +63,9 @@ def test_any_other_double_is_not(first: Handling, killed: set[int]) -> None:
 
 
 def test_lateness_is_told_with_and_without_those_that_waited_for_a_lease() -> None:
-    result = verdict(handling(), handling(2, event=1, late_ms=900), asked_ms=(1000, 1000))
-    assert (result.unhindered_ms, result.all_ms) == ([5], [5, 900])
+    held, again = handling(event=2, is_held=True), handling(2, event=2, late_ms=800)
+    result = verdict(handling(), handling(2, event=1, late_ms=900), held, again, asked_ms=(1000,) * 3)
+    assert (result.unhindered_ms, result.all_ms) == ([5, 5], [5, 800, 900])
 
 
 def test_percentiles_of_none_are_nought() -> None:

@@ -47,8 +47,8 @@ class Verdict:
         early: events that were handled before their time.
         again: handlings of an event beyond its first.
         unexplained: of these, those where whoever had it before was not killed while he held it.
-        unhindered_ms: lateness of the events that nobody had to wait for a lease for, sorted.
-        all_ms: lateness of all, at their first handling, sorted.
+        unhindered_ms: lateness of the events of which no lease had to end first, sorted.
+        all_ms: lateness of all, when they were handled by whoever settled them, sorted.
         last_ms: when the last event was handed out, Unix ms of Redis.
     """
 
@@ -92,7 +92,7 @@ def judge(asked_us: Sequence[float], seen: Collection[Handling], killed: Collect
         unexplained=unexplained,
         last_ms=max((each.due_ms + each.late_ms for each in firsts), default=0),
         unhindered_ms=sorted(each.late_ms for each in firsts if each.attempt == 1),
-        all_ms=sorted(each.late_ms for each in firsts),
+        all_ms=sorted(several[-1].late_ms for several in by_event.values()),
     )
 
 
