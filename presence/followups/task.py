@@ -5,7 +5,7 @@ from dataclasses import asdict
 import structlog
 import trio
 
-from presence.followups.turning import Outage, Turner
+from presence.followups.turning import RETRY_MAX_S, Outage, Turner
 
 log = structlog.get_logger("presence.followups")
 
@@ -28,14 +28,22 @@ class TurningTask:
         with self._scope:
             try:
                 while True:
-                    wait_s = await trio.to_thread.run_sync(
-                        self._turner.turn, abandon_on_cancel=True, limiter=self._limiter
-                    )
+                    wait_s = await self._turn()
                     if news := outage.news(self._turner.failure):
                         log.warning(news)
                     await trio.sleep(wait_s)
             finally:
                 self._turner.close()  # and so ends a thread that was left behind
+
+    async def _turn(self) -> float:
+        """Turn once; return how long to wait. Whatever goes wrong here is no reason to end a server."""
+        try:
+            return await trio.to_thread.run_sync(
+                self._turner.turn, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except Exception:
+            log.exception("turning follow-ups failed")
+            return RETRY_MAX_S
 
     def stop(self) -> None:
         """End it; what it has not done another does."""

@@ -7,6 +7,7 @@ import pytest
 import structlog.testing
 import trio
 
+from presence.followups import task as task_room
 from presence.followups import turning
 from presence.followups.task import TurningTask
 from presence.followups.turning import LOOK_S, META_LOOK_S, Outage, Turner
@@ -104,3 +105,25 @@ async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pyt
         "follow-ups go on",
     ]
     assert task.report()["planned"] == 1
+
+
+async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
+    turner, failures = shard.turner(), iter([ZeroDivisionError])
+    real = turner.turn
+
+    def turn() -> float:
+        for failure in failures:
+            raise failure
+        return real()
+
+    monkeypatch.setattr(turner, "turn", turn)
+    shard.goes("ann")
+    shard.anybody()
+    task = TurningTask(turner)
+    with trio.fail_after(10), structlog.testing.capture_logs() as lines:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            await until(lambda: task.report()["planned"] > 0)
+            task.stop()
+    assert [line["event"] for line in lines] == ["turning follow-ups failed"]
