@@ -76,7 +76,7 @@ class LatenessHistogram:
                 coarse[min(int(late_s / COARSE_S), BUCKETS)] += 1
         self._count += len(seconds)
         self._sum_s += sum(seconds)
-        self._max_s = max(self._max_s, *seconds) if len(seconds) > 1 else max(self._max_s, seconds[0])
+        self._max_s = max(self._max_s, *seconds)
 
     def statistics(self) -> Lateness:
         """Return the figures so far; zeros if nothing was counted."""

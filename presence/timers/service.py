@@ -171,9 +171,8 @@ class TimerService:
         Raises:
             TimerError: the delay is out of bounds, or the service is closed.
         """
-        check_delay(delay_s)
-        if self._closed:
-            raise TimerError("the timer service is closed")
+        if self._closed or not 0.0 <= delay_s <= DELAY_S_MAX:
+            self._refuse(0, delay_s)
         if handle.fn is None:
             return False
         handle.deadline = self._now() + delay_s
