@@ -100,7 +100,8 @@ class ShardWriter:
         self._acknowledged = Counter(node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
         self._is_open = False
-        self._has_gone_back = False  # Redis, before this generation
+        # Redis, before this generation or before one that was not completed.
+        self._has_gone_back = self._has_lost = False
         self._replication_id = ""
         self._floor = NO_ENTRY_ID
         self._gap: Gap | None = None  # until the opening that carries it is acknowledged
@@ -291,8 +292,13 @@ class ShardWriter:
     def _opened(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
         """Plan the resync from one moment's queue and sessions; the latter are looked at batch by batch."""
         known = self._acknowledged
+        # Openings of which no answer came stand in the trail too: what was before them counts.
         stood = max(
-            (stand.counter for stand in opened.trail if stand.counter.node == known.node),
+            (
+                stand.counter
+                for stand in opened.trail
+                if stand.counter.node == known.node and stand.counter.generation <= known.generation
+            ),
             key=_counter_order,
             default=Counter(known.node, 0, 0),
         )
@@ -306,10 +312,13 @@ class ShardWriter:
             concerns_all=lost or replication_id != self._replication_id,
             history=replication_id if replication_id != self._replication_id else "",
         )
+        is_unmade = not self._told_complete
+        self._has_lost = lost or (is_unmade and self._has_lost)
+        is_other = bool(known.generation and replication_id != self._replication_id)
+        self._has_gone_back = lost or is_other or (is_unmade and self._has_gone_back)
         pending, superseded = self._settle_pending(opened)
-        self._backlog.begin(pending, lost=lost)
+        self._backlog.begin(pending, lost=self._has_lost)
         self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._has_gone_back = lost or bool(known.generation and replication_id != self._replication_id)
         self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded

@@ -202,6 +202,23 @@ def test_an_idle_node_learns_of_lost_data_by_its_probe(busy: ManualNode, server:
     assert {s[2] for s in story(server.client)} == {"returned"}
 
 
+@pytest.mark.parametrize("opening", [Loss.NONE, Loss.REPLY])
+def test_what_redis_lost_is_not_forgotten_by_a_resync_that_another_one_cuts_short(
+    node: ManualNode, server: Server, opening: Loss
+) -> None:
+    node.login("ann")
+    node.settle()
+    server.client.flushall()
+    node.probe()
+    node.round(opening)  # and nobody is registered yet
+    node.end("ann", code=100)
+    for writer in node.writers:
+        writer.rename("a-again")
+    node.node = "a-again"
+    node.settle()
+    assert told(node, server) == {"ann": ["online", "offline"]}
+
+
 def test_restarted_empty_is_rebuilt(busy: ManualNode, server: Server) -> None:
     server.kill()
     play_outage(busy)
