@@ -18,13 +18,17 @@ def test_a_server_with_rules_tells_what_follows_a_logout_and_reports_it(
 ) -> None:
     config = tmp_path / "presence.toml"
     config.write_text('[[followups]]\nname = "bye"\nafter = 0.2\nreasons = ["logout"]\n')
+    deadline = time.monotonic() + DEADLINE_S
     with running_server("--redis", module_redis.url, "--config", str(config)) as server:
+        while not client.exists("presence:{0}:followup:state"):  # what went before the first turn is history
+            assert time.monotonic() < deadline, server.lines
+            time.sleep(0.02)
         with socket.create_connection(server.address) as ann:
             ann.sendall(protocol.encode(protocol.login("ann")))
             assert ann.recv(4096)
             ann.sendall(protocol.encode(protocol.logout()))
             ann.recv(4096)  # the server hangs up
-        shard, deadline = Shard(client, module_redis.url), time.monotonic() + DEADLINE_S
+        shard = Shard(client, module_redis.url)
         while not shard.told():
             assert time.monotonic() < deadline, server.lines
             time.sleep(0.02)

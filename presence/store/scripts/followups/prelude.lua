@@ -66,12 +66,20 @@ local is_touched = {}  -- id -> true: of these
 local ids_by_uid = {}  -- uid -> ids
 local is_changed = {}  -- uid -> true: of his ids
 
+local function take_ids(uid, packed)
+  local ok, ids = pcall(cmsgpack.unpack, packed or '')
+  ids_by_uid[uid] = ok and type(ids) == 'table' and ids or {}
+end
+
 local function ids_of(uid)
-  if not ids_by_uid[uid] then
-    local ok, ids = pcall(cmsgpack.unpack, redis.call('HGET', of_key, uid) or '')
-    ids_by_uid[uid] = ok and type(ids) == 'table' and ids or {}
-  end
+  if not ids_by_uid[uid] then take_ids(uid, redis.call('HGET', of_key, uid)) end
   return ids_by_uid[uid]
+end
+
+-- Reads those of some users at once; fewer than VALUES_A_CALL.
+local function read_ids(uids)
+  local found = #uids > 0 and redis.call('HMGET', of_key, unpack(uids)) or {}
+  for i, uid in ipairs(uids) do take_ids(uid, found[i]) end
 end
 
 local function item_of(id)

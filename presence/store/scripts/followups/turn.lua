@@ -90,10 +90,13 @@ local function came(uid, event_id)
   end)
 end
 
-local function take_event(id, flat)
-  local event = {}
-  for i = 1, #flat, 2 do event[flat[i]] = flat[i + 1] end
-  if not event.uid then return end
+local function fields_of(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
+local function take_event(id, event)
   if event.type == 'online' then
     came(event.uid, id)
   elseif event.type == 'offline' then
@@ -139,8 +142,14 @@ end
 
 local limit = tonumber(ARGV[6])
 local page = redis.call('XRANGE', events_key, '(' .. cursor, '+', 'COUNT', limit)
+local uids = {}
+for i, entry in ipairs(page) do
+  entry.event = fields_of(entry[2])
+  uids[i] = entry.event.uid or ''  -- of a gap
+end
+read_ids(uids)
 for _, entry in ipairs(page) do
-  take_event(entry[1], entry[2])
+  if entry.event.uid then take_event(entry[1], entry.event) end
   cursor = entry[1]
 end
 local is_caught_up = #page < limit
