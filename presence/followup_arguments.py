@@ -38,7 +38,11 @@ def add_followups(commands: Any, add_settings: AddSettings) -> None:
         "--attempts", type=_number, default=5, metavar="N", help="until it is a dead letter (default 5)"
     )
     run.add_argument(
-        "--retry", type=_seconds, default=60.0, metavar="S", help="until it is handled again (default 60 s)"
+        "--retry",
+        type=_some_seconds,
+        default=60.0,
+        metavar="S",
+        help="until it is handled again (default 60 s)",
     )
     add_settings(run, RUN_SETTINGS)
 
@@ -101,6 +105,12 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**6):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1,000,000")
     return int(text)
+
+
+def _some_seconds(text: str) -> float:
+    if not (seconds := _seconds(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time")
+    return seconds
 
 
 def _seconds(text: str) -> float:

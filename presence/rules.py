@@ -9,7 +9,6 @@ In the file of settings, one table each::
     payload = "mail template 7"                 # handed to whoever does it; at most 4 KiB
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,8 +101,8 @@ def _problems(table: Mapping[str, Any], hint: Hint) -> Iterator[str]:
     if not is_name(table.get("name")):
         yield f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-, the first none of ._-"
     after = table.get("after")
-    is_number = isinstance(after, int | float) and not isinstance(after, bool) and math.isfinite(after)
-    if not is_number or not 0 <= float(after or 0) <= AFTER_MAX_S:
+    is_number = isinstance(after, int | float) and not isinstance(after, bool)
+    if not (is_number and 0 <= after <= AFTER_MAX_S):  # NaN is in no range
         yield f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s"
     if "reasons" in table:
         yield from _problems_of_reasons(table["reasons"], hint)

@@ -48,6 +48,7 @@ def test_no_rules_and_none_any_more_are_two_things(tmp_path: Path) -> None:
         ('name = "a:b"\nafter = 1', "number 1: name must be"),
         ('name = "a"', "'a': after must be a number from 0 to 31,622,400 s"),
         ('name = "a"\nafter = -1', "'a': after must be"),
+        (f'name = "a"\nafter = 1{"0" * 400}', "'a': after must be"),
         ('name = "a"\nafter = nan', "'a': after must be"),
         ('name = "a"\nafter = true', "'a': after must be"),
         ('name = "a"\nafter = "1"', "'a': after must be"),

@@ -180,11 +180,13 @@ class FollowUps:
 def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
     if not uid:
         raise TimerError("uid must not be empty")
+    if any("\ud800" <= c <= "\udfff" for text in (uid, payload, key) for c in text):
+        raise TimerError("uid, payload and key must be text that UTF-8 can hold")
     if not is_name(name):
         raise TimerError(f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-")
     if not 0 <= after <= AFTER_MAX_S:
         raise TimerError(f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s")
-    if len(payload.encode("utf-8", "replace")) > PAYLOAD_BYTES_MAX:
+    if len(payload.encode()) > PAYLOAD_BYTES_MAX:
         raise TimerError(f"payload must be at most {PAYLOAD_BYTES_MAX:,} bytes")
     if ":" in key or not (not key or key.isprintable()):
         raise TimerError("key must be printable and hold no colon")

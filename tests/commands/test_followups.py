@@ -64,6 +64,7 @@ def test_what_is_added_is_listed_and_cancelled(
         (["cancel"], "name at least one ID"),
         (["list", "--limit", "0"], "'0' is no whole number"),
         (["run", "--handler", "nowhere"], "must be module:function"),
+        (["run", "--retry", "0"], "'0' is no time"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(

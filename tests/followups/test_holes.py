@@ -40,6 +40,16 @@ def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(recent: Sh
     assert recent.turn().tally.holes == 0
 
 
+def test_who_wished_for_a_long_time_out_is_found_too(recent: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "_seen_ms", recent.now_ms - 300_000)
+    recent.goes("ann")
+    trim(recent)
+    recent.turn(times=2)
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn()
+    assert sorted(recent.told_to()) == ["ann", "first"]
+
+
 def test_who_came_back_in_a_hole_is_left_in_peace(recent: Shard) -> None:
     recent.comes("first")
     trim(recent)
@@ -92,6 +102,50 @@ def test_trimmed_events_that_were_read_are_no_hole(recent: Shard) -> None:
     trim(recent)
     recent.client.xtrim(recent.keys.events(0), maxlen=1, approximate=False)
     assert recent.turn().tally.holes == 0
+
+
+def test_a_stream_that_was_trimmed_to_nothing_is_a_hole(recent: Shard) -> None:
+    recent.goes("ann")
+    recent.client.xtrim(recent.keys.events(0), maxlen=0, approximate=False)
+    assert recent.turn(times=2).tally.holes == 1
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn()
+    assert "ann" in recent.told_to()
+
+
+def test_another_stream_in_the_place_of_the_one_is_a_hole(recent: Shard) -> None:
+    recent.goes("ann")
+    recent.client.delete(recent.keys.events(0))
+    recent.goes("bob")
+    assert recent.turn(times=2).tally.holes == 1
+    recent.pass_time(MINUTE_MS * 2)
+    recent.turn()
+    assert sorted(recent.told_to()) == ["ann", "bob", "first"]
+
+
+def test_many_who_are_looked_for_come_in_slices_and_once(client: Redis, url: str) -> None:
+    shard = Shard(client, url, [Rule(f"r{n}", 0) for n in range(20)])
+    shard.turn()
+    shard._seen_ms = shard.now_ms
+    shard.comes("first")
+    shard.turn()
+    users = [f"u{n}" for n in range(60)]
+    for uid in users:
+        shard.goes(uid)
+    trim(shard)
+    with closing(shard.turner()) as turner:
+        shard.anybody()
+        plans = []
+        while turner.turn() == 0:
+            plans.append(turner.tally.planned)
+            turner._due.clear()
+        turner._due.clear()
+        turner.turn()
+    assert plans[:2] == [500, 1000], "a user at a time"
+    while len(shard.told()) < 1200:
+        shard.turn()
+    shard.turn()
+    assert sorted(shard.told_to()) == sorted(users * 20)
 
 
 def test_a_deleted_stream_is_noticed(recent: Shard) -> None:

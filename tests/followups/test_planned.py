@@ -119,6 +119,7 @@ def test_all_are_listed_the_earliest_first_and_the_armed_last(shard: Shard, foll
         ("u", {"after": float("nan"), "name": "x"}, "after must be"),
         ("u", {"after": 1, "name": "x", "payload": "é" * 2049}, "payload must be"),
         ("u", {"after": 1, "name": "x", "key": "a:b"}, "key must be"),
+        ("u", {"after": 1, "name": "x", "payload": "\udcff"}, "UTF-8 can hold"),
         ("u" * 512, {"after": 1, "name": "x"}, "longer than 512 bytes"),
     ],
 )

@@ -115,6 +115,18 @@ def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.M
     assert shard.told_to() == list("abcde")
 
 
+def test_a_call_ends_early_where_rules_are_many(client: Redis, url: str) -> None:
+    shard = Shard(client, url, [Rule(f"r{n}", 60) for n in range(64)])
+    shard.turn()
+    for n in range(20):
+        shard.goes(f"u{n}")
+    assert [shard.turn().tally.planned for _ in range(3)] == [512, 512, 256]
+    for n in range(20):
+        shard.comes(f"u{n}")
+    assert [shard.turn().tally.cancelled for _ in range(3)] == [512, 512, 256]
+    assert client.hlen("presence:{0}:followup:work") == 0
+
+
 def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None:
     rules = [
         Rule("all", 10.0),

@@ -20,8 +20,10 @@
 -- return that Redis has taken always comes first. Times are those of entry ids, which this server gave; if such an
 -- id is ahead of its clock, the moment of reading counts.
 
-local SEEN_SLACK_MS = 60000  -- a user who went offline was last seen up to so long before: time-out, lease, sweep
+-- A user who went offline was last seen up to so long before his event: an idle time-out of his own, or an outage.
+local SEEN_SLACK_MS = 3600000
 local SEEN_A_CALL = 200
+local CHANGES_A_CALL = 500  -- plans and cancellations, after which a call ends: some 10 ms; one user more may exceed it
 
 local runner, lease_ms = ARGV[2], tonumber(ARGV[3])
 local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'added', 'rules', 'scan', 'floor_ms')
@@ -116,6 +118,12 @@ local function note_hole()
   scan, floor_ms = '0', (ms_of(cursor)) - SEEN_SLACK_MS
 end
 
+-- Whether entries after the cursor are gone; asked where the stream has none up to there any more.
+local function is_hole()
+  if not (info.added and added) then return cursor ~= '0-0' end
+  return info.added - info.length ~= added  -- fewer: it is another stream
+end
+
 if not cursor then
   -- The first turn ever begins at the present end. But if there was a cursor before, Redis lost what it had, and
   -- all that is there is new.
@@ -127,17 +135,13 @@ if not cursor then
 elseif is_after(cursor, info.last) then
   note_hole()  -- somebody deleted the stream
   cursor, added = '0-0', info.added and info.added - info.length
-elseif info.first and is_after(info.first, cursor) then
-  local missing
-  if info.added and added then
-    missing = info.added - info.length - added
-  else
-    missing = cursor ~= '0-0' and 1 or 0
-  end
-  if missing > 0 then
-    note_hole()
-    added = info.added and info.added - info.length
-  end
+elseif is_after(info.last, cursor) and (not info.first or is_after(info.first, cursor)) and is_hole() then
+  note_hole()
+  added = info.added and info.added - info.length
+end
+
+local function is_enough()
+  return tally.planned + tally.cancelled >= CHANGES_A_CALL
 end
 
 local limit = tonumber(ARGV[6])
@@ -148,24 +152,29 @@ for i, entry in ipairs(page) do
   uids[i] = entry.event.uid or ''  -- of a gap
 end
 read_ids(uids)
-for _, entry in ipairs(page) do
+local read_n = 0
+while read_n < #page and not is_enough() do
+  read_n = read_n + 1
+  local entry = page[read_n]
   if entry.event.uid then take_event(entry[1], entry.event) end
   cursor = entry[1]
 end
-local is_caught_up = #page < limit
+local is_caught_up = read_n == #page and read_n < limit
 if is_caught_up then
   cursor, added = info.last, info.added
 else
-  added = added and added + #page
+  added = added and added + read_n
 end
 
 -- After a hole: who went offline in it stands in `seen` and has no follow-up of that. Why he went is not known, so
 -- only rules for all reasons apply, and the time counts from now. He may have had his follow-up before the hole,
 -- if that was less than SEEN_SLACK_MS ago: then it comes again under the same id. Who came back in the hole, or
--- has gone again since, is found when his follow-up is due.
+-- has gone again since, is found when his follow-up is due. Nothing is told before all were looked at, so those
+-- that are looked at twice have theirs once.
 local function look_for_missed()
   local found = redis.call('ZSCAN', seen_key, scan, 'COUNT', SEEN_A_CALL)
   for i = 1, #found[2], 2 do
+    if is_enough() then return end  -- the same once more: what is planned by then is known
     local uid, last_seen_ms = found[2][i], tonumber(found[2][i + 1])
     if last_seen_ms >= floor_ms and redis.call('HEXISTS', online_key, uid) == 0 then
       went(uid, last_seen_ms, info.last, from_ms, nil, 0)  -- what is planned already has the same id
@@ -193,7 +202,7 @@ local function tell(item, id)
 end
 
 local next_ms = -1
-if is_caught_up then
+if is_caught_up and not scan then
   local told_max = tonumber(ARGV[7])
   local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now_ms), 'LIMIT', 0, told_max)
   for _, id in ipairs(due) do
@@ -224,5 +233,5 @@ write_all()
 
 local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
 if first[2] and first[2] ~= 'inf' then next_ms = math.max(0, tonumber(first[2]) - now_ms) end
-return cmsgpack.pack({'ok', next_ms, is_more, #page, tally.planned, tally.cancelled, tally.told, tally.dropped,
+return cmsgpack.pack({'ok', next_ms, is_more, read_n, tally.planned, tally.cancelled, tally.told, tally.dropped,
   tally.refused, tally.holes})
