@@ -135,11 +135,13 @@ def dead(place: Place, *, requeue: bool, purge: bool, as_json: bool) -> int:
                     print(_json(each) if as_json else _line(each))
                 skip += len(letters)
             return OK
-        settled = 0
-        # As many as there are now: one that dies again meanwhile waits for the next time.
-        for _ in range(-(-timer.state().dead // ITEMS_A_CALL)):
-            ids = [each.id for each in timer.dead(ITEMS_A_CALL)]
-            settled += timer.requeue(ids) if requeue else timer.purge(ids)
+        settled, all_now = 0, timer.state().dead
+        # No more than there are now: one that dies again meanwhile waits for the next time.
+        while settled < all_now and (ids := [each.id for each in timer.dead(all_now - settled)]):
+            some = timer.requeue(ids) if requeue else timer.purge(ids)
+            if not some:  # others see to them at this moment
+                break
+            settled += some
         print(json_line({"requeued" if requeue else "purged": settled}) if as_json else settled)
         return OK
 

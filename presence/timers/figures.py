@@ -23,7 +23,7 @@ class Figures:
         returned: not begun when it was to stop; handed out again.
         lapsed: not begun, since their lease had ended while they waited here.
         void: that had gone to another before it said how they ended.
-        unsaid: whose end Redis did not hear of; handed out again once their lease ends.
+        unsaid: whose end Redis did not hear of in time; handed out again once their lease ends.
         late_ms_max: the latest handing out.
         late_ms_sum: of all.
     """
@@ -67,7 +67,7 @@ class Figures:
 
 
 class Outage:
-    """Failures of Redis in a row: each outage is told once, and in it each new refusal.
+    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again.
 
     Args:
         log: a structlog logger, or whatever has its methods.
@@ -75,24 +75,29 @@ class Outage:
 
     def __init__(self, log: Any) -> None:
         self._log = log
-        self._failures = 0
+        self._failures: dict[str, int] = {}  # in a row, of each kind of call that fails at present
         self._told: set[str] = set()
 
-    def failed(self, error: Exception) -> float:
-        """Take note of a failed call; return how long to wait before the next, with jitter."""
-        self._failures += 1
-        kind = "" if isinstance(error, StoreUnavailable) else str(error)
-        if kind not in self._told:
-            self._told.add(kind)
-            if kind:
-                self._log.error("Redis refused, trying again", error=str(error))
+    def failed(self, call: str, error: Exception) -> float:
+        """Take note of a failure; return how long to wait before the next attempt, with jitter.
+
+        Args:
+            call: which kind of call failed; others may work meanwhile.
+            error: why.
+        """
+        self._failures[call] = failures = self._failures.get(call, 0) + 1
+        refusal = "" if isinstance(error, StoreUnavailable) else str(error)
+        if refusal not in self._told:
+            self._told.add(refusal)
+            if refusal:
+                self._log.error("Redis refused, trying again", error=refusal)
             else:
                 self._log.warning("Redis is away, trying again", error=str(error))
-        return jittered(outage_delay_s(self._failures))
+        return jittered(outage_delay_s(failures))
 
-    def worked(self) -> None:
+    def worked(self, call: str) -> None:
         """Take note of a call that did not fail."""
-        if self._told:
+        self._failures.pop(call, None)
+        if self._told and not self._failures:
             self._log.warning("Redis is back")
             self._told.clear()
-        self._failures = 0

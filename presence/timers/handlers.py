@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from presence.timers.interface import Due
+from presence.timers.interface import DELAY_S_MAX, Due, TimerError
 
 Function = Callable[[Due], Any]
 """Takes an event; what it returns is not looked at. An exception says that the event is not handled."""
@@ -28,9 +28,14 @@ class PutOff(Exception):
 
     Args:
         delay_s: after how long; None: after a pause that doubles with each attempt.
+
+    Raises:
+        TimerError: no timer can wait for so long; the handler has failed then.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
+        if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
+            raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
         super().__init__("put off")
         self.delay_s = delay_s
 

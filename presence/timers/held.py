@@ -36,6 +36,12 @@ class Reports:
     def __len__(self) -> int:
         return len(self.done) + len(self.retries) + len(self.returns)
 
+    def add(self, later: "Reports") -> None:
+        """Take over what is to be said after this."""
+        self.done += later.done
+        self.retries += later.retries
+        self.returns += later.returns
+
 
 class Held:
     """The events that one worker has leased.

@@ -1,9 +1,13 @@
-"""What a worker says to Redis of the events that it holds: done, again, given back, still at work."""
+"""What a worker says to Redis of the events that it holds: done, again, given back, still at work.
+
+What is refused is said again later, and stands behind the rest meanwhile: all that were handled are said in
+one call, first in each turn, so an event whose end Redis will not hear holds up no other's.
+"""
 
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import structlog
 import trio
@@ -11,13 +15,12 @@ import trio
 from presence.runtime import Caller, TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers.figures import Figures, Outage
-from presence.timers.held import Held, Reports
+from presence.timers.held import Held, Reports, Retry
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
 FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
 EXTEND_AT: Final = 1 / 3  # of the lease: two more attempts fit before it ends
 log = structlog.get_logger("presence.timers")
-T = TypeVar("T")
 
 
 @runtime_checkable
@@ -29,7 +32,7 @@ class Returning(Protocol):
 
 
 class Reporter:
-    """Says what becomes of events, in the order in which it became so, and insists on it while Redis is away.
+    """Says what becomes of events, and insists on it while Redis is away.
 
     Args:
         timer: whose events they are.
@@ -57,6 +60,8 @@ class Reporter:
         self._outage = outage
         self._figures = figures
         self._bell, self._said = TrioBell(), TrioBell()
+        self._left = Reports()
+        self._is_sure = True  # False: what was said last may have been heard, though no answer came
 
     def ring(self) -> None:
         """There is something to say."""
@@ -65,13 +70,14 @@ class Reporter:
     async def run(self, heard: Callable[[], None]) -> None:
         """Report for ever; `heard` is called whenever Redis has heard of some."""
         while True:
-            await self._bell.wait(math.inf)
-            for blocking, number in self._words(self._held.take_reports()):
-                still_ours = await self._insist(blocking)
-                self._figures.void += 0 if still_ours is None else number - still_ours
-                self._held.said(number)
+            if not self._left:
+                await self._bell.wait(math.inf)
+            self._left.add(self._held.take_reports())
+            pause_s = await self._turn()
             self._said.ring()
             heard()
+            if pause_s:
+                await trio.sleep(pause_s)
 
     async def finish(self, within_s: float) -> None:
         """Wait until all is said, for so long at most."""
@@ -91,33 +97,46 @@ class Reporter:
             try:
                 extended = await self._caller.call(partial(self._timer.extend, dues))
             except FAILURES as error:
-                self._outage.failed(error)
+                self._outage.failed("extend", error)
                 continue
+            self._outage.worked("extend")
             self._held.extend(dues, asked_at)
             if extended < len(dues):
                 log.warning("leases were lost while handlers ran", events=len(dues) - extended)
 
-    def _words(self, reports: Reports) -> list[tuple[Callable[[], int], int]]:
-        """Return the calls that say it all, and of how many events each."""
-        words: list[tuple[Callable[[], int], int]] = []
-        if reports.done:
-            words.append((partial(self._timer.done, reports.done), len(reports.done)))
-        words += [(partial(self._timer.retry, each.due, each.delay_s), 1) for each in reports.retries]
-        if not isinstance(self._timer, Returning):
-            words += [(partial(self._timer.retry, due, 0.0), 1) for due in reports.returns]
-        elif reports.returns:
-            words.append((partial(self._timer.give_back, reports.returns), len(reports.returns)))
-        return words
+    async def _turn(self) -> float:
+        """Say what is left, until something is refused; return how long to wait then, else 0."""
+        left = self._left
+        try:
+            if left.done:
+                await self._say(partial(self._timer.done, left.done), len(left.done))
+                left.done = []
+            if left.returns and isinstance(self._timer, Returning):
+                await self._say(partial(self._timer.give_back, left.returns), len(left.returns))
+                left.returns = []
+            left.retries += [Retry(due, 0.0) for due in left.returns]
+            left.returns = []
+            for each in tuple(left.retries):
+                left.retries.remove(each)
+                try:
+                    await self._say(partial(self._timer.retry, each.due, each.delay_s), 1)
+                except BaseException:
+                    left.retries.append(each)  # behind the others: what was refused may be again
+                    raise
+        except (StoreUnavailable, StoreError) as error:
+            self._is_sure = False
+            return self._outage.failed("report", error)
+        self._is_sure = True
+        self._outage.worked("report")
+        return 0.0
 
-    async def _insist(self, blocking: Callable[[], T]) -> T | None:
-        """Call until it works; None: it worked at a later attempt, and an earlier one may have, too."""
-        has_failed = False
-        while True:
-            try:
-                answer = await self._caller.call(blocking)
-            except FAILURES as error:
-                has_failed = True
-                await trio.sleep(self._outage.failed(error))
-            else:
-                self._outage.worked()
-                return None if has_failed else answer
+    async def _say(self, blocking: Callable[[], int], number: int) -> None:
+        """Make one call that says how so many events ended."""
+        try:
+            still_ours = await self._caller.call(blocking)
+        except TimerError as error:  # not from Redis: what cannot be said now can never be
+            log.error("the end of an event cannot be said", events=number, error=str(error))  # noqa: TRY400 - it says all
+            self._figures.unsaid += number
+        else:
+            self._figures.void += number - still_ours if self._is_sure else 0
+        self._held.said(number)

@@ -129,7 +129,8 @@ class Runner:
                 self._fail(due, TimeoutError(f"{self._handler.name} goes on; its process ends"))
             await self._reporter.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
-        self.figures.unsaid, self.figures.lapsed = self._held.unsaid, self._held.lapsed
+        self.figures.unsaid += self._held.unsaid
+        self.figures.lapsed = self._held.lapsed
         self.has_ended = True
 
     def stop(self) -> None:
@@ -156,7 +157,7 @@ class Runner:
                     self.failure = error
                     self.stop()
                 else:
-                    await self._pause(self._outage.failed(error))
+                    await self._pause(self._outage.failed("due", error))
 
     async def _look(self, asked: int, ready: Callable[[], None]) -> None:
         """Take what is due, and begin with it; wait if that was all."""
@@ -164,7 +165,7 @@ class Runner:
         if self._full_at is not None:
             self._ahead.lasted(asked_at - self._full_at)
         dues = await self._redis.call(partial(self._timer.due, asked))
-        self._outage.worked()
+        self._outage.worked("due")
         self._held.take(dues, asked_at)
         self.figures.claimed(dues)
         self._full_at = trio.current_time() if len(dues) == asked else None
@@ -248,7 +249,7 @@ class Runner:
         delay_s = self._terms.leasing.pause_s(due.attempt)
         if isinstance(error, PutOff):
             self.figures.put_off += 1
-            delay_s = delay_s if error.delay_s is None else max(0.0, error.delay_s)
+            delay_s = delay_s if error.delay_s is None else error.delay_s
         else:
             self.figures.failed += 1
         if is_last:

@@ -101,6 +101,13 @@ def test_dead_letters_wait_again_or_are_forgotten(timers: Timers) -> None:
     assert timers.queue.state().dead == 0
 
 
+def test_all_dead_letters_are_forgotten_however_large(timers: Timers) -> None:
+    timers.queue.schedule_many([Event(f"e{n}", 0, bytes(65_000)) for n in range(40)])
+    for due in timers.due(40):
+        timers.queue.retry(due, 0)
+    assert timers.run("dead", "--purge")[:2] == (0, "40\n")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from presence.store.batches import StoreError
 from presence.timers.interface import Due, Event
 
 T = TypeVar("T")
@@ -25,12 +26,15 @@ class FakeTimer:
 
     Attributes:
         fail: what every call comes to while it is set.
+        refused, refusal: a kind of call that is refused, and how.
         said: each call that changed something, and of which event.
     """
 
     lease_s: float = 30.0
     attempts_max: int = 5
     fail: Exception | None = None
+    refused: str = ""
+    refusal: Exception = field(default_factory=lambda: StoreError("NOPERM"))
     said: list[tuple[str, str]] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
@@ -69,6 +73,8 @@ class FakeTimer:
 
     def retry(self, due: Due, delay_s: float) -> bool:
         self._check()
+        if self.refused == "retry":
+            raise self.refusal
         entry = self._mine(due)
         if entry is None:
             return False

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -258,6 +259,54 @@ async def test_an_outage_is_told_once_and_what_was_handled_in_it_is_done_after_i
     assert handled == ["e"]
     told = [line["event"] for line in logs if line["event"].startswith("Redis")]
     assert told == ["Redis is away, trying again", "Redis is back"]
+
+
+async def test_an_end_that_redis_refuses_holds_up_no_other(autojump_clock: MockClock) -> None:
+    timer = FakeTimer(refused="retry")
+
+    async def fail_first(due: Due) -> None:
+        if due.id == "e0":
+            raise ValueError("no")
+
+    timer.schedule_many(events(20))
+    with capture_logs() as logs:
+        async with working(timer, fail_first):
+            await trio.sleep(10)
+            assert len(timer.said) == 19
+            timer.refused = ""
+            await trio.sleep(3)
+    assert ("retry", "e0") in timer.said
+    told = [line["event"] for line in logs if line["event"].startswith("Redis")]
+    assert told == ["Redis refused, trying again", "Redis is back"]
+
+
+async def test_what_can_never_be_said_is_given_up(autojump_clock: MockClock) -> None:
+    timer = FakeTimer(refused="retry", refusal=TimerError("no such delay"))
+
+    async def fail(due: Due) -> None:
+        if due.id == "e0" and due.attempt == 1:
+            raise ValueError("no")
+
+    timer.schedule_many(events(3))
+    async with working(timer, fail) as runner:
+        await trio.sleep(5)
+    assert sorted(timer.said) == [("done", "e1"), ("done", "e2")]
+    assert runner.figures.unsaid == 1
+
+
+@pytest.mark.parametrize("delay_s", [1e9, -1.0, math.inf, math.nan])
+async def test_to_put_off_for_no_sensible_time_is_a_failure(
+    autojump_clock: MockClock, delay_s: float
+) -> None:
+    timer = FakeTimer()
+
+    async def later(_due: Due) -> None:
+        raise PutOff(delay_s)
+
+    timer.schedule(Event("e", 0))
+    async with working(timer, later) as runner:
+        await trio.sleep(0.4)
+    assert (runner.figures.failed, timer.said) == (1, [("retry", "e")])
 
 
 async def test_a_drain_ends_in_time_though_redis_is_away(autojump_clock: MockClock) -> None:
