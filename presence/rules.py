@@ -102,7 +102,7 @@ def _problems(table: Mapping[str, Any], hint: Hint) -> Iterator[str]:
         yield f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-, the first none of ._-"
     after = table.get("after")
     is_number = isinstance(after, int | float) and not isinstance(after, bool)
-    if not (is_number and 0 <= after <= AFTER_MAX_S):  # NaN is in no range
+    if after is None or not (is_number and 0 <= after <= AFTER_MAX_S):  # NaN is in no range
         yield f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s"
     if "reasons" in table:
         yield from _problems_of_reasons(table["reasons"], hint)
