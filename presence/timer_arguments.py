@@ -63,11 +63,11 @@ def add_timers(commands: Any, add_settings: AddSettings) -> None:
     add_settings(run, RUNNER_SETTINGS)
 
     add = actions.add_parser("add", help="schedule an event")
-    add.add_argument("id", metavar="ID", help="names the event in its timer")
+    add.add_argument("id", metavar="ID", type=_id, help="names the event in its timer")
     add.add_argument("--delay", type=_seconds, required=True, metavar="S", help="due in so many seconds")
     add.add_argument("--payload", default="", metavar="TEXT", help="what the handler gets")
     cancel = actions.add_parser("cancel", help="remove events")
-    cancel.add_argument("ids", nargs="+", metavar="ID")
+    cancel.add_argument("ids", nargs="+", metavar="ID", type=_id)
     show = actions.add_parser("list", help="print how a timer stands")
     dead = actions.add_parser("dead", help="print what failed for the last time")
     what = dead.add_mutually_exclusive_group()
@@ -150,6 +150,14 @@ def _some_seconds(text: str) -> float:
     if not (seconds := _seconds(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no time")
     return seconds
+
+
+def _id(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that are no text
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    return text
 
 
 def _name(text: str) -> str:

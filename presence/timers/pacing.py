@@ -6,7 +6,8 @@ No clock and no I/O here: times are arguments.
 from __future__ import annotations
 
 import random
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol, runtime_checkable
 
 OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
 OUTAGE_MAX_S: Final = 2.0
@@ -34,6 +35,27 @@ def look_delay_s(next_due_s: float | None) -> float:
         next_due_s: seconds until something is known to be due; None: nothing is known.
     """
     return LOOK_MAX_S if next_due_s is None else max(LOOK_LEAST_S, min(next_due_s, LOOK_MAX_S))
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A timer that knows when it is worth asking again."""
+
+    def next_due_s(self) -> float | None:
+        """Return seconds until something is due as far as it is known; None: nothing is."""
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """A timer that is told what is due, and whose `due` asks Redis only then: to be called often."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until `due` may have something, for so long at most; return whether it may."""
+
+
+def foresight(timer: object) -> Callable[[], float | None] | None:
+    """Return what tells when it is worth asking a timer again; None: look now and then."""
+    return timer.next_due_s if isinstance(timer, Foresighted) and not isinstance(timer, Listening) else None
 
 
 class Ahead:

@@ -18,7 +18,7 @@ and ends with `STUCK`. So a stuck function never goes on beside the one that han
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import structlog
 import trio
@@ -29,7 +29,7 @@ from presence.timers.figures import Figures, Outage
 from presence.timers.handlers import Handler, PutOff
 from presence.timers.held import Held
 from presence.timers.interface import Due, LeasedTimer
-from presence.timers.pacing import Ahead, jittered, look_delay_s
+from presence.timers.pacing import Ahead, foresight, jittered, look_delay_s
 from presence.timers.reporting import FAILURES, Reporter
 from presence.timers.terms import Terms
 
@@ -39,22 +39,6 @@ FIGURES_S: Final = 60.0  # between two lines of figures
 LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
 
 log = structlog.get_logger("presence.timers")
-
-
-@runtime_checkable
-class Foresighted(Protocol):
-    """A timer that knows when it is worth asking again."""
-
-    def next_due_s(self) -> float | None:
-        """Return seconds until something is due as far as it is known; None: nothing is."""
-
-
-@runtime_checkable
-class Listening(Protocol):
-    """A timer that is told what is due, and whose `due` asks Redis only then: to be called often."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until `due` may have something, for so long at most; return whether it may."""
 
 
 class Runner:
@@ -186,9 +170,9 @@ class Runner:
 
     async def _next_s(self) -> float:
         """Return how long to wait before the next look, now that all that is due was taken."""
-        timer, next_s = self._timer, None
-        if isinstance(timer, Foresighted) and not isinstance(timer, Listening):
-            next_s = await self._redis.call(timer.next_due_s)
+        next_s = None
+        if (foresees := foresight(self._timer)) is not None:
+            next_s = await self._redis.call(foresees)
         # Workers that were woken together come apart; one that knows when to come is in time.
         return jittered(look_delay_s(None)) if next_s is None else look_delay_s(next_s)
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 @pytest.mark.parametrize(
     ("example", "said"),
     [
-        (locked_resource, "60 of 60 updates applied, put off "),
+        (locked_resource, "40 of 40 updates applied, put off "),
         (reminders, "1100 of 1100 reminders sent, 0 of them twice, 0 early"),
         (unpaid_orders, "40 orders: 20 paid, 20 lapsed, 0 open"),
     ],

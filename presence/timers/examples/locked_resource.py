@@ -29,8 +29,8 @@ from presence.timers.interface import Due, Event
 from presence.timers.kinds import Place
 
 LOCK_MS: Final = 2000  # far longer than an update takes; a lock whose owner died is free after it
-RECKON_S: Final = 0.005  # what a writer does between reading and writing
-UPDATES: Final = 60
+RECKON_S: Final = 0.003  # what a writer does between reading and writing
+UPDATES: Final = 40
 ACCOUNTS: Final = 3
 
 _SCHEMA: Final = """
