@@ -34,6 +34,7 @@ UPDATES: Final = 40
 ACCOUNTS: Final = 3
 
 _SCHEMA: Final = """
+PRAGMA journal_mode = WAL;
 CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL);
 CREATE TABLE applied (id TEXT PRIMARY KEY);
 CREATE TABLE put_off (id TEXT NOT NULL);
