@@ -230,6 +230,24 @@ async def test_a_long_slice_is_cut_for_the_others(calls: Calls, autojump_clock: 
     assert turns >= 50
 
 
+async def test_others_run_while_many_short_ticks_are_caught_up(
+    autojump_clock: MockClock, calls: Calls
+) -> None:
+    turns = 0
+    async with open_timer_service() as timers, trio.open_nursery() as nursery:
+
+        async def other() -> None:
+            nonlocal turns
+            while timers.statistics().fired < 100:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        timers.schedule_many((n * 0.01, burn(autojump_clock, SLICE_S / 2)) for n in range(1, 101))
+        autojump_clock.jump(10.0)
+        nursery.start_soon(other)
+    assert turns >= 30
+
+
 async def test_a_timer_cancelled_between_two_slices_of_its_tick_does_not_fire(
     calls: Calls, autojump_clock: MockClock
 ) -> None:
