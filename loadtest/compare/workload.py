@@ -7,6 +7,7 @@ all should have been told of before the end.
 
 import json
 import math
+import mmap
 import random
 from array import array
 from bisect import bisect_left
@@ -74,7 +75,7 @@ class Schedule:
     """
 
     def __init__(
-        self, plan: Plan, times: "array[float]", who: "array[int]", last_beats: "array[float]"
+        self, plan: Plan, times: Sequence[float], who: Sequence[int], last_beats: Sequence[float]
     ) -> None:
         self.plan = plan
         self.times = times
@@ -92,9 +93,9 @@ class Schedule:
     def write(self, folder: Path) -> None:
         """Write it where another process can read it."""
         self.plan.write(folder)
-        for name in ("times", "who", "last_beats"):
-            with (folder / name).open("wb") as file:
-                getattr(self, name).tofile(file)
+        (folder / "times").write_bytes(array("d", self.times))
+        (folder / "who").write_bytes(array("L", self.who))
+        (folder / "last_beats").write_bytes(array("d", self.last_beats))
 
 
 def draw(plan: Plan) -> Schedule:
@@ -131,12 +132,17 @@ def read_plan(folder: Path) -> Plan:
 
 
 def read(folder: Path) -> Schedule:
-    """Return the schedule that was written to a folder."""
-    times, who, last_beats = array("d"), array("L"), array("d")
-    times.frombytes((folder / "times").read_bytes())
-    who.frombytes((folder / "who").read_bytes())
-    last_beats.frombytes((folder / "last_beats").read_bytes())
-    return Schedule(read_plan(folder), times, who, last_beats)
+    """Return the schedule that was written to a folder.
+
+    Its columns are mapped: what it takes is no memory of the process, which is to be measured.
+    """
+    times, last_beats = (_mapped(folder / name).cast("d") for name in ("times", "last_beats"))
+    return Schedule(read_plan(folder), times, _mapped(folder / "who").cast("L"), last_beats)
+
+
+def _mapped(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
