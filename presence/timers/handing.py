@@ -230,6 +230,8 @@ class SharedTimer:
         answer = msgpack.unpackb(self._scripting.one(call), raw=True)
         if answer[0] == b"full":
             raise TimerFull(f"the timer holds {answer[1]} events of {self._events_max}")
+        if answer[0] == b"kind":
+            raise TimerError(f"this timer is of another kind: {answer[1].decode()}")
         if answer[0] == b"ring":
             raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
         return answer

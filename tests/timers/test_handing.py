@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from presence.embedded import EmbeddedRedis
+from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
@@ -287,9 +288,26 @@ def test_a_server_without_memory_still_hands_out_and_settles(timer: SharedTimer,
     try:
         client.config_set("maxmemory", 1)
         (due,) = wait_for(timer)
+        assert timer.extend([due]) == 1
+        assert timer.give_back([due]) == 1
+        (due,) = timer.due()
+        assert timer.retry(due, 0)
+        (due,) = wait_for(timer)
         assert timer.done([due]) == 1
+        with pytest.raises(StoreUnavailable, match="maxmemory"):
+            timer.schedule(Event("b", 0.0))
     finally:
         client.config_set("maxmemory", 0)
+    assert timer.state().waiting == 0
+
+
+def test_a_name_is_of_one_kind(scripting: Scripting, client: Redis, kind: str) -> None:
+    timer, other = (a_timer(scripting, each) for each in sorted(KINDS, key=lambda each: each != kind))
+    timer.schedule(Event("a", 0.0))
+    for call in (other.due, other.state, lambda: other.schedule(Event("b", 0.0)), lambda: other.cancel("a")):
+        with pytest.raises(TimerError, match=f"of another kind: {kind}"):
+            call()
+    assert [due.id for due in wait_for(timer)] == ["a"]
 
 
 def test_a_damaged_entry_is_dropped_and_harms_nobody(timer: SharedTimer, client: Redis) -> None:

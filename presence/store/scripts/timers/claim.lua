@@ -6,7 +6,7 @@
 
 local ids, lease_ms, attempts_max = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-redis.call('DEL', absent_key)  -- as in due.lua: what has written is not refused for want of memory
+need_no_memory()
 
 local function ready(key)
   local found = {}

@@ -7,8 +7,7 @@
 
 local limit, lease_ms, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
--- A script that has written is not refused for want of memory; and only those that hand out and settle free some.
-redis.call('DEL', absent_key)
+need_no_memory()
 
 -- Takes those of a sorted set up to a score; false: others may be left.
 local function take(key, score)

@@ -7,6 +7,7 @@
 
 local items, lease_ms = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
 local n = 0
+need_no_memory()
 for i = 1, #items, 3 do
   local id = items[i]
   if if_present(redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id), items[i + 1], items[i + 2]) then

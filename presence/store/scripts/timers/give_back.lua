@@ -6,6 +6,7 @@
 
 local items = cmsgpack.unpack(ARGV[2])
 local n = 0
+need_no_memory()
 for i = 1, #items, 3 do
   local id = items[i]
   local until_ms = redis.call('ZSCORE', leased_key, id)

@@ -9,7 +9,8 @@
 --   3 leased  sorted set: id -> ms from which it is handed out again: the end of the lease of whoever has it, or of
 --             the pause after a retry
 --   4 dead    sorted set: id -> ms since when it is a dead letter, handed out no more
---   5 counts  hash: scheduled, refused, cancelled, handed, again, returned, done, dead -> how many ever
+--   5 counts  hash: scheduled, refused, cancelled, handed, again, returned, done, dead -> how many ever; and
+--             `kind`: ring or expiry, else it is a queue
 --   6 absent  never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is not
 --             there, so that no script works on half of a timer
 -- ARGV
@@ -17,8 +18,8 @@
 --     alarms MessagePack [what their keys begin with]. These keys are computed: not declared in KEYS, but in the same
 --     hash slot by the same tag, and guarded by `absent` as the others
 --   2... the script's own
--- Returns MessagePack: an array, whose first item is "ok", "full", or "ring" with the slots and tick_ms of the timer if
--- the caller's are others.
+-- Returns MessagePack: an array, whose first item is "ok", "full", "kind" with the timer's if the caller's is another, or
+-- "ring" with the slots and tick_ms of the timer if the caller's are others.
 --
 -- An event is in exactly one place: where it waits, in `leased` or in `dead`. Whoever got it names it by id, due_ms and
 -- attempt: these three are the fencing token. (The attempt alone would come again with an id that is scheduled anew.)
@@ -48,10 +49,16 @@ local from_ms = now_ms + (clock[2] % 1000 > 0 and 1 or 0)  -- where a delay begi
 local ring    -- {slots, tick_ms, prefix, hand}; nil: a queue
 local alarms  -- what the keys of alarms begin with; nil: there are none
 local layout = ARGV[1] ~= '' and cmsgpack.unpack(ARGV[1]) or {}
-if #layout == 1 then
-  alarms = layout[1]
-elseif #layout > 1 then
-  ring = {slots = layout[1], tick_ms = layout[2], prefix = layout[3]}
+if #layout == 1 then alarms = layout[1] end
+if #layout > 1 then ring = {slots = layout[1], tick_ms = layout[2], prefix = layout[3]} end
+
+-- A name is of one kind: what one kind lets wait, another would never look for.
+local kind = ring and 'ring' or alarms and 'expiry' or 'queue'
+local known_kind = redis.call('HGET', counts_key, 'kind')
+if not known_kind and kind ~= 'queue' and redis.call('HLEN', work_key) > 0 then known_kind = 'queue' end
+if known_kind and known_kind ~= kind then return cmsgpack.pack({'kind', known_kind}) end
+
+if ring then
   local found = redis.call('HMGET', due_key, 'slots', 'tick_ms', 'hand')
   if found[1] and (tonumber(found[1]) ~= ring.slots or tonumber(found[2]) ~= ring.tick_ms) then
     return cmsgpack.pack({'ring', tonumber(found[1]), tonumber(found[2])})
@@ -188,6 +195,11 @@ local function hand_out(source, ids, lease_ms, attempts_max)
   return true
 end
 
+-- A script that has written is not refused for want of memory. For those that hand out and settle: they free some.
+local function need_no_memory()
+  redis.call('DEL', absent_key)
+end
+
 local function in_slices(command, key, values)
   for first = 1, #values, VALUES_A_CALL do
     redis.call(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
@@ -221,6 +233,7 @@ local function write_back()
   in_slices('HDEL', work_key, forgotten)
   if alarms then set_alarms() end
   for field, n in pairs(counted) do redis.call('HINCRBY', counts_key, field, n) end
+  if not known_kind and kind ~= 'queue' then redis.call('HSET', counts_key, 'kind', kind) end
   if ring and ring.is_new then redis.call('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
   if ring and ring.hand ~= ring.stored_hand then redis.call('HSET', due_key, 'hand', ring.hand) end
 end

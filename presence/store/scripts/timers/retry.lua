@@ -5,6 +5,7 @@
 -- Returns ["ok", 1], or ["ok", 0]: it is not the caller's any more.
 
 local id, due_ms, attempt = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+need_no_memory()
 local entry = if_present(redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id), due_ms, attempt)
 if entry then
   if attempt - spared(entry) >= tonumber(ARGV[6]) then bury(id) else add(leased_key, from_ms + ARGV[5], id) end

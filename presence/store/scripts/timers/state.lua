@@ -28,8 +28,13 @@ elseif events > leased + dead then
   scores[#scores + 1] = look_ahead()
 end
 
-local numbers = redis.call('HGETALL', counts_key)
-for i = 2, #numbers, 2 do numbers[i] = tonumber(numbers[i]) end
+local fields, numbers = redis.call('HGETALL', counts_key), {}
+for i = 1, #fields, 2 do
+  if fields[i] ~= 'kind' then
+    numbers[#numbers + 1] = fields[i]
+    numbers[#numbers + 1] = tonumber(fields[i + 1])
+  end
+end
 local next_ms = 0
 if #scores > 0 then next_ms = math.min(unpack(scores)) end
 return cmsgpack.pack({'ok', now_ms, next_ms, events, leased, dead, numbers})
