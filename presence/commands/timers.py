@@ -1,9 +1,12 @@
 """``presence timers``: worker processes with a handler, and what an operator asks of a timer."""
 
 import os
+import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from presence.commands.outcome import FAILED, OK, USAGE, complain, sigterm_interrupts
 from presence.commands.reaching import reaching
@@ -52,29 +55,40 @@ def _refusal(job: Job) -> str:
     It is imported in a process of its own: what a module begins when it is imported, threads or connections,
     must not be there when workers are forked from this one.
     """
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = FAILED
+    with tempfile.TemporaryFile() as said:  # no pipe: whatever the module forks would hold its other end
+        pid = os.fork()
+        if pid == 0:
+            _try(job, said.fileno())
         try:
-            os.close(reader)
-            from presence.timers import handlers  # noqa: PLC0415 - for this process alone
+            _, code = os.waitpid(pid, 0)
+        except BaseException:  # a signal: it must not go on alone
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        said.seek(0)
+        complaint = said.read().decode("utf-8", "backslashreplace")
+    if complaint or not code:
+        return complaint
+    return f"handler {job.handler}: importing it ended the process ({os.waitstatus_to_exitcode(code)})"
 
-            try:
-                handlers.load(job.handler)
-                with job.place.open(job.terms.leasing):
-                    pass
-            except (handlers.HandlerError, TimerError) as error:
-                os.write(writer, str(error).encode("utf-8", "backslashreplace")[:4000])
-            status = OK
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        said = pipe.read().decode("utf-8", "backslashreplace")
-    _, code = os.waitpid(pid, 0)
-    status = os.waitstatus_to_exitcode(code)
-    return said or (f"handler {job.handler}: importing it ended the process ({status})" if status else "")
+
+def _try(job: Job, complaints: int) -> NoReturn:
+    """The forked process: it must never return into what its parent was doing."""
+    status = FAILED
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        from presence.timers import handlers  # noqa: PLC0415 - for this process alone
+
+        try:
+            handlers.load(job.handler)
+            with job.place.open(job.terms.leasing):
+                pass
+        except (handlers.HandlerError, TimerError) as error:
+            os.write(complaints, str(error).encode("utf-8", "backslashreplace"))
+        status = OK
+    finally:
+        os._exit(status)
 
 
 def add(place: Place, event: Event) -> int:

@@ -5,7 +5,7 @@ one call, first in each turn, so an event whose end Redis will not hear holds up
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ import trio
 from presence.runtime import Caller, TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers.figures import Figures, Outage
-from presence.timers.held import Held, Reports, Retry
+from presence.timers.held import Held, Reports
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
 FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
@@ -29,6 +29,13 @@ class Returning(Protocol):
 
     def give_back(self, dues: Iterable[Due]) -> int:
         """Hand these out again at once; return of how many it still was this caller's to say."""
+
+
+def give_back(timer: LeasedTimer, dues: Sequence[Due]) -> int:
+    """Let others have events at once; return of how many it still was this caller's to say."""
+    if isinstance(timer, Returning):
+        return timer.give_back(dues) if dues else 0
+    return sum(timer.retry(due, 0.0) for due in dues)
 
 
 class Reporter:
@@ -111,11 +118,9 @@ class Reporter:
             if left.done:
                 await self._say(partial(self._timer.done, left.done), len(left.done))
                 left.done = []
-            if left.returns and isinstance(self._timer, Returning):
-                await self._say(partial(self._timer.give_back, left.returns), len(left.returns))
+            if left.returns:
+                await self._say(partial(give_back, self._timer, left.returns), len(left.returns))
                 left.returns = []
-            left.retries += [Retry(due, 0.0) for due in left.returns]
-            left.returns = []
             for each in tuple(left.retries):
                 left.retries.remove(each)
                 try:

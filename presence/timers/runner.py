@@ -11,12 +11,14 @@ leaves it to another, once its lease has ended. While a handler runs its lease i
 it on. What is said of an event too late is void.
 
 A handler that takes longer than the time-out has failed. An ``async def`` is cancelled. A plain function
-cannot be ended, so its process is: the worker drains, says that the event failed as the very last thing,
-and ends with `STUCK`. So a stuck function never goes on beside the one that handles its event anew.
+cannot be ended, so its process is: the worker drains, and ends with `STUCK`. Of plain functions that go on,
+these and those that outlast a drain, it says the very last thing before the process ends (`say_last`): so
+none goes on beside the one that handles its event anew.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -26,11 +28,12 @@ import trio
 from presence.runtime import Caller, TrioBell, TrioCaller
 from presence.store.batches import StoreUnavailable
 from presence.timers.figures import Figures, Outage
-from presence.timers.handlers import Handler, PutOff
-from presence.timers.held import Held
+from presence.timers.handlers import Handler
+from presence.timers.held import Held, Retry
 from presence.timers.interface import Due, LeasedTimer
+from presence.timers.judging import is_cancelled, judge
 from presence.timers.pacing import Ahead, foresight, jittered, look_delay_s
-from presence.timers.reporting import FAILURES, Reporter
+from presence.timers.reporting import FAILURES, Reporter, give_back
 from presence.timers.terms import Terms
 
 STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
@@ -55,6 +58,7 @@ class Runner:
         has_ended: whether it was drained to the end.
         failure: why it could not begin; None if it could.
         is_stuck: whether it ends since a plain handler would not.
+        goes_on: whether a plain handler goes on at the end; call `say_last`, and end the process at once.
     """
 
     def __init__(
@@ -74,7 +78,8 @@ class Runner:
         self._stopped_at = math.inf
         self._running = 0
         self._full_at: float | None = None  # when the last batch came, if there was more
-        self._stuck: list[Due] = []
+        self._stuck: list[Retry] = []
+        self._cut_off: list[Due] = []
         self._has_begun = False
         self.figures = Figures()
         self._reporter = Reporter(
@@ -93,6 +98,18 @@ class Runner:
         """Whether a plain handler goes on though its time is over: only the end of the process ends it."""
         return bool(self._stuck)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether handlers run on in threads."""
+        return bool(self._stuck or self._cut_off)
+
+    def say_last(self) -> None:
+        """Leave the events of handlers that go on to others; blocks, and is for the end of the process."""
+        with suppress(*FAILURES):
+            for each in self._stuck:
+                self._timer.retry(each.due, each.delay_s)
+            give_back(self._timer, self._cut_off)
+
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
         """Work until `stop`, then drain; cancel it to end at once.
 
@@ -109,8 +126,6 @@ class Runner:
                 self.figures.returned += self._held.return_waiting()
                 self._reporter.ring()
                 self._handlers.cancel_scope.deadline = self._stopped_at + self._terms.drain_timeout_s
-            for due in self._stuck:
-                self._fail(due, TimeoutError(f"{self._handler.name} goes on; its process ends"))
             await self._reporter.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
         self.figures.unsaid += self._held.unsaid
@@ -195,22 +210,17 @@ class Runner:
         try:
             with trio.move_on_after(self._terms.timeout_s) as limit:
                 await self._call_handler(due)
-        except (Exception, SystemExit) as error:  # a handler that calls exit has failed like any other
+        except BaseException as error:  # a handler that exits, or cancels itself, has failed like any other
+            if is_cancelled(error):
+                self._cut(due)
+                raise
             self._fail(due, error)
-        except BaseException:  # cancelled: the drain is over
-            self.figures.cut_off += 1
-            self._held.cut_off(due)
-            raise
         else:
             if not limit.cancelled_caught:
                 self.figures.handled += 1
                 self._held.done(due)
-            elif self._handler.is_async:
-                self._fail(due, TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s"))
             else:
-                log.error("a handler is stuck: its process is replaced", id=due.id, attempt=due.attempt)
-                self._stuck.append(due)
-                self.stop()
+                self._time_out(due)
         finally:
             self._running -= 1
             self._reporter.ring()
@@ -225,23 +235,30 @@ class Runner:
                 self._handler.call, due, limiter=self._threads, abandon_on_cancel=True
             )
 
-    def _fail(self, due: Due, error: BaseException) -> None:
-        """Log a failure, and have the event handed out later."""
-        facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
-        # An attempt that was given back does not count, of which only Redis knows: then there is one more.
-        is_last = due.attempt >= self._terms.leasing.attempts_max
-        delay_s = self._terms.leasing.pause_s(due.attempt)
-        if isinstance(error, PutOff):
-            self.figures.put_off += 1
-            delay_s = delay_s if error.delay_s is None else error.delay_s
+    def _cut(self, due: Due) -> None:
+        """The drain is over before its handler: others may have the event."""
+        self.figures.cut_off += 1
+        if self._handler.is_async:
+            self._held.cut_off(due)
         else:
-            self.figures.failed += 1
-        if is_last:
-            self.figures.dead += 1
-            log.error("no attempt is left: a dead letter", **facts, exc_info=error)
-        elif not isinstance(error, PutOff):
-            log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
-        self._held.failed(due, delay_s)
+            self._cut_off.append(due)
+
+    def _time_out(self, due: Due) -> None:
+        """Its handler took too long."""
+        error = TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s")
+        if self._handler.is_async:
+            self._fail(due, error)
+            return
+        log.error("a handler is stuck: its process is replaced", id=due.id)
+        self._stuck.append(Retry(due, self._judge(due, error)))
+        self.stop()
+
+    def _fail(self, due: Due, error: BaseException) -> None:
+        """Have an event handed out later."""
+        self._held.failed(due, self._judge(due, error))
+
+    def _judge(self, due: Due, error: BaseException) -> float:
+        return judge(due, error, self._handler.name, self._terms.leasing, self.figures)
 
     async def _tell(self) -> None:
         while True:

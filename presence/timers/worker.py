@@ -33,16 +33,22 @@ def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
         line: the worker's end of the socket pair.
         is_first: end if Redis cannot be reached at first; else wait until it can.
     """
-    with logs.configure(job.log_format, job.log_level):
+    with logs.configure(job.log_format, job.log_level) as writer:
         structlog.contextvars.bind_contextvars(worker=number)
         try:
             handler = handlers.load(job.handler)
             with job.place.open(job.terms.leasing) as timer:
-                return trio.run(_run, Runner(timer, handler, job.terms), Orders(line), is_first, job)
+                runner = Runner(timer, handler, job.terms)
+                status = trio.run(_run, runner, Orders(line), is_first, job)
+                if runner.goes_on:
+                    writer.close()
+                    runner.say_last()
+                    os._exit(status)
+                return status
         except (handlers.HandlerError, TimerError) as error:
             log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
             return REFUSED
-        except Exception:
+        except BaseException:
             log.exception("worker failed")
             return FAILED
 

@@ -1,5 +1,6 @@
 """A worker on a timer in memory, in time that jumps: what it takes, how it ends, and what it says of it."""
 
+import asyncio
 import contextlib
 import itertools
 import math
@@ -161,12 +162,15 @@ async def test_what_is_put_off_for_ever_becomes_a_dead_letter(autojump_clock: Mo
     assert [line["event"] for line in logs] == ["no attempt is left: a dead letter"]
 
 
-async def test_a_handler_that_exits_has_failed_and_harms_nobody(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, GeneratorExit])
+async def test_a_handler_that_exits_has_failed_and_harms_nobody(
+    autojump_clock: MockClock, error: type[BaseException]
+) -> None:
     timer, handled = FakeTimer(), list[str]()
 
     async def leave(due: Due) -> None:
         if due.id == "e0":
-            raise SystemExit
+            raise error
         handled.append(due.id)
 
     timer.schedule_many(events(2))
@@ -407,6 +411,32 @@ async def test_a_stuck_plain_handler_ends_its_worker_and_failed() -> None:
         with trio.fail_after(10), capture_logs():
             await runner.run()
         assert runner.is_stuck
+        assert timer.said == [], "it goes on"
+        runner.say_last()
         assert timer.said == [("retry", "e")]
+    finally:
+        go_on.set()
+
+
+async def test_a_plain_handler_that_outlasts_the_drain_is_given_back_as_the_last_thing() -> None:
+    timer, go_on, begun = FakeTimer(), threading.Event(), trio.Event()
+    timer.schedule(Event("e", 0))
+    token = trio.lowlevel.current_trio_token()
+
+    def endless(_due: Due) -> None:
+        token.run_sync_soon(begun.set)
+        go_on.wait()
+
+    runner = Runner(timer, handler(endless), Terms(drain_timeout_s=0.05), AtOnce())
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runner.run)
+            with trio.fail_after(10):
+                await begun.wait()
+            runner.stop()
+        assert timer.said == [], "it goes on"
+        assert runner.goes_on
+        runner.say_last()
+        assert timer.said == [("give_back", "e")]
     finally:
         go_on.set()
