@@ -13,7 +13,8 @@ import presence
 from presence.arguments import argument_parser
 from presence.embedded import EmbeddedRedis
 
-PAGE = (Path(presence.__file__).parent / "docs" / "timers.md").read_text(encoding="utf-8")
+FOLDER = Path(presence.__file__).parent / "docs"
+PAGE = (FOLDER / "timers.md").read_text(encoding="utf-8")
 AT_HOME = "redis://localhost:6379"
 SAID = {
     "service": ["first"],
@@ -64,3 +65,9 @@ def test_every_module_that_is_named_exists() -> None:
     modules = sorted(set(re.findall(r"`python\s-m\s([\w.]+)", PAGE)))
     assert len(modules) == 4
     assert [name for name in modules if find_spec(name) is None] == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGE)
+    assert links
+    assert [link for link in links if not (FOLDER / link).exists()] == []
