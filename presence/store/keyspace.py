@@ -132,6 +132,9 @@ class KeyspaceListener(threading.Thread):
                 connection.send_command("PING")
                 is_asked = True
                 continue
+            except ResponseError:  # it may not be asked: that is an answer, too
+                is_asked = False
+                continue
             is_asked = False
             self._take(answer)
 

@@ -13,7 +13,8 @@ turns. They are of the form that a presence server writes, so `presence.subscrib
     with subscribe_sync("redis://localhost:6379", prefix=wheel.prefix, group="push", consumer="1") as events:
         for event in events: ...
 
-Guarantees, all by the clock of Redis (one that is set forward makes users silent for longer than they were):
+Guarantees, all by the clock of Redis. (One that jumps ahead makes users silent for so much longer than they
+were; one that is set back, so much later those of whom nothing is heard after that.)
 
 * Never early: a user is offline `idle_timeout_s` after his last touch, and no sooner.
 * Late by at most a tick, and the time between two calls of `due`. While nobody calls, nobody goes offline;

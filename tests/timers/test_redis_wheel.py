@@ -3,12 +3,14 @@
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from presence.embedded import EmbeddedRedis
+from presence.store.batches import StoreError
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.subscriber import Offline, Online, subscribe_sync
@@ -242,15 +244,36 @@ def test_last_seen_is_known_of_those_who_are_online(wheel: RedisWheel, client: R
     assert before <= seen["ann"] <= now_ms(client)
 
 
-def test_a_clock_that_goes_back_puts_nobody_behind_the_hand(wheel: RedisWheel, client: Redis) -> None:
+def test_a_clock_that_was_an_hour_ahead_delays_nobody_who_comes_after(
+    wheel: RedisWheel, client: Redis
+) -> None:
     wheel.touch("ann")
     wheel.forget("ann")
-    ahead = int(now_ms(client) / 1000 / TICK_S) + 10  # where the clock was; further than the time-out
-    client.hset(key("wheel"), "hand", str(ahead))
+    ticks = round(3600 / TICK_S)
+    client.hincrby(key("wheel"), "hand", ticks)  # the slots of an hour were taken
+    before = now_ms(client)
     wheel.touch("bob")
-    (tick,) = slots(client)
-    assert tick >= ahead + IDLE_S / TICK_S
-    assert [each.uid for each in wait_for(wheel)] == ["bob"]
+    (silence,) = wait_for(wheel)
+    assert silence.uid == "bob"
+    assert silence.due_ms <= before + 1000
+    assert before - 1 <= silence.last_seen_ms <= silence.due_ms
+
+
+@pytest.mark.parametrize("word", ["xadd", "sadd", "spop"])
+def test_a_user_who_may_not_do_all_of_it_does_nothing(
+    wheel: RedisWheel, client: Redis, server: EmbeddedRedis, word: str
+) -> None:
+    wheel.touch("ann")
+    age(client, ms=1000)
+    rules = ("reset", "on", ">pw", "~*", "+@all", f"-{word}")
+    client.execute_command("ACL", "SETUSER", "app", *rules)  # type: ignore[no-untyped-call]  # redis-py's
+    with closing(RedisWheel(server.url.replace("unix://", "unix://app:pw@"), "web", tick_s=TICK_S)) as app:
+        calls: list[Callable[[], object]] = [lambda: app.touch("bob"), lambda: app.forget("ann"), app.due]
+        for call in calls:
+            with pytest.raises(StoreError, match=f"may not call {word.upper()}"):
+                call()
+    assert story(client) == [("online", "ann", "login")]
+    assert [each.uid for each in wheel.due()] == ["ann"]
 
 
 def test_after_a_loss_of_all_data_users_come_anew(wheel: RedisWheel, client: Redis) -> None:

@@ -10,6 +10,8 @@
 local limit, slots_left = tonumber(ARGV[FIRST_OWN + 2]), tonumber(ARGV[FIRST_OWN + 3])
 local reply, gone = {0}, {}
 if not hand then return reply end
+local refusal = refuse_unpermitted()
+if refusal then return refusal end
 
 local function take(uid, value, tick)
   local stored, last_seen_ms, since_id = parse(value)

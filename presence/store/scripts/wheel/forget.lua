@@ -5,6 +5,9 @@
 --   8... uids, each once
 -- Returns the uids who were there.
 
+local refusal = refuse_unpermitted()
+if refusal then return refusal end
+
 local uids = {unpack(ARGV, FIRST_OWN + 2)}
 local gone, leaving = {}, {}
 for i, value in ipairs(read(uids)) do

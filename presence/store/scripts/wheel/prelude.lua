@@ -17,8 +17,8 @@
 -- Theory. Tick k is the moment k * tick_ms, an absolute number, never a place in a ring: however late `expire` comes, a
 -- slot of today cannot be taken for one of yesterday. A user is in one slot, that of the first tick at or after his
 -- deadline, and the hash says which: so a move is O(1), and a slot is due when its moment has come, never before. Slots
--- that are empty do not exist. The clock is TIME with its fractions (a deadline cut to whole ms would be early), and
--- never goes back behind the hand: a user put behind it would be there for ever.
+-- that are empty do not exist. The clock is TIME with its fractions (a deadline cut to whole ms would be early). A clock
+-- that is set back puts users behind the hand: who is put there moves it back, so that no one waits for it in vain.
 
 local users_key, wheel_key, events_key = KEYS[1], KEYS[2], KEYS[3]
 local slot_prefix, tick_ms, idle_ms, node, maxlen = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -33,7 +33,6 @@ end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + clock[2] / 1000
 local hand = tonumber(redis.call('HGET', wheel_key, 'hand') or nil)
-if hand then now_ms = math.max(now_ms, hand * tick_ms) end
 local now_digits = digits(math.floor(now_ms))
 
 -- Calls a command on a key with any number of values.
@@ -70,6 +69,19 @@ local function go_offline(uid, code, reason, last_seen_ms, since_id)
   redis.call('XADD', events_key, 'MAXLEN', '~', maxlen, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', '', 'device', '', 'since_ms', string.match(since_id, '^%d+'),
     'last_seen_ms', last_seen_ms, 'at_ms', now_digits, 'since_id', since_id)
+end
+
+-- The refusal of a user who may not call all of this; nil: it may. A call that Redis stops half-way would tell its events
+-- again with each retry. (Before Redis 7 nobody can know beforehand.)
+local function refuse_unpermitted()
+  for _, command in ipairs(redis.acl_check_cmd and {
+    {'XADD', events_key}, {'SADD', slot_prefix}, {'SREM', slot_prefix}, {'SPOP', slot_prefix}, {'HSET', users_key},
+    {'HDEL', users_key}, {'HLEN', users_key}, {'HSET', wheel_key},
+  } or {}) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
+    end
+  end
 end
 
 -- Takes users out of their slots; `leaving`: tick -> uids.

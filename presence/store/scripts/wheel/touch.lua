@@ -7,10 +7,17 @@
 
 local uids = {unpack(ARGV, FIRST_OWN)}
 local is_new = not hand
-if is_new then redis.call('HSET', wheel_key, 'hand', digits(math.floor(now_ms / tick_ms))) end
-
-local tick = digits(math.ceil((now_ms + idle_ms) / tick_ms))
+local tick = math.ceil((now_ms + idle_ms) / tick_ms)
 local found = read(uids)
+for i = 1, #uids do
+  local refusal = not found[i] and refuse_unpermitted()
+  if refusal then return refusal end
+  if not found[i] then break end
+end
+
+if is_new then hand = math.floor(now_ms / tick_ms) end
+if is_new or hand >= tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, tick - 1))) end
+tick = digits(tick)
 local came, entering, leaving, values = {is_new and 1 or 0}, {}, {}, {}
 for i, uid in ipairs(uids) do
   local old, _, since_id = parse(found[i])
