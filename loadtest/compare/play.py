@@ -17,6 +17,7 @@ from presence.store.batches import StoreError, StoreUnavailable
 STEP_S: Final = 0.05  # touches are made together once in so long: a server gathers its reads as well
 CHUNK: Final = 512  # touches, after which it is looked whether a look is due
 REHEARSING: Final = "nobody"
+TAIL_SHARE: Final = 0.2  # of T, after the last touch: who is told late is not missed, and no other is due
 WARM_BEATS: Final = 1.1  # all have come by then
 
 
@@ -95,6 +96,7 @@ class Player:
         self._weigh()
         await self._until(begin + plan.seconds)
         self._sum_up(self._meter.used().since(start), self._place - first)
+        await self._until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
         return self.report
 
     def _rehearse(self) -> None:
