@@ -134,6 +134,13 @@ def test_a_ring_of_other_slots_is_refused(timers: Timers) -> None:
     )
 
 
+def test_a_timer_of_another_kind_is_refused(timers: Timers) -> None:
+    assert timers.run("add", "e", "--delay", "60", kind="ring")[0] == 0
+    for words in (("add", "other", "--delay", "0"), ("cancel", "e"), ("list",)):
+        status, _, said = timers.run(*words, kind="queue")
+        assert (status, "of another kind: ring" in said) == (2, True)
+
+
 def test_without_redis_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timers", "list", "--kind", "queue", "--name", "t"]) == 2
     assert "--redis URL" in capsys.readouterr().err
