@@ -103,12 +103,16 @@ class Runner:
         """Whether handlers run on in threads."""
         return bool(self._stuck or self._cut_off)
 
-    def say_last(self) -> None:
-        """Leave the events of handlers that go on to others; blocks, and is for the end of the process."""
+    def say_last(self, timer: LeasedTimer) -> None:
+        """Leave the events of handlers that go on to others; blocks, and is for the end of the process.
+
+        Args:
+            timer: the same over connections of its own: a call may have been left behind on the others.
+        """
         with suppress(*FAILURES):
             for each in self._stuck:
-                self._timer.retry(each.due, each.delay_s)
-            give_back(self._timer, self._cut_off)
+                timer.retry(each.due, each.delay_s)
+            give_back(timer, self._cut_off)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
         """Work until `stop`, then drain; cancel it to end at once.

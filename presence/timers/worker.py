@@ -40,10 +40,11 @@ def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
             with job.place.open(job.terms.leasing) as timer:
                 runner = Runner(timer, handler, job.terms)
                 status = trio.run(_run, runner, Orders(line), is_first, job)
-                if runner.goes_on:
+                if runner.goes_on and runner.has_ended:
                     writer.close()
-                    runner.say_last()
-                    os._exit(status)
+                    with job.place.open(job.terms.leasing) as timer_of_its_own:
+                        runner.say_last(timer_of_its_own)
+                        os._exit(status)
                 return status
         except (handlers.HandlerError, TimerError) as error:
             log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all

@@ -412,7 +412,7 @@ async def test_a_stuck_plain_handler_ends_its_worker_and_failed() -> None:
             await runner.run()
         assert runner.is_stuck
         assert timer.said == [], "it goes on"
-        runner.say_last()
+        runner.say_last(timer)
         assert timer.said == [("retry", "e")]
     finally:
         go_on.set()
@@ -436,7 +436,7 @@ async def test_a_plain_handler_that_outlasts_the_drain_is_given_back_as_the_last
             runner.stop()
         assert timer.said == [], "it goes on"
         assert runner.goes_on
-        runner.say_last()
+        runner.say_last(timer)
         assert timer.said == [("give_back", "e")]
     finally:
         go_on.set()
