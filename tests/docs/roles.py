@@ -18,6 +18,7 @@ from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
 from presence.store.followup_keys import script_keys
 from presence.store.keys import Keys
+from presence.store.keyspace import SETTING
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape
@@ -31,8 +32,10 @@ from presence.subscriber.link import Link
 from presence.subscriber.membership import Membership
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.delay_queue import DelayQueue
+from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
+from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
@@ -171,22 +174,51 @@ def operate(stage: Stage) -> None:
 def act_in_time(stage: Stage) -> None:
     """What programs do that share a `DelayQueue` or a `RingTimer`."""
     with closing(Scripting(stage.url)) as scripting:
-        base, leasing = KEYS.timer("acl"), Leasing(attempts_max=1)
-        queue = DelayQueue(scripting, base, leasing, events_max=2)
-        assert queue.schedule_many([Event("a", 0.0), Event("b", 9.0)]) == 2
-        assert not queue.schedule(Event("a", 0.0))
-        assert queue.reschedule("b", 0.0)
-        a, b = taken(queue, 2)
-        assert queue.extend([a, b]) == 2
-        assert queue.done([a]) == 1
-        assert queue.retry(b)
-        assert queue.requeue([letter.id for letter in queue.dead()]) == 1
-        assert queue.give_back(taken(queue, 1)) == 1
-        assert queue.cancel("b")
-        assert queue.state().counts["done"] == 1
-        ring = RingTimer(scripting, KEYS.timer("acl ring"), leasing, tick_s=0.001)
+        use(DelayQueue(scripting, KEYS.timer("acl"), Leasing(attempts_max=1), events_max=2))
+        ring = RingTimer(scripting, KEYS.timer("acl ring"), tick_s=0.001)
         assert ring.schedule(Event("a", 0.0))
         assert ring.done(taken(ring, 1)) == 1
+
+
+def hear(stage: Stage) -> None:
+    """What programs do that share an `ExpiryTimer`."""
+    stage.admin.config_set(SETTING, "")
+    leasing = Leasing(attempts_max=1)
+    with closing(Scripting(stage.url)) as scripting:
+        timer = ExpiryTimer(scripting, KEYS.timer("orders"), leasing, events_max=2, reconcile_s=0.01)
+        with closing(timer):
+            try:
+                timer.due()
+            except NotificationsOff as error:
+                raise AssertionError(str(error)) from error
+            use(timer)
+
+
+def touch(stage: Stage) -> None:
+    """What front ends do that share a `RedisWheel`."""
+    with closing(RedisWheel(stage.url, "acl", idle_timeout_s=0.01, tick_s=0.005, shards=1)) as wheel:
+        assert wheel.touch_many(["ann", "bob"]) == ["ann", "bob"]
+        assert not wheel.touch("ann")
+        assert wheel.forget("ann")
+        assert wheel.count() == 1
+        assert wheel.last_seen(["bob"])
+        while not wheel.due():
+            pass
+
+
+def use(timer: SharedTimer) -> None:
+    """Do all that can be done with a timer of two events at most and one attempt."""
+    assert timer.schedule_many([Event("a", 0.0), Event("b", 9.0)]) == 2
+    assert not timer.schedule(Event("a", 0.0))
+    assert timer.reschedule("b", 0.0)
+    a, b = taken(timer, 2)
+    assert timer.extend([a, b]) == 2
+    assert timer.done([a]) == 1
+    assert timer.retry(b)
+    assert timer.requeue([letter.id for letter in timer.dead()]) == 1
+    assert timer.give_back(taken(timer, 1)) == 1
+    assert timer.cancel("b")
+    assert timer.state().counts["done"] == 1
 
 
 def taken(timer: SharedTimer, count: int) -> list[Due]:
@@ -262,4 +294,6 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "followups": follow_up,
     "operator": operate,
     "timers": act_in_time,
+    "expiry": hear,
+    "wheel": touch,
 }
