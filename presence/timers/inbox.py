@@ -23,6 +23,9 @@ class Inbox(Generic[T]):
     Args:
         ring: tells the reader, from the thread that put the first order in; not again before it has taken.
         capacity: orders that may wait.
+
+    Attributes:
+        rung: whether there are orders, or the reader has not yet found that there are none.
     """
 
     def __init__(self, ring: Callable[[], None], capacity: int = INBOX_MAX) -> None:
@@ -30,7 +33,7 @@ class Inbox(Generic[T]):
         self._capacity = capacity
         self._orders: deque[T] = deque()
         self._lock = threading.Lock()
-        self._rung = self._closed = False
+        self.rung = self._closed = False
         self._refused = 0
 
     def __len__(self) -> int:
@@ -55,16 +58,16 @@ class Inbox(Generic[T]):
                 self._refused += 1
                 raise TimerFull(f"{self._capacity} orders of other threads wait already")
             self._orders.append(order)
-            if self._rung:
+            if self.rung:
                 return
-            self._rung = True
+            self.rung = True
             self._ring()
 
     def take(self, limit: int) -> list[T]:
         """Take the next orders, at most `limit`; an empty list means that the next order rings."""
         with self._lock:
             if not self._orders:
-                self._rung = False
+                self.rung = False
             return [self._orders.popleft() for _ in range(min(limit, len(self._orders)))]
 
     def close(self) -> None:

@@ -206,5 +206,7 @@ class Levels(Generic[E]):
         if tick <= self.cursor:
             return
         self.cursor = tick
+        if tick < self._near.horizon:
+            return  # nor has any level above come to an end of a lap
         for level in self._levels[:-1]:
             level.horizon = max(level.horizon, horizon_after(tick, level.number))

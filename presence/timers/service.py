@@ -256,6 +256,8 @@ class TimerService:
 
     def _read_inbox(self) -> bool:
         """Do what other threads asked for, a step of it; return whether there was anything."""
+        if not self._inbox.rung:
+            return False
         orders = self._inbox.take(STEP)
         for handle in orders:
             if handle.tick != IN_INBOX:
