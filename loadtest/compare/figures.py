@@ -12,6 +12,7 @@ class Figures:
     """What a technique costs at a size, and how well it finds the silent.
 
     Attributes:
+        users: the size.
         process_us: CPU of the process for a touch, looks and tellings included, without the player's own.
         redis_us: the same of Redis.
         scripts: Redis ran for a touch, looks included.
@@ -23,6 +24,7 @@ class Figures:
         touches_s: touches a second that were made.
     """
 
+    users: int
     process_us: float
     redis_us: float
     scripts: float
@@ -54,6 +56,7 @@ def figures(results: Results, kind: str, users: int, *, batched: bool = False) -
     player = results.played(NOTHING, users, batched=batched)
     own_us = _process_us(player["report"]) if player else 0.0
     return Figures(
+        users=users,
         process_us=max(0.0, _process_us(report) - own_us),
         redis_us=used["redis_cpu_s"] / touches * 1e6,
         scripts=used["scripts"] / touches,
