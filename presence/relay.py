@@ -280,11 +280,18 @@ class Relay:
         node, planned = self.node, await self._plan()
         # A server that hangs would find an end before what others' logins waited with meanwhile.
         now = self._clock()
-        unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
+        waited = {
+            shard for shard, at in self._ends_at.items() if at <= now
+        }  # once is enough, however late it is
+        unsure = [
+            w
+            for w, step in planned
+            if _has_end(step) and w.shard not in waited and not self._reach[w.shard].is_fresh(now)
+        ]
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
-        planned = self._but_early_ends(planned)
+        planned = self._but_early_ends(planned, waited)
         failures += await self._check_meta(planned)
         if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
             return failures
@@ -321,14 +328,20 @@ class Relay:
         return planned
 
     def _but_early_ends(
-        self, planned: list[tuple[ShardWriter, Batch | Retirement]]
+        self, planned: list[tuple[ShardWriter, Batch | Retirement]], waited: set[int]
     ) -> list[tuple[ShardWriter, Batch | Retirement]]:
-        """Return what may go now: where there are peers, not yet the ends for which it is too early."""
+        """Return what may go now: where there are peers, not yet the ends for which it is too early.
+
+        Args:
+            planned: what there is to send.
+            waited: the shards whose ends have waited.
+        """
         now = self._clock()
         self._ends_at = {
             writer.shard: sure_at
             for writer, step in planned
             if now < (sure_at := self._reach[writer.shard].sure_at)
+            and writer.shard not in waited
             and _has_end(step)
             and writer.settling.has_peers
         }

@@ -9,6 +9,7 @@ from presence.changes import Op
 from presence.outbox import Outbox
 from presence.reach import GLANCE_S
 from presence.relay import PROBE_INTERVAL_S, Relay
+from presence.runtime import TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
 
@@ -148,6 +149,48 @@ async def test_no_start_against_a_refusal(clock: MockClock, relay: Relay, fake: 
     fake.refusing = {2}
     with pytest.raises(StoreError):
         await relay.start()
+
+
+class LateBell(TrioBell):
+    """Wakes half a second late, as on a machine without time to run."""
+
+    async def wait(self, timeout_s: float) -> bool:
+        rung = await super().wait(timeout_s)
+        await trio.sleep(0.5)
+        return rung
+
+
+class Late(AtOnce):
+    """The same."""
+
+    def bell(self) -> TrioBell:
+        return LateBell()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds + (0.5 if seconds else 0.0))
+
+
+async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
+    clock: MockClock, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    relay = Relay(
+        outbox,
+        fake,
+        node="first",
+        live=lambda _shard: [],
+        verdicts=Told().verdicts,
+        memory=NOTHING,
+        known=lambda: ("second",),
+        clock=trio.current_time,
+        runtime=Late(),
+    )
+    nursery.start_soon(relay.run)
+    outbox.append(login("u1"))
+    await until(lambda: fake.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    outbox.append(login("u1")._replace(op=Op.END))
+    with trio.fail_after(5):
+        await until(lambda: len(fake.applied) == 2)
 
 
 @pytest.mark.parametrize("peers", [("second",), ()])
