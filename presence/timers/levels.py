@@ -9,7 +9,7 @@ others that are kept here: ticks are arguments, a slot is emptied before it is h
 
 What is ours: a ring has two laps, and a window goes down *before* it begins, by slices. A plain wheel
 moves the whole window at the moment at which its first timer is due, and that one is late: a third of
-1,000,000 timers in one window are 100 ms of work. Here a window of n entries begins to go down n /
+1,000,000 timers in one window are some 60 ms of work. Here a window of n entries begins to go down n /
 `moves_per_tick` ticks ahead; at its beginning no more is left than is moved in a tick.
 
 Invariants:

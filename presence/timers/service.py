@@ -83,7 +83,7 @@ class TimerService:
     `on_error` and harms nobody. A callback may schedule, cancel and reschedule; what it schedules comes in a
     later tick, delay 0 too, so that no chain of callbacks can hold the loop.
 
-    About 0.15 kB a timer. Schedule, cancel and reschedule are O(1).
+    About 0.15 kB a timer beside its arguments. Schedule, cancel and reschedule are O(1).
 
     Attributes:
         from_threads: the verbs for other threads.
