@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ class Running:
         handler: ``module:function``, called with each `FollowUp` that is due; None to turn only.
         group: whose handlers share the work.
         attempts: after so many a follow-up whose handler failed is a dead letter.
-        retry_s: after so many seconds it is handled again.
+        retry_s: after so many seconds it is handled again; a handler must be quicker, or others begin it, too.
     """
 
     rules: tuple[Rule, ...] | None
@@ -64,7 +65,7 @@ def run(redis_url: str, prefix: str, running: Running) -> int:
             turner.close()
             raise turner.failure
         complain("followups: turning")
-        with contextlib.closing(turner), sigterm_interrupts():
+        with contextlib.closing(turner):
             if handle is None:
                 _turn(turner, threading.Event())
             else:
@@ -73,7 +74,8 @@ def run(redis_url: str, prefix: str, running: Running) -> int:
         return OK
 
     try:
-        return reaching(redis_url, work)
+        with sigterm_interrupts():
+            return reaching(redis_url, work)
     except KeyboardInterrupt:
         return OK
 
@@ -105,10 +107,11 @@ def _handle(redis_url: str, prefix: str, running: Running, handle: Callable[[Any
         due_sync(
             redis_url,
             group=running.group,
-            consumer=f"{socket.gethostname()}-{os.getpid()}",
+            consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
             prefix=prefix,
             max_deliveries=running.attempts,
             claim_idle_s=running.retry_s,
+            prefetch=1,  # what waits behind a handler that is slow is others' to do
         ) as followups,
     ):
         for followup in followups:
