@@ -33,7 +33,7 @@ class Running:
         handler: ``module:function``, called with each `FollowUp` that is due; None to turn only.
         group: whose handlers share the work.
         attempts: after so many a follow-up whose handler failed is a dead letter.
-        retry_s: after so many seconds it is handled again; a handler must be quicker, or others begin it, too.
+        retry_s: after so many seconds it is handled again; a handler must be quicker, or others begin it too.
     """
 
     rules: tuple[Rule, ...] | None
