@@ -84,8 +84,9 @@ class Callbacks:
                 _log.error("the handler of timer errors failed", callback=_name(fn), exc_info=second)
 
     def close(self) -> None:
-        """Forget those that wait in line."""
-        for _, coroutine in self.held.values():
+        """Forget those that wait in line: one that runs may still end, and must find nobody."""
+        while self.held:
+            _, (_, coroutine) = self.held.popitem()
             coroutine.close()
 
     def _run_soon(self, fn: Callable[..., object], coroutine: Coroutine[Any, Any, object]) -> None:

@@ -46,6 +46,7 @@ class FromThreads:
         inbox: what the service reads.
         now: the service's clock; any thread may read it.
         cancel: the service's own verb.
+        room: how many timers more the service can take; any thread may read it.
         token: the event loop.
     """
 
@@ -54,18 +55,21 @@ class FromThreads:
         inbox: Inbox[TimerHandle],
         now: Callable[[], float],
         cancel: Callable[[TimerHandle], bool],
+        room: Callable[[], int],
         token: trio.lowlevel.TrioToken,
     ) -> None:
         self._inbox = inbox
         self._now = now
         self._cancel = cancel
+        self._room = room
         self._token = token
 
     def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
         """Call `fn(*args)` in the event loop after `delay_s` seconds; as `TimerService.schedule`; never wait.
 
         Raises:
-            TimerFull: the inbox is full; nothing was scheduled.
+            TimerFull: the service or the inbox is full; nothing was scheduled. The bound of the service is
+                rough here, by the few hundred timers that the loop may be taking at this moment.
             TimerError: the delay is out of bounds, or the service is closed.
         """
         check_delay(delay_s)
@@ -73,7 +77,7 @@ class FromThreads:
         handle.slot, handle.tick = None, IN_INBOX
         handle.fn, handle.args = fn, args
         handle.deadline = self._now() + delay_s
-        self._inbox.put(handle)
+        self._inbox.put(handle, self._room())
         return handle
 
     def cancel(self, handle: TimerHandle) -> bool:

@@ -44,19 +44,24 @@ class Inbox(Generic[T]):
         """How many orders were refused because so many waited."""
         return self._refused
 
-    def put(self, order: T) -> None:
+    def put(self, order: T, room: int | None = None) -> None:
         """Leave an order; never wait.
 
+        Args:
+            order: what is to be done.
+            room: orders that may wait, if that is fewer than `capacity`.
+
         Raises:
-            TimerFull: `capacity` orders wait; this one was not kept.
+            TimerFull: so many orders wait; this one was not kept.
             TimerError: the reader has gone.
         """
         with self._lock:
             if self._closed:
                 raise TimerError("the timer service is closed")
-            if len(self._orders) >= self._capacity:
+            waiting = len(self._orders)
+            if waiting >= self._capacity or (room is not None and waiting >= room):
                 self._refused += 1
-                raise TimerFull(f"{self._capacity} orders of other threads wait already")
+                raise TimerFull(f"no room for one more: {waiting} orders of other threads wait already")
             self._orders.append(order)
             if self.rung:
                 return

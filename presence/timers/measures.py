@@ -33,7 +33,7 @@ class TimerStatistics:
         pending: timers that wait, async callbacks in line among them.
         fired, cancelled: timers so far.
         running, held, held_total, errors, handler_errors: see `Callbacks`.
-        refused: orders of other threads that found the inbox full.
+        refused: orders of other threads that found no room.
         slice_max_s: the longest time for which callbacks kept the loop from everybody else.
         lateness: callback after deadline; a look at the clock counts for some callbacks.
     """

@@ -100,7 +100,7 @@ class TimerService:
         self._callbacks = Callbacks(nursery, async_max, on_error, self._begun_from_line)
         token = trio.lowlevel.current_trio_token()
         self._inbox: Inbox[TimerHandle] = Inbox(lambda: _ring(token, self._wake))
-        self.from_threads = FromThreads(self._inbox, self._now, self.cancel, token)
+        self.from_threads = FromThreads(self._inbox, self._now, self.cancel, lambda: self._room, token)
         self._sleeps_until = AWAKE
         self._sleep = trio.CancelScope()
         self._slice_began = 0.0

@@ -104,3 +104,20 @@ async def test_at_the_end_async_callbacks_are_cancelled(autojump_clock: MockCloc
             timers.schedule_many([(0.01, work), (0.01, work)])
             await trio.sleep(0.5)
     assert (work.done, timers.statistics().pending) == (0, 1)
+
+
+async def test_one_that_ends_after_the_block_starts_nobody_from_the_line(autojump_clock: MockClock) -> None:
+    errors: list[Exception] = []
+    begun: list[str] = []
+
+    async def stubborn() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1.0)
+
+    async def next_one() -> None:
+        begun.append("after the end")
+
+    async with open_timer_service(async_max=1, on_error=lambda error, _: errors.append(error)) as timers:
+        timers.schedule_many([(0.01, stubborn), (0.01, next_one)])
+        await trio.sleep(0.5)
+    assert (errors, begun, timers.statistics().pending) == ([], [], 1)

@@ -1,5 +1,6 @@
 """The timer service's door for other threads: real threads, a real clock, and short delays."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -121,3 +122,27 @@ def test_a_full_inbox_refuses_and_counts() -> None:
     with pytest.raises(TimerFull):
         inbox.put(3)
     assert (inbox.take(9), inbox.refused) == ([1, 2], 1)
+
+
+async def test_the_bound_of_timers_holds_for_threads_too() -> None:
+    async with open_timer_service(pending_max=10) as timers:
+
+        def schedule_many() -> int:
+            done = 0
+            with contextlib.suppress(TimerFull):
+                for _ in range(1000):
+                    timers.from_threads.schedule(60.0, int)
+                    done += 1
+            return done
+
+        taken = await trio.to_thread.run_sync(schedule_many)
+        assert 10 <= taken <= 30, "rough, by what the loop is taking just then"
+        await until(lambda: timers.statistics().pending == taken)
+        assert await trio.to_thread.run_sync(schedule_many) == 0
+
+
+async def test_a_full_service_still_cancels_for_threads() -> None:
+    async with open_timer_service(pending_max=1) as timers:
+        handle = timers.schedule(60.0, int)
+        await trio.to_thread.run_sync(timers.from_threads.cancel_soon, handle)
+        await until(lambda: timers.statistics().cancelled == 1)
