@@ -146,7 +146,7 @@ class SharedTimer:
         ]
 
     def due(self, limit: int = 100) -> list[Due]:
-        """Hand out events: those given back or left behind first, then in the order of their time.
+        """Hand out events, earliest first: by their times, or by when their lease or pause was over.
 
         Fewer than `limit` if they are large, or many slots of a ring have passed; none only if none is due.
         """

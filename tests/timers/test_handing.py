@@ -301,6 +301,24 @@ def test_a_server_without_memory_still_hands_out_and_settles(timer: SharedTimer,
     assert timer.state().waiting == 0
 
 
+def test_what_fails_again_and_again_keeps_nothing_new_out(
+    scripting: Scripting, client: Redis, kind: str
+) -> None:
+    timer = a_timer(scripting, kind, Leasing(attempts_max=1000))
+    timer.schedule_many(Event(f"failing {number}", 0.0) for number in range(8))
+    for due in wait_for(timer, 8):
+        timer.retry(due, 0.0)
+    timer.schedule(Event("new", 0.0))
+    time.sleep(1.2 * TICK_S)
+    for _ in range(10):
+        dues = timer.due(limit=2)
+        if "new" in {due.id for due in dues}:
+            return
+        for due in dues:
+            timer.retry(due, 0.0)
+    pytest.fail("20 others were handed out, and not what was new")
+
+
 def test_a_name_is_of_one_kind(scripting: Scripting, client: Redis, kind: str) -> None:
     timer, other = (a_timer(scripting, each) for each in sorted(KINDS, key=lambda each: each != kind))
     timer.schedule(Event("a", 0.0))

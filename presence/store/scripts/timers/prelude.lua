@@ -165,7 +165,8 @@ local handed = {}        -- flat: id, due_ms, attempt, payload
 local handed_bytes = 0
 local looked_at = 0
 
--- Takes ids of `source` in order, whose time has come; false: not all of them, for the answer is large enough.
+-- Takes ids in order, whose time has come; `source`: the sorted set that all of them are in, or a table with that of
+-- each. False: not all of them, for the answer is large enough.
 local function hand_out(source, ids, lease_ms, attempts_max)
   for first = 1, #ids, READ_AHEAD do
     local last = math.min(first + READ_AHEAD - 1, #ids)
@@ -173,21 +174,22 @@ local function hand_out(source, ids, lease_ms, attempts_max)
     for i = first, last do
       if handed_bytes >= BYTES_A_CALL then return false end
       local id, entry = ids[i], entry_of(found[i - first + 1])
+      local key = type(source) == 'table' and source[i] or source
       looked_at = looked_at + 1
       if entry and entry[2] - spared(entry) < attempts_max then
         entry[2] = entry[2] + 1
         keep(id, entry)
         add(leased_key, now_ms + lease_ms, id)
-        if source ~= leased_key then remove(source, id) end
+        if key ~= leased_key then remove(key, id) end
         count(entry[2] == 1 and 'handed' or 'again', 1)
         local n = #handed
         handed[n + 1], handed[n + 2], handed[n + 3], handed[n + 4] = id, entry[1], entry[2], entry[3]
         handed_bytes = handed_bytes + #entry[3]
       elseif entry then
-        if source ~= leased_key then remove(source, id) end
+        if key ~= leased_key then remove(key, id) end
         bury(id)
       else
-        remove(source, id)
+        remove(key, id)
         forget(id)
       end
     end
