@@ -280,14 +280,9 @@ class Relay:
         node, planned = self.node, await self._plan()
         # A server that hangs would find an end before what others' logins waited with meanwhile.
         now = self._clock()
-        waited = {
-            shard for shard, at in self._ends_at.items() if at <= now
-        }  # once is enough, however late it is
-        unsure = [
-            w
-            for w, step in planned
-            if _has_end(step) and w.shard not in waited and not self._reach[w.shard].is_fresh(now)
-        ]
+        unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
+        # To wait once is enough, however late this task is.
+        waited = {shard for shard, at in self._ends_at.items() if at <= now}
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
