@@ -14,9 +14,10 @@ NONE: Final = "-"  # not played
 NOTES: Final = """\
 CPU is user and kernel time of all threads, tellings and all looks for what is due included, divided by the
 touches; the process' is less what a player costs that touches nothing (touches are made together once in
-50 ms). Memory of a user is without his name; Redis' is its `used_memory`, the process' that of no file,
-just before the first telling. Lateness is from T after the begin of the last touch to the moment at which the
-process has the telling. Early: less than T. False: of somebody who beats. Missed: not told by the end.
+50 ms). Memory of a user is without his name; Redis' is its `used_memory`, the process' that of no file, just
+before the first telling; in short that of the largest size that was kept up with. Lateness is from T after
+the begin of the last touch to the moment at which the process has the telling. Early: less than T. False: of
+somebody who beats. Missed: not told by the end.
 "Breaks at" is the rate of the open loop, raised by 15 % a step with the largest number of users, at which a
 quarter of a second's touches wait; the last that was kept up with stands before it."""
 
@@ -53,7 +54,7 @@ def short(results: Results) -> str:
                 name,
                 " / ".join(_number(each.process_us) if each else NONE for each in found),
                 " / ".join(_number(each.redis_us) if each else NONE for each in found),
-                _bytes(next((each for each in reversed(found) if each), None)),
+                _bytes(next((each for each in reversed(found) if each and not each.wrong), None)),
                 " / ".join(_lateness(each) if each else NONE for each in found),
                 " / ".join(f"{each.wrong:,}" if each else NONE for each in found),
                 _breaks_at(results.breaking(kind, batched=batched)),
