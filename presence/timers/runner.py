@@ -74,6 +74,7 @@ class Runner:
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(log)
         self._room = TrioBell()
+        self._claiming = trio.CancelScope()
         self._stopped = trio.Event()
         self._stopped_at = math.inf
         self._running = 0
@@ -126,7 +127,8 @@ class Runner:
             beside.start_soon(self._reporter.extend)
             beside.start_soon(self._tell)
             async with trio.open_nursery() as self._handlers:
-                await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
+                with self._claiming:
+                    await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
                 self.figures.returned += self._held.return_waiting()
                 self._reporter.ring()
                 self._handlers.cancel_scope.deadline = self._stopped_at + self._terms.drain_timeout_s
@@ -140,6 +142,8 @@ class Runner:
         """Take no more events; what runs may finish within the drain time-out."""
         if not self._stopped.is_set():
             self._stopped_at = trio.current_time()
+            # An answer that is under way is worth this: whatever it hands out is given back.
+            self._claiming.deadline = self._stopped_at + self._terms.drain_timeout_s
             self._stopped.set()
             self._room.ring()
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator
+from threading import Thread
 from typing import Final
 
 import structlog
@@ -20,6 +21,7 @@ from presence.timers.terms import Job
 OK: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2  # what was asked for cannot be had
+SAY_LAST_S: Final = 0.5  # with `LAST_WORDS_S` less than a supervisor waits for
 
 log = structlog.get_logger("presence.timers")
 
@@ -43,7 +45,9 @@ def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
                 if runner.goes_on and runner.has_ended:
                     writer.close()
                     with job.place.open(job.terms.leasing) as timer_of_its_own:
-                        runner.say_last(timer_of_its_own)
+                        speaker = Thread(target=runner.say_last, args=[timer_of_its_own], daemon=True)
+                        speaker.start()
+                        speaker.join(SAY_LAST_S)
                         os._exit(status)
                 return status
         except (handlers.HandlerError, TimerError) as error:
