@@ -231,6 +231,11 @@ def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted(
     assert [push.body for push in pushes if isinstance(push, Delivered)] == [6, 7, 8, 9]
 
 
+# As at a terminal, whoever runs the tests: what is started in the background of a shell ignores SIGINT.
+AT_A_TERMINAL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 CTRL_C = """
 import sys
 from presence.client import connect_blocking
@@ -252,7 +257,7 @@ trio.run(main)
 @pytest.mark.parametrize("script", [CTRL_C, TRIO_CTRL_C], ids=["blocking", "trio"])
 def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, uid: str, script: str) -> None:
     host, port = server.address
-    command = [sys.executable, "-c", script, host, str(port), uid]
+    command = [sys.executable, "-c", AT_A_TERMINAL + script, host, str(port), uid]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Connected\n"
