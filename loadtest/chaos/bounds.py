@@ -163,17 +163,18 @@ class Bounds:
     def _silences(self, place: int) -> list[tuple[float, float]]:
         """Return the spans in which a node may have renewed no lease, those long enough for its death.
 
-        Outages of Redis do not count, so each begins as much later.
+        While Redis is away nobody counts, so each begins as much later.
         """
         of_node = self._of(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
         outages = self._of(lambda each: each.kind in OUTAGES)
+        away = self._of(lambda each: each.kind in {Kind.REDIS_KILL, Kind.REDIS_STOP})  # all the time
         spans: list[tuple[float, float]] = []
         for each in sorted(of_node, key=lambda each: each.begin):
             if spans and _longest_free(spans[-1][1], each.begin, outages) <= JOIN_S:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], each.end))
             else:
                 spans.append((each.begin, each.end))
-        spans = [(begin + _shared(begin, end, outages), end) for begin, end in spans]
+        spans = [(begin + _shared(begin, end, away), end) for begin, end in spans]
         return [
             (begin, end) for begin, end in spans if end - begin >= self._setup.death_s - self._setup.lease
         ]
