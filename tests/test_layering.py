@@ -205,7 +205,7 @@ ROOMS = [
     ),
     # Workers of timers serve nobody; what they hold, and how they pace themselves, knows no clock.
     Room(
-        {f"presence.timers.{name}" for name in ("runner", "worker", "processes", "kinds", "examples")},
+        {f"presence.timers.{name}" for name in ("runner", "worker", "kinds", "examples")},
         {"redis", "presence.core", "presence.session", "presence.registry", *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(

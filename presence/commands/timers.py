@@ -29,8 +29,8 @@ def run(job: Job, processes: int) -> int:
                 complain(complaint)
                 return USAGE
             writer = configure_directly(job.log_format, job.log_level)
+            from presence.processes import Processes  # noqa: PLC0415 - what only this command needs
             from presence.timers import worker  # noqa: PLC0415 - trio, once for all that are forked
-            from presence.timers.processes import Processes  # noqa: PLC0415 - as above
 
             return Processes(
                 processes,

@@ -87,6 +87,16 @@ def test_a_drain_finishes_what_runs_and_gives_back_the_rest(start: Start, queue:
     assert [due.id for due in queue.due()] == ["second"]
 
 
+def test_sigusr2_renews_the_workers(start: Start) -> None:
+    with start("note", "--processes", "2") as running:
+        running.wait_for("ready queue t")
+        running.process.send_signal(signal.SIGUSR2)
+        running.wait_for("worker started", 4)
+        renewed = [line["worker"] for line in running.lines if line["event"].startswith("worker drained")]
+        assert renewed == [1, 2]
+        assert running.stop() == 0
+
+
 def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
     queue.schedule(Event("e", 0, b"30"))
     with start("note_slowly") as running:

@@ -77,9 +77,9 @@ def zygote() -> Iterator[Zygote]:
 
 def _main() -> None:
     logs.configure_directly()
-    from presence import cli  # noqa: PLC0415 - structlog was to be loaded by the logs
-    from presence.commands import timers  # noqa: F401, PLC0415 - as above, for all that are forked
-    from presence.timers import processes, worker  # noqa: F401, PLC0415 - as above
+    from presence import cli, processes  # noqa: F401, PLC0415 - structlog was to be loaded by the logs
+    from presence.commands import timers  # noqa: F401, PLC0415 - as above
+    from presence.timers import worker  # noqa: F401, PLC0415 - as above
 
     for line in sys.stdin:
         asked = json.loads(line)

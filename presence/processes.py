@@ -1,8 +1,11 @@
-"""Worker processes of a command that serves no port: started, watched, replaced, drained.
+"""Worker processes: started, watched, replaced, renewed, drained.
 
-As `presence.supervisor` does it for servers, with which it shares the signals and the line over which a
-worker is told what to do: this process has one thread and forks, each worker is a process of its own.
+Workers are forked, not started anew: everything is loaded once, and what is loaded is shared memory. A fork
+copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
+
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
+SIGUSR2 renews the workers, one after the other: each drains, and the next one's turn comes when its successor
+is at work. What is said between a worker and this process is in `presence.orders`.
 """
 
 import math
@@ -11,6 +14,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +32,7 @@ LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, it
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
 FAILED: Final = 1
 
-log = structlog.get_logger("presence.timers")
+log = structlog.get_logger("presence.supervisor")
 
 Work = Callable[[int, socket.socket, bool], int]
 """A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
@@ -46,6 +50,8 @@ class _Worker:
         start_at: when the next one is due, while there is none.
         failures: ends in a row, each after a short life.
         is_ready: whether it has said that it is at work.
+        is_renewed: whether it was asked to make room for its successor.
+        kill_at: when it is killed, if it was.
     """
 
     number: int
@@ -55,6 +61,8 @@ class _Worker:
     start_at: float = 0.0
     failures: int = 0
     is_ready: bool = False
+    is_renewed: bool = False
+    kill_at: float = math.inf
 
     @property
     def pause_s(self) -> float:
@@ -84,9 +92,10 @@ class Processes:
         self._writer = writer
         self._workers = [_Worker(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
+        self._to_renew: deque[_Worker] = deque()
         self._told_ready = False
         self._stopping = False
-        self._kill_at = math.inf
+        self._kill_at = 0.0
         self._status = 0
 
     def run(self) -> int:
@@ -100,43 +109,74 @@ class Processes:
 
     def _watch(self, wakeups: Wakeups) -> None:
         while True:
-            now = time.monotonic()
-            for each in self._workers:
-                if not self._stopping and not each.pid and now >= each.start_at:
-                    self._start(each)
-            if self._stopping and (now >= self._kill_at or not any(each.pid for each in self._workers)):
+            self._start_due()
+            if self._stopping and not any(each.pid for each in self._workers):
                 return
             for key, _ in self._selector.select(self._wait_s()):
                 if key.data is not None:
                     self._hear(key.data)
-            stops, _renewals = wakeups.take_orders()
+            stops, renewals = wakeups.take_orders()
             for _ in range(stops):
                 self._stop()
+            if renewals:
+                self._renew_all()
             self._reap()
+            self._renew_next()
 
     def _wait_s(self) -> float | None:
-        due = [self._kill_at] if self._stopping else [w.start_at for w in self._workers if not w.pid]
+        due = [self._kill_at] if self._stopping else []
+        if not self._stopping:
+            due += [each.kill_at if each.pid else each.start_at for each in self._workers]
+            due = [at for at in due if at < math.inf]
         return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # Workers
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        if self._stopping:
+            if now >= self._kill_at:
+                self._kill_all()
+            return
+        for each in self._workers:
+            if not each.pid and now >= each.start_at:
+                self._start(each)
+            elif each.pid and now >= each.kill_at:
+                log.error("worker is killed: it did not drain in time", worker=each.number, pid=each.pid)
+                each.kill_at = math.inf
+                os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
     def _start(self, each: _Worker) -> None:
         try:
             ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._put_off(each, error)
+            return
+        try:
             pid = os.fork()
         except OSError as error:  # no memory, or no room for one more process: the others go on
-            log.error("cannot start a worker", worker=each.number, error=error.strerror)  # noqa: TRY400 - no fault of ours to trace
-            each.failures += 1
-            each.start_at = time.monotonic() + each.pause_s
-            if not self._told_ready:
-                self._status = FAILED
-                self._stop()
+            ours.close()
+            theirs.close()
+            self._put_off(each, error)
             return
         if pid == 0:
             self._be_worker(each.number, theirs, ours)
         theirs.close()
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
-        each.pid, each.line, each.started_at, each.is_ready = pid, ours, time.monotonic(), False
+        each.pid, each.line, each.started_at = pid, ours, time.monotonic()
+        each.is_ready = each.is_renewed = False
+        each.kill_at = math.inf
         log.info("worker started", worker=each.number, pid=pid)
+
+    def _put_off(self, each: _Worker, error: OSError) -> None:
+        """A worker cannot be started now; before all were ready once, that is the end."""
+        log.error("cannot start a worker", worker=each.number, error=error.strerror)
+        each.failures += 1
+        each.start_at = time.monotonic() + each.pause_s
+        if not self._told_ready:
+            self._status = FAILED
+            self._stop()
 
     def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
         """The forked process: it must never return into what its parent was doing."""
@@ -155,7 +195,7 @@ class Processes:
             ours.close()
             status = self._work(number, theirs, not self._told_ready)
         finally:
-            os._exit(status)  # a handler that is stuck in a thread ends here, too
+            os._exit(status)  # what is stuck in a thread ends here, too
 
     def _hear(self, each: _Worker) -> None:
         if each.line is None:
@@ -194,23 +234,48 @@ class Processes:
             if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
                 self._status = self._status or FAILED
                 log.error("worker did not end cleanly", worker=each.number, status=status)
-        elif not self._told_ready and not was_ready:
-            # What keeps one from starting keeps all: Redis away, a handler that cannot be imported.
+            return
+        if not self._told_ready and not was_ready:
+            # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
             self._status = status if status > 0 else FAILED
             self._stop()
-        elif status == 0:
+            return
+        if status == 0:  # as it was asked to, by us or by a signal of its own
             each.failures, each.start_at = 0, 0.0
             log.info("worker drained, and is renewed", worker=each.number)
-        else:
-            each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
-            each.start_at = time.monotonic() + each.pause_s
-            log.error(
-                "worker ended, and is replaced",
-                worker=each.number,
-                status=status,
-                lived_s=round(lived_s, 1),
-                pause_s=each.pause_s,
-            )
+            return
+        each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
+        each.start_at = time.monotonic() + each.pause_s
+        log.error(
+            "worker ended, and is replaced",
+            worker=each.number,
+            status=status,
+            lived_s=round(lived_s, 1),
+            pause_s=each.pause_s,
+        )
+
+    # Renewal
+
+    def _renew_all(self) -> None:
+        if self._stopping or not self._told_ready:
+            log.warning("workers are not renewed: they are starting or stopping")
+            return
+        log.info("renewing the workers, one after the other", workers=len(self._workers))
+        self._to_renew = deque(self._workers)
+
+    def _renew_next(self) -> None:
+        """Ask the next worker to drain once all others are at work, and so the one renewed before it."""
+        if self._stopping or not self._to_renew:
+            return
+        if all(each.is_ready and not each.is_renewed for each in self._workers):
+            each = self._to_renew.popleft()
+            each.is_renewed = True
+            each.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            if each.line is not None:
+                with suppress(OSError):
+                    each.line.send(orders.DRAIN)
+
+    # The end
 
     def _stop(self) -> None:
         """Drain at the first call, end at once at the second."""

@@ -1,4 +1,4 @@
-"""What the supervisor does when it cannot start a worker; the rest is tested on real processes."""
+"""What is done when a worker cannot be started; the rest is tested on real processes."""
 
 import errno
 import os
@@ -7,12 +7,11 @@ import time
 import pytest
 
 from presence.logs import DirectWriter
-from presence.settings import Settings
-from presence.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Supervisor
+from presence.processes import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Processes
 
 
-def supervisor() -> Supervisor:
-    return Supervisor(Settings(workers=2), "redis://h", DirectWriter())
+def processes() -> Processes:
+    return Processes(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ def supervisor() -> Supervisor:
     [(0, 0.0), (1, BACKOFF_FIRST_S), (3, 4 * BACKOFF_FIRST_S), (5000, BACKOFF_LIMIT_S)],
 )
 def test_pauses_double_up_to_a_bound(failures: int, pause_s: float) -> None:
-    place = supervisor()._workers[0]
+    place = processes()._workers[0]
     place.failures = failures
     assert place.pause_s == pause_s
 
@@ -32,7 +31,7 @@ def test_a_worker_that_cannot_be_started_is_put_off_and_the_others_go_on(
     def no_memory() -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    watched = supervisor()
+    watched = processes()
     watched._told_ready = True
     monkeypatch.setattr(what, no_memory)
     place = watched._workers[0]
@@ -46,7 +45,7 @@ def test_before_all_were_ready_that_is_the_end(monkeypatch: pytest.MonkeyPatch) 
     def no_memory() -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    starting = supervisor()
+    starting = processes()
     monkeypatch.setattr("os.fork", no_memory)
     starting._start(starting._workers[0])
     assert starting._stopping
