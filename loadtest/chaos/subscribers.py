@@ -104,7 +104,7 @@ def lost_by_group(
     behind = [_behind(each, matter) for each in troubles if each.kind in FORGETS]
     return sorted(
         key
-        for key, stood in ids.items()
+        for key, stood in [*ids.items()]  # the collector's thread goes on
         if key not in given and not any(begin <= stood <= end for begin, end in behind)
     )
 
