@@ -1,20 +1,18 @@
 """What may be said on the command line."""
 
 import argparse
-import math
 import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from presence import __version__
+from presence.argument_types import READER_SETTINGS, seconds
 from presence.commands.outcome import USAGE, complain
 from presence.config import SPECS, Spec, nearest
 from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
 
-# What a reader needs to find the data; a server takes every setting.
-READER_SETTINGS = ("redis", "prefix")
 _ENTRY_ID = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
@@ -126,7 +124,7 @@ def _add_operators_commands(commands: "argparse._SubParsersAction[_Parser]") -> 
     kick.add_argument(
         "--wait",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         help="how long the servers may take; then exit status 1 (default 5)",
     )
@@ -149,16 +147,6 @@ def _uid(text: str) -> str:
     if not (text and text.isprintable()):  # no server takes such a uid; bytes that are no UTF-8 among them
         raise argparse.ArgumentTypeError(f"uid {text!r}: must be text without control characters")
     return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 5")
-    return seconds
 
 
 def _entry_id(text: str) -> str:

@@ -1,14 +1,13 @@
 """What may be said after ``presence followups``."""
 
 import argparse
-import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from presence.argument_types import READER_SETTINGS, AddSettings, seconds, some_seconds, whole_number
 
 if TYPE_CHECKING:
     from presence.settings import Settings
 
-READER_SETTINGS: Final = ("redis", "prefix")
 RUN_SETTINGS: Final = (*READER_SETTINGS, "stream_maxlen")
 _RUN: Final = (
     "Plans follow-ups by the rules of the file of --config, the tables [[followups]], and tells those that "
@@ -18,7 +17,7 @@ _RUN: Final = (
     "--attempts."
 )
 
-AddSettings = Callable[[Any, tuple[str, ...]], None]
+_number = whole_number(10**6)
 
 
 def add_followups(commands: Any, add_settings: AddSettings) -> None:
@@ -35,11 +34,15 @@ def add_followups(commands: Any, add_settings: AddSettings) -> None:
     run.add_argument("--handler", metavar="MODULE:FUNCTION", help="called with each that is due")
     run.add_argument("--group", type=_text, default="followups", help="who shares them (default followups)")
     run.add_argument(
-        "--attempts", type=_number, default=5, metavar="N", help="until it is a dead letter (default 5)"
+        "--attempts",
+        type=_number,
+        default=5,
+        metavar="N",
+        help="until it is a dead letter (default 5)",
     )
     run.add_argument(
         "--retry",
-        type=_some_seconds,
+        type=some_seconds,
         default=60.0,
         metavar="S",
         help="until it is handled again (default 60 s)",
@@ -56,7 +59,7 @@ def add_followups(commands: Any, add_settings: AddSettings) -> None:
     add.add_argument("uid", type=_text, metavar="UID")
     add.add_argument(
         "--after",
-        type=_seconds,
+        type=seconds,
         required=True,
         metavar="S",
         help="seconds from now, if he is offline; else from his next offline event",
@@ -99,25 +102,3 @@ def _text(text: str) -> str:
     if not (text and text.isprintable()):
         raise argparse.ArgumentTypeError(f"{text!r}: must be text without control characters")
     return text
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**6):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1,000,000")
-    return int(text)
-
-
-def _some_seconds(text: str) -> float:
-    if not (seconds := _seconds(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 5")
-    return seconds

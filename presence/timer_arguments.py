@@ -1,9 +1,9 @@
 """What may be said after ``presence timers``."""
 
 import argparse
-import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from presence.argument_types import READER_SETTINGS, AddSettings, seconds, some_seconds, whole_number
 
 if TYPE_CHECKING:
     from presence.settings import Settings
@@ -21,8 +21,6 @@ _RUN = (
     "letter. SIGTERM and SIGINT let what runs finish, for --drain-timeout at most; the rest is given back."
 )
 _NAME = "of the timer; a name is of one kind, and of a ring of one number of slots and one tick"
-
-AddSettings = Callable[[Any, tuple[str, ...]], None]
 
 
 def add_timers(commands: Any, add_settings: AddSettings) -> None:
@@ -46,25 +44,29 @@ def add_timers(commands: Any, add_settings: AddSettings) -> None:
     )
     for name, default, most, text in numbers:
         run.add_argument(
-            f"--{name}", type=_number(most), default=default, metavar="N", help=f"{text} (default {default})"
+            f"--{name}",
+            type=whole_number(most),
+            default=default,
+            metavar="N",
+            help=f"{text} (default {default})",
         )
-    seconds = (
+    times = (
         ("lease", 30.0, "an event of a process that died is handed out again after so long"),
         ("timeout", 300.0, "a handler that takes longer has failed; a plain one ends with its process"),
         ("backoff", 1.0, "before the second attempt; doubled with each one more"),
     )
-    for name, default_s, text in seconds:
+    for name, default_s, text in times:
         told = f"{text} (default {default_s:g} s)"
         # Names of their own, for --lease and --tick are settings of the server, too.
         where = f"{name}_s"
         run.add_argument(
-            f"--{name}", dest=where, type=_some_seconds, default=default_s, metavar="S", help=told
+            f"--{name}", dest=where, type=some_seconds, default=default_s, metavar="S", help=told
         )
     add_settings(run, RUNNER_SETTINGS)
 
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", type=_id, help="names the event in its timer")
-    add.add_argument("--delay", type=_seconds, required=True, metavar="S", help="due in so many seconds")
+    add.add_argument("--delay", type=seconds, required=True, metavar="S", help="due in so many seconds")
     add.add_argument("--payload", default="", metavar="TEXT", help="what the handler gets")
     cancel = actions.add_parser("cancel", help="remove events")
     cancel.add_argument("ids", nargs="+", metavar="ID", type=_id)
@@ -77,7 +79,7 @@ def add_timers(commands: Any, add_settings: AddSettings) -> None:
         parser.add_argument("--json", action="store_true", help="JSON objects")
     for parser in (add, cancel, show, dead):
         _add_place(parser)
-        add_settings(parser, ("redis", "prefix"))
+        add_settings(parser, READER_SETTINGS)
 
 
 def run_timers(args: argparse.Namespace, settings: "Settings", redis_url: str) -> int:
@@ -120,36 +122,11 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", required=True, choices=KINDS, help="which kind of timer")
     parser.add_argument("--name", required=True, type=_name, help=_NAME)
     parser.add_argument(
-        "--slots", type=_number(86_400), default=60, metavar="N", help="of a ring (default 60)"
+        "--slots", type=whole_number(86_400), default=60, metavar="N", help="of a ring (default 60)"
     )
     parser.add_argument(
-        "--tick", dest="tick_s", type=_some_seconds, default=1.0, metavar="S", help="of a ring (default 1 s)"
+        "--tick", dest="tick_s", type=some_seconds, default=1.0, metavar="S", help="of a ring (default 1 s)"
     )
-
-
-def _number(most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
-        return int(text)
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 5")
-    return seconds
-
-
-def _some_seconds(text: str) -> float:
-    if not (seconds := _seconds(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time")
-    return seconds
 
 
 def _id(text: str) -> str:

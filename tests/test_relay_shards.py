@@ -1,5 +1,7 @@
 """Shards on several servers, of which one is away."""
 
+from typing import Any
+
 import pytest
 import structlog
 import trio
@@ -29,8 +31,7 @@ def fake() -> FakeStore:
     return FakeStore()
 
 
-@pytest.fixture
-def relay(outbox: Outbox, fake: FakeStore) -> Relay:
+def a_relay(outbox: Outbox, fake: FakeStore, **more: Any) -> Relay:
     return Relay(
         outbox,
         fake,
@@ -39,8 +40,13 @@ def relay(outbox: Outbox, fake: FakeStore) -> Relay:
         verdicts=Told().verdicts,
         memory=NOTHING,
         clock=trio.current_time,
-        runtime=AtOnce(),
+        **{"runtime": AtOnce(), **more},
     )
+
+
+@pytest.fixture
+def relay(outbox: Outbox, fake: FakeStore) -> Relay:
+    return a_relay(outbox, fake)
 
 
 async def test_the_others_go_on(
@@ -173,17 +179,7 @@ class Late(AtOnce):
 async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
     clock: MockClock, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
 ) -> None:
-    relay = Relay(
-        outbox,
-        fake,
-        node="first",
-        live=lambda _shard: [],
-        verdicts=Told().verdicts,
-        memory=NOTHING,
-        known=lambda: ("second",),
-        clock=trio.current_time,
-        runtime=Late(),
-    )
+    relay = a_relay(outbox, fake, known=lambda: ("second",), runtime=Late())
     nursery.start_soon(relay.run)
     outbox.append(login("u1"))
     await until(lambda: fake.applied)
@@ -197,17 +193,7 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
 async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
     peers: tuple[str, ...], clock: MockClock, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
 ) -> None:
-    relay = Relay(
-        outbox,
-        fake,
-        node="first",
-        live=lambda _shard: [],
-        verdicts=Told().verdicts,
-        memory=NOTHING,
-        known=lambda: peers,
-        clock=trio.current_time,
-        runtime=AtOnce(),
-    )
+    relay = a_relay(outbox, fake, known=lambda: peers)
     nursery.start_soon(relay.run)
     outbox.append(login("u1"))
     await until(lambda: fake.applied)

@@ -2,14 +2,12 @@
 
 import random
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.batches import StoreUnavailable
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event, LeasedTimer, TimerError, TimerFull
@@ -17,27 +15,6 @@ from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places
 
 LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than the lap that `let_pass` lets pass
 PATIENCE_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def scripting(server: EmbeddedRedis) -> Iterator[Scripting]:
-    scripting = Scripting(server.url)
-    yield scripting
-    scripting.close()
-
-
-@pytest.fixture
-def client(server: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(server.url) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture(params=KINDS)

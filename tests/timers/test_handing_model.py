@@ -1,6 +1,5 @@
 """Shared timers against a plain model of them: whatever is asked, in whatever order, they agree."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +37,6 @@ class Known:
     @property
     def is_spent(self) -> bool:
         return self.attempts - self.spared >= ATTEMPTS_MAX
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis()
-    yield server
-    server.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)

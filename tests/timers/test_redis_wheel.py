@@ -11,27 +11,13 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from presence.store.batches import StoreError
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.subscriber import Offline, Online, subscribe_sync
 from presence.timers.interface import TimerError
 from presence.timers.redis_wheel import SLOTS_A_CALL, RedisWheel, Silence
 
 IDLE_S, TICK_S = 0.06, 0.01
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def client(server: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(server.url) as client:
-        client.flushall()
-        yield client
 
 
 def a_wheel(server: EmbeddedRedis, **settings: Any) -> RedisWheel:

@@ -1,14 +1,12 @@
 """The ring of slots in Redis: no lap is missed, none comes early, whoever was away and however long."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import pytest
 
-from presence.embedded import EmbeddedRedis
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.interface import Due, Event, TimerError
 from presence.timers.ring_timer import RingTimer
@@ -17,27 +15,6 @@ from tests.timers.keeping import BASE
 SLOTS, TICK_S = 8, 0.01
 LAP_S = SLOTS * TICK_S
 PATIENCE_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def scripting(server: EmbeddedRedis) -> Iterator[Scripting]:
-    scripting = Scripting(server.url)
-    yield scripting
-    scripting.close()
-
-
-@pytest.fixture
-def client(server: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(server.url) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture
