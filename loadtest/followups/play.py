@@ -22,6 +22,8 @@ from presence.store.keys import Keys
 
 IDLE_S, LEASE_S, GRACE_S = 5.0, 2.0, 1.0
 LOGIN_TIMEOUT_S = 60.0
+SAY_EACH_S = 5.0
+LOOK_S = 0.05
 QUIET_S = (
     4.0  # after the last: one told twice would be close behind, and what a killed handler had comes again
 )
@@ -185,7 +187,7 @@ def _kill_until_told(plan: Plan, stage: Stage, chance: random.Random, gone: floa
             (gone + 0.6 * plan.after_s, stage.kill_server),
             (gone + plan.after_s + IDLE_S / 2, stage.kill_redis),  # some are told, others are not yet
         ]
-    next_kill = time.monotonic() + plan.kill_every_s
+    next_kill, next_word = time.monotonic() + plan.kill_every_s, 0.0
     while time.monotonic() < latest and not (stage.length() >= stayers and not acts):
         now = time.monotonic()
         if acts and now >= acts[0][0]:
@@ -194,19 +196,11 @@ def _kill_until_told(plan: Plan, stage: Stage, chance: random.Random, gone: floa
             stage.kill_one(chance)
             next_kill = now + plan.kill_every_s
         stage.runners.revive()
-        time.sleep(0.05)
-        _tell_how_far(stage, gone)
+        if now >= next_word:
+            say(f"followups: {now - gone:.0f} s, told {stage.length():,}, {stage.kills}")
+            next_word = now + SAY_EACH_S
+        time.sleep(LOOK_S)
     wait_for(lambda: len({*handled(stage.handled)}) >= stage.length(), plan.late_max_s, look_s=0.5)
-
-
-_told_at = 0.0
-
-
-def _tell_how_far(stage: Stage, gone: float) -> None:
-    global _told_at  # noqa: PLW0603 - when the last line was said
-    if time.monotonic() - _told_at > 5:
-        _told_at = time.monotonic()
-        say(f"followups: {_told_at - gone:.0f} s, told {stage.length():,}, {stage.kills}")
 
 
 def _by_name(plan: Plan, outcome: Outcome) -> list[str]:
