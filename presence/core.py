@@ -14,7 +14,7 @@ from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.session import Outcome, SessionProtocol
-from presence.ticks import StallGuard, Ticks
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.wheel import TimingWheel
 from protocol import Code
 
@@ -84,6 +84,7 @@ class Core:
         self._idle_timeout = idle_timeout
         self._grace = disconnect_grace
         self._look = look
+        self._tick_s = ticks.slot_s * SLOTS_PER_TICK
         reach = int(max(idle_timeout, max_idle_timeout) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, ticks.begun(clock.now()))
         self._slice: list[Session] = []
@@ -210,7 +211,7 @@ class Core:
         for session in list(self._stale):
             if session not in self._registry:
                 self._stale.pop(session, None)
-            elif now - session.last_seen <= session.idle_timeout:
+            elif self._is_heard(session, now):
                 self._stale.pop(session, None)
                 self._outbox.append(self._registry.registration(session, now))
 
@@ -220,18 +221,29 @@ class Core:
         """Return registrations of the sessions that live at this moment, each made when it is asked for.
 
         Whoever comes or goes in between changes nothing: a session that has ended meanwhile is registered
-        too, and its end follows in the outbox. Sessions not heard within their time-out are not vouched for
-        (`Op.UNHEARD`); they register with their next packet.
+        too, and its end follows in the outbox. Sessions not heard within their time-out and a tick, not even
+        when their connection was looked at, are not vouched for (`Op.UNHEARD`); they register with their
+        next packet.
         """
         return self._registrations(list(self._registry), self._clock.now())
 
     def _registrations(self, sessions: list[Session], now: float) -> Iterator[Change]:
         for session in sessions:
-            if now - session.last_seen <= session.idle_timeout:
+            if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
                 yield self._registry.registration(session, now)
             else:
                 self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
                 yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
+
+    def _is_heard(self, session: Session, now: float) -> bool:
+        """Whether a session was heard lately enough; without a stall none that lives was not."""
+        return now - session.last_seen <= session.idle_timeout + self._tick_s
+
+    def _is_heard_at_a_look(self, session: Session, now: float) -> bool:
+        """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
+        if session.link is not None and self._look:
+            session.link.look(session.handle)
+        return self._is_heard(session, now)
 
     def vouched(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""

@@ -55,6 +55,28 @@ def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
     assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
 
 
+def test_a_session_whose_packet_lies_unread_is_vouched_for() -> None:
+    world = World()
+    handle = silent_through_a_stall(world)
+    world.sockets.arrive(handle, protocol.KEEPALIVE)
+    assert [each.op for each in world.core.registrations()] == [Op.REGISTER]
+
+
+def test_a_session_due_at_the_next_tick_is_vouched_for() -> None:
+    world = World()
+    world.login()
+    world.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
+    assert [each.op for each in world.core.registrations()] == [Op.REGISTER]
+
+
+def test_who_left_while_his_connection_is_looked_at_ends_after_all() -> None:
+    world = World()
+    handle = silent_through_a_stall(world)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout()))
+    list(world.core.registrations())
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
+
+
 def test_a_stale_session_that_is_replaced_does_not_register() -> None:
     world = World()
     silent_through_a_stall(world)
