@@ -15,6 +15,7 @@ class Op(Enum):
     END = "end"
     REGISTER = "register"
     RECLAIM = "reclaim"  # a registration where Redis went back: what it has may have ended
+    UPDATE = "update"  # a session that lives shows itself otherwise
     HOLD = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
     UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
 
@@ -25,6 +26,21 @@ class SessionName(NamedTuple):
     uid: str
     device: str
     session: str
+
+
+class Profile(NamedTuple):
+    """What others are shown of a session beside that it lives.
+
+    Attributes:
+        away: whether its user is not looking.
+        meta: JSON text of what the client says of itself; "" if nothing. Opaque from here to the readers.
+    """
+
+    away: bool = False
+    meta: str = ""
+
+
+PLAIN = Profile()
 
 
 class Change(NamedTuple):
@@ -41,6 +57,8 @@ class Change(NamedTuple):
         at_ms: Unix milliseconds of the decision, as the event will show it.
         last_seen_ms: Unix milliseconds of the session's last valid frame.
         idle_timeout_ms: the session's own idle time-out, which a sweep by another node must wait for.
+        profile: as others are shown the session from now on; of an end it is not looked at.
+        grace_ms: of an end, the grace that the connection's loss had if that was lengthened; else 0.
     """
 
     op: Op
@@ -52,3 +70,5 @@ class Change(NamedTuple):
     at_ms: int
     last_seen_ms: int
     idle_timeout_ms: int
+    profile: Profile = PLAIN
+    grace_ms: int = 0

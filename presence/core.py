@@ -13,6 +13,7 @@ import protocol
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
+from presence.requests import Desk
 from presence.session import Outcome, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.wheel import TimingWheel
@@ -59,6 +60,9 @@ class Core:
         disconnect_grace: seconds that a lost connection's session lives on; 0: none.
         max_idle_timeout: seconds; sizes the ring.
         look: whether connections are read once more before their sessions end; tests switch it off.
+
+    Attributes:
+        desk: who answers requests; without it they are not supported.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Core:
         self._slice: list[Session] = []
         self._stale: dict[Session, None] = {}  # in order
         self.awaits_readers = False
+        self.desk: Desk | None = None
         self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
         self._refused: dict[str, int] = {}
         self._ended: dict[str, int] = {}
@@ -101,7 +106,7 @@ class Core:
         return Guest(link, handle)
 
     def received(self, peer: Peer, data: bytes) -> Outcome:
-        """Bytes were read; the caller sends the reply and, with an end code, hangs up."""
+        """Bytes were read; the caller sends the reply, hangs up with an end code, and calls `attend`."""
         now = self._clock.now()
         outcome = self._rules.receive(peer, data, now)
         self._frames += outcome.frames
@@ -162,6 +167,8 @@ class Core:
         if not isinstance(peer, Session) or peer.link is None:
             return
         peer.link = peer.handle = None
+        if self.desk is not None:
+            self.desk.left(peer)
         if peer not in self._registry:
             return
         now = self._clock.now()
@@ -172,6 +179,17 @@ class Core:
         idle_deadline = self._wheel.tick_of(peer.key)
         if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
             self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + self._grace)))
+
+    def attend(self, outcome: Outcome) -> None:
+        """Have the requests among some bytes answered; the caller has sent the reply to these bytes."""
+        if self.desk is not None and isinstance(outcome.peer, Session):
+            for request in outcome.requests or ():
+                self.desk.take(outcome.peer, request)
+
+    def drained(self, session: Session) -> None:
+        """A connection that had unsent bytes has none any more."""
+        if self.desk is not None:
+            self.desk.drained(session)
 
     def note_refusal(self, code: Code) -> None:
         """A transport refused a connection by itself."""
@@ -329,6 +347,8 @@ class Core:
         link, handle = session.link, session.handle
         session.link = session.handle = None
         if link is not None:
+            if self.desk is not None:
+                self.desk.left(session)
             link.hang_up(handle, farewell)
 
 

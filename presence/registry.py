@@ -24,6 +24,12 @@ class Link(Protocol):
     def hang_up(self, handle: Any, farewell: bytes) -> None:
         """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
 
+    def send(self, handle: Any, data: bytes) -> None:
+        """Send, or keep what cannot leave yet; a reader too slow for its bound is cut off, at once."""
+
+    def offer(self, handle: Any, data: bytes) -> bool:
+        """Send unless earlier bytes still wait; then False, and `Core.drained` says when they are gone."""
+
     def look(self, handle: Any) -> bool:
         """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
 

@@ -11,6 +11,7 @@ from presence.admission import Admission
 from presence.changes import Change
 from presence.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
+from presence.requests import Request
 from protocol import Code, Kind, Packet, ProtocolError
 
 ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
@@ -30,10 +31,21 @@ class Outcome:
         change: what a login causes in Redis.
         displaced: the session that a login took the place of.
         displaced_code: what that one's client is told.
+        requests: what the desk is to answer, in order; None if there is nothing.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
-    __slots__ = ("change", "displaced", "displaced_code", "end_code", "failure", "frames", "peer", "reply")
+    __slots__ = (
+        "change",
+        "displaced",
+        "displaced_code",
+        "end_code",
+        "failure",
+        "frames",
+        "peer",
+        "reply",
+        "requests",
+    )
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -43,6 +55,7 @@ class Outcome:
         self.change: Change | None = None
         self.displaced: Session | None = None
         self.displaced_code = Code.REPLACED
+        self.requests: list[Request] | None = None
         self.failure: Exception | None = None
 
 

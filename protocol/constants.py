@@ -29,6 +29,9 @@ class Code(IntEnum):
 
     LOGIN = 1
     RETURNED = 2
+    AWAY = 3
+    BACK = 4
+    UPDATED = 5
     LOGOUT = 100
     BACKGROUND = 101
     CLOSED = 200

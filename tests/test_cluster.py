@@ -39,6 +39,13 @@ class Silent:
     def hang_up(self, handle: Any, farewell: bytes) -> None:
         self.farewells.append(farewell)
 
+    def send(self, handle: Any, data: bytes) -> None:
+        """See `Link`."""
+
+    def offer(self, handle: Any, data: bytes) -> bool:
+        """See `Link`."""
+        return True
+
     def look(self, handle: Any) -> bool:
         return True
 

@@ -39,6 +39,13 @@ class FakeSockets:
         self.sent[handle] += farewell
         self.peers[handle] = None
 
+    def send(self, handle: int, data: bytes) -> None:
+        self.sent[handle] += data
+
+    def offer(self, handle: int, data: bytes) -> bool:
+        self.send(handle, data)
+        return True
+
     def look(self, handle: int) -> bool:
         if not self.needs_a_turn:
             self.read(handle)
@@ -73,6 +80,7 @@ class FakeSockets:
             self.hang_up(handle, outcome.reply)
         else:
             self.sent[handle] += outcome.reply
+        self.core.attend(outcome)
 
     def feed(self, handle: int, data: bytes) -> None:
         self.arrive(handle, data)

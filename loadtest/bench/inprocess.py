@@ -31,6 +31,13 @@ class _NoSocket:
     def hang_up(self, handle: Any, farewell: bytes) -> None:
         """There is nobody."""
 
+    def send(self, handle: Any, data: bytes) -> None:
+        """See `Link`."""
+
+    def offer(self, handle: Any, data: bytes) -> bool:
+        """See `Link`."""
+        return True
+
     def look(self, handle: Any) -> bool:
         """Nothing waits."""
         return True

@@ -197,6 +197,7 @@ class NewsKind(Enum):
 
     DISPLACED = "displaced"  # a login elsewhere took its place; Redis knows
     KICKED = "kicked"  # an operator ends it
+    LIMITED = "limited"  # its user has more sessions than allowed
 
 
 class News(NamedTuple):

@@ -130,7 +130,7 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
     values: list[object] = []
     reasons: dict[int, str] = {}
-    for (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms), restores, _ in items:
+    for (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, *_), restores, _ in items:
         if code not in reasons:
             reasons[code] = Code(code).reason
         age_ms = max(0, round((now - at) * 1000))

@@ -193,6 +193,7 @@ class Connections:
             self._shut(fd, peer)
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)
+            self._core.drained(peer)
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""

@@ -198,6 +198,20 @@ class EpollTransport:
             self._parting.append(handle)
             self._parting_begun.set()
 
+    def send(self, handle: int, data: bytes) -> None:
+        """See `Link`."""
+        if handle in self._connections.owed:
+            self._connections.owe(handle, bytearray(data))  # after what goes before it
+        else:
+            self._connections.send(handle, data)
+
+    def offer(self, handle: int, data: bytes) -> bool:
+        """See `Link`."""
+        if handle in self._connections.unsent:
+            return False
+        self.send(handle, data)
+        return True
+
     def look(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
         peer = self._connections.occupants[handle]

@@ -163,6 +163,8 @@ class Reading:
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
                 self.surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
+        if outcome.requests:
+            self._core.attend(outcome)
 
     def _logged_in(self, fd: int, session: Session) -> bool:
         """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""

@@ -140,6 +140,21 @@ class StreamTransport:
         handle.send(farewell)
         handle.reading.cancel()
 
+    def send(self, handle: _Connection, data: bytes) -> None:
+        """See `Link`."""
+        if handle.hung_up:
+            return
+        handle.send(data)
+        if len(handle.unsent) > self._limits.unsent_bytes:
+            self._cut_off(handle)
+
+    def offer(self, handle: _Connection, data: bytes) -> bool:
+        """See `Link`."""
+        if handle.unsent:
+            return False
+        self.send(handle, data)
+        return True
+
     def look(self, handle: _Connection) -> bool:
         """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
         return False
@@ -186,9 +201,9 @@ class StreamTransport:
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
-            connection.send(outcome.reply)
-            if len(connection.unsent) > self._limits.unsent_bytes:
-                self._cut_off(connection)
+            self.send(connection, bytes(outcome.reply))
+        if outcome.requests:
+            self._core.attend(outcome)
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -216,6 +231,8 @@ class StreamTransport:
                         self._cut_off(connection)
                         return
                     del connection.unsent[: len(data)]
+                    if not connection.unsent and isinstance(connection.peer, Session):
+                        self._core.drained(connection.peer)
                 if connection.hung_up:
                     break
                 connection.wake = trio.Event()

@@ -191,6 +191,13 @@ class Host:
         """See `presence.registry.Link`."""
         handle.hang_up(farewell)
 
+    def send(self, handle: Connection, data: bytes) -> None:
+        """See `presence.registry.Link`: nobody asks for what is answered later."""
+
+    def offer(self, handle: Connection, data: bytes) -> bool:
+        """See `presence.registry.Link`."""
+        return True
+
     def look(self, handle: Connection) -> bool:
         """See `presence.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
