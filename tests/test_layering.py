@@ -170,6 +170,10 @@ ROOMS = [
             "loadtest.judge",
             "loadtest.checker",
             *(f"loadtest.chaos.{name}" for name in ("plan", "truth", "bounds", "reasons", "judge")),
+            *(
+                f"loadtest.channel.{name}"
+                for name in ("entries", "watch_judge", "message_judge", "flapping_judge")
+            ),
             "loadtest.compare.workload",
         },
         {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},

@@ -1,0 +1,72 @@
+"""What the streams say of users, as the protocol shows it to watchers: the truth of a run. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+EntryId = tuple[int, int]
+State = Mapping[str, Any]
+
+OFFLINE = "offline"
+TYPES = frozenset({"online", "away", "update", OFFLINE})
+
+
+class Entry(NamedTuple):
+    """An entry of a stream that led a user to a state.
+
+    Attributes:
+        id: of the entry; its first number is when it was written, Unix ms.
+        at_ms: when it was decided, Unix ms.
+        code: its reason's.
+        state: as it is on the wire.
+        fields: as they stand in the stream.
+    """
+
+    id: EntryId
+    uid: str
+    at_ms: int
+    code: int
+    state: State
+    fields: Mapping[str, str]
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the user was offline from then on."""
+        return bool(self.state["status"] == OFFLINE)
+
+
+def parse_id(text: str) -> EntryId:
+    """Return the two numbers of an entry's id, which rise.
+
+    Raises:
+        ValueError: it is none.
+    """
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def entry_of(id: str, fields: Mapping[str, str]) -> Entry:
+    """Return what an entry says; its type is one of `TYPES`."""
+    state: dict[str, Any] = {"id": id}
+    if fields["type"] == OFFLINE:
+        state |= {"status": OFFLINE, "since_ms": int(fields["at_ms"])}
+        state["last_seen_ms"] = int(fields["last_seen_ms"])
+    else:
+        since_ms = int(fields.get("status_ms") or fields["since_ms"])
+        state |= {"status": fields.get("status", "online"), "since_ms": since_ms, "last_seen_ms": None}
+        if fields.get("meta"):
+            state["meta"] = json.loads(fields["meta"])
+    return Entry(parse_id(id), fields["uid"], int(fields["at_ms"]), int(fields["code"]), state, fields)
+
+
+def by_user(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries of each user, in their order."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.uid, []).append(entry)
+    return found
+
+
+def differences(state: State, wanted: State) -> list[str]:
+    """Return the keys in which two states differ; nil is as good as absent."""
+    return [key for key in sorted({*state, *wanted} - {"uid", "reason"}) if state.get(key) != wanted.get(key)]

@@ -1,0 +1,140 @@
+"""What became of each message, held against who received it: pure, so that broken runs can be made up.
+
+Each message has exactly one outcome: it was handed to so many sessions, it was refused because the recipient
+is offline, or the sender was told that it is lost, or may be. A device receives a message once at most, and
+those of one sender in the order in which they were sent, over all of its connections. Of whoever stayed
+connected more is known: nothing to him is refused, and what was handed is received, by all of his devices.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadtest.nodes.verdict import Verdict
+from protocol import Code
+
+
+class Sent(NamedTuple):
+    """A message; its place among all that were sent is its number.
+
+    Attributes:
+        sender, recipient: uids.
+        answers: how many there were; one is right.
+        handed: to how many sessions, as the answer says.
+        code: of the error that was the answer, or 0.
+    """
+
+    sender: str
+    recipient: str
+    answers: int = 0
+    handed: int = 0
+    code: int = 0
+
+
+class Received(NamedTuple):
+    """A message that a device received: its number, and from whom it is said to be."""
+
+    number: int
+    sender: str
+
+
+Receipts = Mapping[tuple[str, str], Sequence[Received]]
+"""By uid and device, in the order in which they came."""
+
+
+@dataclass
+class MessageVerdict(Verdict):
+    """What became of all.
+
+    Attributes:
+        handed, refused: how many were, by the answers.
+        lost: how many senders were told that theirs is lost, or may be, by the code.
+        received: how often one was received by a device.
+        missed: handed to whoever moved meanwhile, and not received, or not by all of his devices.
+    """
+
+    handed: int = 0
+    refused: int = 0
+    lost: Counter[int] = field(default_factory=Counter)
+    received: int = 0
+    missed: int = 0
+
+
+def judge(
+    sent: Sequence[Sent], receipts: Receipts, stayed: Mapping[str, int], absent: frozenset[str] = frozenset()
+) -> MessageVerdict:
+    """Judge a run that is over.
+
+    Args:
+        sent: all messages.
+        receipts: what was received.
+        stayed: who was connected all the time, with so many devices.
+        absent: who never was.
+    """
+    verdict = MessageVerdict()
+    received = _judge_receipts(verdict, sent, receipts)
+    for number, message in enumerate(sent):
+        _judge_message(verdict, number, message, received[number], stayed, absent)
+    return verdict
+
+
+def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Receipts) -> Counter[int]:
+    """Judge what each device received; return by how many devices each message was."""
+    received: Counter[int] = Counter()
+    for (uid, device), messages in receipts.items():
+        seen: set[int] = set()
+        latest: dict[str, int] = {}
+        for each in messages:
+            number, sender = each
+            story = (uid, device, each)
+            if not 0 <= number < len(sent) or sent[number][:2] != (sender, uid):
+                verdict.note("received what nobody sent", story)
+                continue
+            if number in seen:
+                verdict.note("received twice", story)
+                continue
+            if number < latest.get(sender, number):
+                verdict.note("received out of order", (*story, latest[sender]))
+            latest[sender] = max(number, latest.get(sender, number))
+            seen.add(number)
+        received.update(seen)
+    verdict.received = received.total()
+    return received
+
+
+def _judge_message(
+    verdict: MessageVerdict,
+    number: int,
+    message: Sent,
+    received: int,
+    stayed: Mapping[str, int],
+    absent: frozenset[str],
+) -> None:
+    story = f"message {number}: {message}, received by {received}"
+    devices = stayed.get(message.recipient)
+    if message.answers != 1:
+        verdict.note("answered more than once" if message.answers else "never answered", story)
+    elif message.code == Code.RECIPIENT_OFFLINE:
+        verdict.refused += 1
+        if received:
+            verdict.note("refused, and received", story)
+        if devices:
+            verdict.note("refused though the recipient was connected", story)
+    elif message.code:
+        verdict.lost[message.code] += 1
+    else:
+        verdict.handed += 1
+        if not message.handed:
+            verdict.note("handed to nobody, and granted", story)
+        if received > message.handed:
+            verdict.note("received by more than it was handed to", story)
+        if message.recipient in absent:
+            verdict.note("handed to somebody who was never there", story)
+        if devices and message.handed != devices:
+            verdict.note("handed to another number of sessions than there are", story)
+        if received < message.handed:
+            if devices:
+                verdict.note("handed and not received", story)
+            else:
+                verdict.missed += 1

@@ -1,0 +1,81 @@
+"""Whether the judge of messages sees what is wrong."""
+
+import pytest
+
+from loadtest.channel.message_judge import Received, Sent, judge
+from protocol import Code
+
+STAYED = {"ann": 1, "bob": 2}  # dan moves, eve is never there
+HANDED = Sent("bob", "ann", 1, 1)
+BOTH = Sent("ann", "bob", 1, 2)
+REFUSED = Sent("ann", "eve", 1, 0, Code.RECIPIENT_OFFLINE)
+LOST = Sent("ann", "bob", 1, 0, Code.SERVER_ERROR)
+TO_DAN = Sent("ann", "dan", 1, 1)
+Inbox = dict[tuple[str, str], list[Received]]
+
+
+def inbox(**received: list[tuple[int, str]]) -> Inbox:
+    """``ann=[(0, "bob")]``: ann's default device; ``bob_pad`` is bob's device pad."""
+    found = {}
+    for name, messages in received.items():
+        uid, _, device = name.partition("_")
+        found[uid, device] = [Received(*each) for each in messages]
+    return found
+
+
+def wrong(sent: list[Sent], found: Inbox) -> list[str]:
+    return [*judge(sent, found, STAYED, frozenset({"eve"})).wrong]
+
+
+def test_whatever_has_its_outcome_is_counted() -> None:
+    sent = [HANDED, BOTH, REFUSED, LOST, TO_DAN, TO_DAN]
+    found = inbox(ann=[(0, "bob")], bob=[(1, "ann")], bob_pad=[(1, "ann")], dan=[(5, "ann")])
+    verdict = judge(sent, found, STAYED, frozenset({"eve"}))
+    assert verdict.broken == []
+    assert (verdict.handed, verdict.refused, verdict.lost, verdict.missed) == (4, 1, {403: 1}, 1)
+    assert verdict.received == 4
+
+
+def test_who_was_told_that_it_is_lost_need_not_mind_if_it_is_not() -> None:
+    assert wrong([LOST], inbox(bob=[(0, "ann")])) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "found", "complaint"),
+    [
+        ([HANDED], inbox(ann=[(0, "bob"), (0, "bob")]), "received twice"),
+        ([HANDED, HANDED], inbox(ann=[(1, "bob"), (0, "bob")]), "received out of order"),
+        ([HANDED], inbox(ann=[(0, "dan")]), "received what nobody sent"),
+        ([HANDED], inbox(ann=[(0, "bob")], dan=[(0, "bob")]), "received what nobody sent"),
+        ([HANDED], inbox(ann=[(0, "bob"), (7, "bob")]), "received what nobody sent"),
+        ([HANDED._replace(answers=0)], inbox(ann=[(0, "bob")]), "never answered"),
+        ([HANDED._replace(answers=2)], inbox(ann=[(0, "bob")]), "answered more than once"),
+        ([HANDED], inbox(), "handed and not received"),
+        ([BOTH], inbox(bob=[(0, "ann")]), "handed and not received"),
+        (
+            [BOTH._replace(handed=1)],
+            inbox(bob=[(0, "ann")]),
+            "handed to another number of sessions than there are",
+        ),
+        (
+            [TO_DAN],
+            inbox(dan=[(0, "ann")], dan_pad=[(0, "ann")]),
+            "received by more than it was handed to",
+        ),
+        ([TO_DAN._replace(handed=0)], inbox(), "handed to nobody, and granted"),
+        ([REFUSED._replace(recipient="dan")], inbox(dan=[(0, "ann")]), "refused, and received"),
+        ([REFUSED._replace(recipient="bob")], inbox(), "refused though the recipient was connected"),
+        ([REFUSED._replace(code=0, handed=1)], inbox(), "handed to somebody who was never there"),
+    ],
+)
+def test_each_fault_has_a_name(sent: list[Sent], found: Inbox, complaint: str) -> None:
+    assert complaint in wrong(sent, found)
+
+
+def test_two_senders_are_in_no_order() -> None:
+    sent = [HANDED, HANDED._replace(sender="dan")]
+    assert wrong(sent, inbox(ann=[(1, "dan"), (0, "bob")])) == []
+
+
+def test_order_holds_over_the_connections_of_a_device() -> None:
+    assert wrong([TO_DAN, TO_DAN], inbox(dan=[(1, "ann"), (0, "ann")])) == ["received out of order"]
