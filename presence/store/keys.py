@@ -100,3 +100,7 @@ class Keys:
     def control_channel(self, node: str) -> str:
         """Pub/sub channel for kicks, displacements and deliveries to the sessions of one node."""
         return f"{self.prefix}:node:{node}"
+
+    def user_channel(self, uid: str) -> str:
+        """Pub/sub channel that hints at whatever changes in how a user is seen; see `scripts/prelude.lua`."""
+        return f"{self.prefix}:{{{self.shard(uid)}}}:user:{uid}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import Op, SessionName
+from presence.changes import PLAIN, Op, Profile, SessionName
 from presence.store.batches import (
     Batch,
     Compare,
@@ -48,11 +48,15 @@ class Shape:
         keys: how keys are called.
         maxlen: entries that a stream is capped to, roughly.
         seen_retention_ms: how long it is remembered when an offline user was last seen.
+        max_sessions: how many sessions a user may have, on all nodes together.
+        session_policy: which have to go if there are more, the "oldest" or the "newest".
     """
 
     keys: Keys
     maxlen: int
     seen_retention_ms: int
+    max_sessions: int = 8
+    session_policy: str = "oldest"
 
     def key_names(self, shard: int, node: str) -> list[str]:
         """Return KEYS as all scripts take them."""
@@ -91,8 +95,10 @@ class Shape:
             Compare: "compare",
         }
         node, generation = step.counter.node, step.counter.generation
-        common = self._common(step.shard, node, generation, step.replication_id)
-        return Call(names[type(step)], self.key_names(step.shard, node), [*common, *_own_arguments(step)])
+        arguments = [*self._common(step.shard, node, generation, step.replication_id), *_own_arguments(step)]
+        if isinstance(step, Batch):
+            arguments += [self.max_sessions, self.session_policy]
+        return Call(names[type(step)], self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
         """Return the call of a script by somebody who is no node."""
@@ -104,7 +110,7 @@ class Shape:
 
 
 def _own_arguments(step: Step) -> list[Any]:
-    """Return ARGV from 10 on; see the scripts."""
+    """Return ARGV from 10 on, of a batch as far as a shape does not say it; see the scripts."""
     match step:
         case Batch():
             items, reasons = _packed_items(step.items, step.now)
@@ -130,17 +136,24 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
     values: list[object] = []
     reasons: dict[int, str] = {}
-    for (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, *_), restores, _ in items:
+    for change, restores, _ in items:
+        op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, profile, grace_ms = change
         if code not in reasons:
             reasons[code] = Code(code).reason
         age_ms = max(0, round((now - at) * 1000))
         if op is Op.END:
             name = "restore" if restores else "end"
-            values += (name, uid, device, session, str(code), str(at_ms), str(last_seen_ms), age_ms)
+            grace = str(grace_ms) if grace_ms else ""
+            values += (name, uid, device, session, str(code), str(at_ms), str(last_seen_ms), age_ms, grace)
         else:
-            values += (op.value, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms)
+            shown = "" if profile is PLAIN else _packed_profile(profile)
+            values += (op.value, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms, shown)
     texts = {str(code): reason for code, reason in reasons.items()}
     return msgpack.packb(values), msgpack.packb(texts)
+
+
+def _packed_profile(profile: Profile) -> str:
+    return "" if profile == PLAIN else ("a" if profile.away else "-") + profile.meta
 
 
 def _packed_opening(opening: Opening) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import Change, Op, SessionName
+from presence.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.outbox import Gap
 from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
@@ -25,7 +25,18 @@ DEVICES: Final = ("", "", "phone", '"')
 SESSIONS: Final = tuple(f"s{i}" for i in range(5))
 CHANNELS: Final = tuple(
     name.encode()
-    for name in (KEYS.online_channel, *(KEYS.control_channel(node) for node in NODES if node != "c"))
+    for name in (
+        KEYS.online_channel,
+        *(KEYS.control_channel(node) for node in NODES if node != "c"),
+        *(KEYS.user_channel(uid) for uid in UIDS[::2]),
+    )
+)
+PROFILES: Final = (
+    PLAIN,
+    PLAIN,
+    Profile(away=True),
+    Profile(meta='{"v":"1 \\" é"}'),
+    Profile(True, '{"$bin":"00"}'),
 )
 COMMAND: Final = "return redis.call(unpack(ARGV))"
 AT_MS: Final = 1_700_000_000_000
@@ -40,7 +51,8 @@ class ScriptPlay:
         self._twins = twins
         self._counters = dict.fromkeys(NODES, (0, 0))  # generation, n
         retention_ms = random.choice((0, 10**13))
-        self._shape = Shape(KEYS, maxlen=1_000_000, seen_retention_ms=retention_ms)
+        max_sessions, policy = random.choice((1, 2, 8)), random.choice(("oldest", "newest"))
+        self._shape = Shape(KEYS, 1_000_000, retention_ms, max_sessions, policy)
 
     def step(self) -> None:
         """Make one call on both servers."""
@@ -68,8 +80,11 @@ class ScriptPlay:
 
     def _item(self) -> Item:
         chance = self._random
-        op = chance.choice((Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.RECLAIM, Op.END, Op.END))
-        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.RECLAIM: 2, Op.END: chance.choice((100, 201))}[op]
+        op = chance.choice(
+            (Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.UPDATE, Op.HOLD, Op.END, Op.END)
+        )
+        codes = {Op.LOGIN: 1, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5, Op.HOLD: 1}
+        code = codes.get(op) or chance.choice((100, 201))
         at_ms = AT_MS + chance.randrange(10**6)
         age_s = chance.choice((0.0, 0.0004, 0.9, 1.5, 4.0, 9.0))
         change = Change(
@@ -82,6 +97,8 @@ class ScriptPlay:
             at_ms,
             at_ms - chance.choice((0, 1, 30_000)),
             chance.choice((5_000, 30_000)),
+            chance.choice(PROFILES),
+            chance.choice((0, 0, 6_000)),
         )
         return Item(change, restores=chance.random() < 0.3)
 

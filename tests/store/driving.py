@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-from presence.changes import Change, Op
+from presence.changes import PLAIN, Change, Op, Profile
 from presence.outbox import Gap
 from presence.store.batches import (
     NO_ENTRY_ID,
@@ -39,10 +39,12 @@ def change(
     age_s: float = 0.0,
     at_ms: int = NOW_MS,
     last_seen_ms: int | None = None,
+    profile: Profile = PLAIN,
+    grace_ms: int = 0,
 ) -> Change:
-    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2}[op]
+    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5}[op]
     seen = at_ms if last_seen_ms is None else last_seen_ms
-    return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000)
+    return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000, profile, grace_ms)
 
 
 def login(uid: str, session: str, device: str = "", **more: Any) -> Change:
@@ -59,6 +61,10 @@ def register(uid: str, session: str, device: str = "", **more: Any) -> Change:
 
 def reclaim(uid: str, session: str, device: str = "", **more: Any) -> Change:
     return change(Op.RECLAIM, uid, session, device, **more)
+
+
+def update(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.UPDATE, uid, session, device, **more)
 
 
 class Hand:
@@ -162,10 +168,17 @@ def owned(client: "redis.Redis", node: str, shard: int = 0) -> set[tuple[str, st
 
 
 def check_alternation(stream: Iterable[Event]) -> set[str]:
-    """Assert that each user's events alternate and each offline names its online; return who is online."""
+    """Assert that each user's events alternate and each offline names its online; return who is online.
+
+    What tells how a user online shows himself has to be of the period that lasts.
+    """
     last: dict[str, Event] = {}
     for event in stream:
         if event["type"] == "gap":
+            continue
+        if event["type"] in {"away", "update"}:
+            present = last[event["uid"]]
+            assert (present["type"], present["id"]) == ("online", event["since_id"]), (present, event)
             continue
         before = last.get(event["uid"])
         if event["type"] == "online":

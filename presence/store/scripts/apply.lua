@@ -3,17 +3,20 @@
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
---      "login", "register", "reclaim" (a registration after Redis went back) or "hold" (a login that will follow: see
---      the marks in prelude.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms
+--      "login", "register", "reclaim" (a registration after Redis went back), "update" or "hold" (a login that will
+--      follow: see the marks in prelude.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms, profile: how
+--      the session shows itself, see `show_as`
 --      "end" or "restore" (an end that may have to tell its period whole), uid, device, session, code, at_ms,
---      last_seen_ms, age_ms
---      of which code, at_ms and last_seen_ms are digits
+--      last_seen_ms, age_ms, grace_ms
+--      of which code, at_ms and last_seen_ms are digits, and grace_ms too or ""
 --   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: changes
 --      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
 --      that the caller had in its generation before this one
 --   13 reasons, MessagePack: {code: reason} of the codes that occur
 --   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or marked;
 --      "s": with it no login is held back any more
+--   15 how many sessions a user may have
+--   16 which have to go if there are more: "oldest", or "newest"
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `traces`
 --   (as in probe) and `trail` = [[node, generation, n, superseded of that n]...]: how the counters of the
@@ -25,10 +28,10 @@
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
 local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
 local CLOCK_ERROR = 0.05       -- of ages that a machine tells by its own clock, far above what any is wrong by
-local ITEM_VALUES = 8
+local ITEM_VALUES = 9
 local TRAIL_LIMIT = 4          -- answers of openings in a row that may get lost
 
-local n = tonumber(ARGV[10])
+local n, max_sessions = tonumber(ARGV[10]), tonumber(ARGV[15])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
@@ -100,21 +103,44 @@ end
 local is_holding = false
 for _, id in ipairs(holding()) do is_holding = is_holding or id == node end
 
-local function mark(uid, device, session, age_ms, idle_timeout_ms)
+local function mark(uid, device, session, age_ms, idle_timeout_ms, profile)
   local marks = read_marks(node, uid)
-  marks[#marks + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms}
+  marks[#marks + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
   own(node_key, marks_field(uid), cjson.encode(marks))
   if not is_holding then redis.call('SADD', holding_key, node) end
   is_holding = true
 end
 
-local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms)
+-- Tells nodes which sessions of a user are too many. Until they have gone they may be told again, which harms nothing.
+local function limit(uid, record)
+  local names = {}
+  for device in pairs(record.sessions) do names[#names + 1] = device end
+  if #names <= max_sessions then return end
+  local sessions = record.sessions
+  table.sort(names, function(device, other)
+    if sessions[device].login_ms ~= sessions[other].login_ms then
+      return sessions[device].login_ms < sessions[other].login_ms
+    end
+    return is_before(device, other)
+  end)
+  local first = ARGV[16] == 'newest' and max_sessions + 1 or 1
+  for i = first, first + #names - max_sessions - 1 do
+    local victim = sessions[names[i]]
+    if not is_fenced(victim.node) then
+      tell(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
+        return_allowed = false})
+    end
+  end
+end
+
+local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
   if is_holding then own(node_key, marks_field(uid), false) end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
+  if profile ~= '' then show_as(entry, profile) end
   if present and present.session == session then
     entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
@@ -130,15 +156,30 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
     end
   end
   if not record then
-    local id = go_online(uid, device, session, code, reason, at_ms)
-    record = {id = id, since_ms = tonumber(at_ms), sessions = {}}
+    local id = go_online(uid, device, session, code, reason, at_ms, entry.away, entry.meta)
+    record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}}
+  else
+    local status, meta = shown(record)
+    record.sessions[device] = entry
+    tell_shown(uid, record, status, meta, device, session, at_ms)
+    if op == 'login' then limit(uid, record) end
   end
-  record.sessions[device] = entry
   write_record(uid, record)
   own(node_key, field, digits(generation) .. ' ' .. session)
 end
 
-local function finish(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms)
+-- Changes how a session that the record names shows itself.
+local function update(uid, device, session, at_ms, profile)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  if not present or present.session ~= session then return end
+  local status, meta = shown(record)
+  show_as(present, profile)
+  tell_shown(uid, record, status, meta, device, session, at_ms)
+  write_record(uid, record)
+end
+
+local function finish(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
   local text = record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
   if text and #holding() == 0 then
@@ -147,23 +188,24 @@ local function finish(op, uid, device, session, code, reason, at_ms, last_seen_m
   if since_id then
     if its_device == device and its_session == session then
       own(node_prefix .. its_node, uid .. ' ' .. device, false)
-      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
     end
     return
   end
   local record = text and read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
-    depart(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms)
+    depart(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
   elseif op == 'restore' and not record then
     -- Redis lost the period that ends here: it is told whole, and leaves nothing behind but what others hold back.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     if give_over(record, uid, now_ms - age_ms) then
+      tell_shown(uid, record, 'online', nil, device, session, at_ms)
       write_record(uid, record)
     else
-      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
     end
   end
 end
@@ -178,14 +220,17 @@ local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
 local uids = {}
 for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
 read_ahead(uids)
+ask_watched(uids)
 for i = 1, #items, ITEM_VALUES do
   local op, uid, device, session, code, at_ms = unpack(items, i, i + 5)
   if op == 'end' or op == 'restore' then
-    finish(op, uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+    finish(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   elseif op == 'hold' then
-    mark(uid, device, session, items[i + 6], items[i + 7])
+    mark(uid, device, session, unpack(items, i + 6, i + 8))
+  elseif op == 'update' then
+    update(uid, device, session, at_ms, items[i + 8])
   else
-    arrive(op, uid, device, session, code, reasons[code], at_ms, items[i + 6], items[i + 7])
+    arrive(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   end
 end
 write_back()

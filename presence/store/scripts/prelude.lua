@@ -3,7 +3,9 @@
 -- KEYS (one hash slot: all carry the shard's tag)
 --   1 events   stream: every transition, in order
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
---              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock
+--              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Where it is
+--              so, a session has `away` (true) and `meta` (a text, opaque here), and the record has `state`: {id,
+--              since_ms}, its latest "away" or "update" entry and since when the present status stands
 --   3 seen     sorted set: uid -> ms last seen, of users offline
 --   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and what it owns:
 --              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
@@ -32,8 +34,10 @@ local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2],
 local holding_key, absent_key = KEYS[6], KEYS[7]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
+local user_prefix = string.sub(events_key, 1, -string.len('events') - 1) .. 'user:'  -- of the channels of its users
 
 local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
+local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
 -- The number that a field holds; 0 if none.
 local function count(text)
@@ -81,7 +85,7 @@ local function needed()
     {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
     {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
     {'SADD', holding_key}, {'SREM', holding_key}, {'HGETALL', traces_key}, {'PUBSUB', 'NUMSUB'}, {'PUBSUB', 'NUMPAT'},
-    {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node},
+    {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node}, {'PUBLISH', user_prefix},
   }
 end
 
@@ -148,10 +152,15 @@ local function read_record(uid)
   for _, session in pairs(record.sessions) do
     if not is_session(session) then return nil end
   end
+  local state = record.state
+  if state ~= nil and not (type(state) == 'table' and type(state.id) == 'string'
+      and type(state.since_ms) == 'number') then
+    record.state = nil
+  end
   return record
 end
 
--- The record of one session, with captures: id, since_ms, device, session, node. Nearly all users have one, and a
+-- The record of one plain session, with captures: id, since_ms, device, session, node. Nearly all users have one, and a
 -- pattern takes a third of the time of a JSON parser. A record that does not match is left to the parser.
 local LONE = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
   .. '"generation":%d+,"login_ms":%d+,"arrived_ms":%d+,"idle_timeout_ms":%d+}}}$'
@@ -171,11 +180,11 @@ local function digits(number)
   return text
 end
 
--- Returns the JSON of a record; of one session in the form of LONE where that can be.
+-- Returns the JSON of a record; of one plain session in the form of LONE where that can be.
 local function encode_record(record)
   local device, session = next(record.sessions)
-  if next(record.sessions, device) ~= nil or type(session.generation) ~= 'number'
-      or type(session.idle_timeout_ms) ~= 'number'
+  if next(record.sessions, device) ~= nil or record.state ~= nil or session.away ~= nil or session.meta ~= nil
+      or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
       or not (is_plain(device) and is_plain(session.session) and is_plain(session.node) and is_plain(record.id)) then
     return cjson.encode(record)
   end
@@ -212,43 +221,145 @@ local function is_heard(channel)
   return answer
 end
 
--- Publishes a transition as JSON: a hint, which costs as much as the entry, so only if somebody listens.
-local function publish(channel, id, type, uid, code, reason, session, device, since_ms, last_seen_ms, at_ms, since_id)
-  redis.call('PUBLISH', channel, cjson.encode({v = 1, id = id, type = type, uid = uid, code = tonumber(code),
-    reason = reason, node = node, session = session, device = device, since_ms = tonumber(since_ms),
-    last_seen_ms = tonumber(last_seen_ms), at_ms = tonumber(at_ms), since_id = since_id}))
+-- The same of the channels of users. Only nodes whose clients watch a user listen there, each at the server that has the
+-- shard, and so this server knows.
+local watched = {}  -- uid -> whether somebody listens
+
+-- Asks for several users at once.
+local function ask_watched(uids)
+  for first = 1, #uids, VALUES_A_CALL do
+    local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
+    for i = first, last do channels[i - first + 1] = user_prefix .. uids[i] end
+    local listeners = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = first, last do watched[uids[i]] = listeners[2 * (i - first + 1)] > 0 end
+  end
+end
+
+-- Publishes an entry as JSON: hints, which cost as much as the entry, so only where somebody listens.
+-- `channel`: of all events of the type, or nil. That of the user is told what he shows, too: `status`, since
+-- `status_ms`.
+local function publish(channel, entry, status, status_ms)
+  entry.v, entry.node = 1, node
+  if channel then redis.call('PUBLISH', channel, cjson.encode(entry)) end
+  if watched[entry.uid] then
+    entry.status, entry.status_ms = status, tonumber(status_ms)
+    redis.call('PUBLISH', user_prefix .. entry.uid, cjson.encode(entry))
+  end
+end
+
+local function is_watched(uid)
+  if watched[uid] == nil then ask_watched({uid}) end
+  return watched[uid]
+end
+
+-- A name and a value for the end of an argument list; nothing where there is no value.
+local function optional(name, value)
+  if value then return name, value end
+end
+
+-- The fields of an online event that only who is not plain has.
+local function show_fields(is_away, meta)
+  if is_away then return 'status', 'away', optional('meta', meta) end
+  return optional('meta', meta)
 end
 
 -- Writes the transition of a user who comes; returns its entry id. Here as in `go_offline` the code and the times are
--- digits: Redis is slow at turning Lua's numbers into text.
-local function go_online(uid, device, session, code, reason, at_ms)
+-- digits: Redis is slow at turning Lua's numbers into text. `is_away` and `meta`: as the session shows itself.
+local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
   seen[uid] = false
   local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'online', 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', at_ms,
-    'last_seen_ms', at_ms, 'at_ms', at_ms)
+    'last_seen_ms', at_ms, 'at_ms', at_ms, show_fields(is_away, meta))
   highest_id = id
-  if is_heard(ARGV[5]) then
-    publish(ARGV[5], id, 'online', uid, code, reason, session, device, at_ms, at_ms, at_ms)
+  local channel = is_heard(ARGV[5]) and ARGV[5]
+  if channel or is_watched(uid) then
+    publish(channel, {id = id, type = 'online', uid = uid, code = tonumber(code), reason = reason,
+      session = session, device = device, since_ms = tonumber(at_ms), last_seen_ms = tonumber(at_ms),
+      at_ms = tonumber(at_ms), status = is_away and 'away' or nil, meta = meta},
+      is_away and 'away' or 'online', at_ms)
   end
   return id
 end
 
--- Writes the transition of a user who goes, whose online event was entry `since_id`.
-local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms)
+-- Writes the transition of a user who goes, whose online event was entry `since_id`. `grace_ms`: digits of the grace
+-- that the lost connection had, if it was lengthened; else "" or nil.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
   written[uid], seen[uid] = false, last_seen_ms
+  if grace_ms == '' then grace_ms = nil end
   local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
-    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, 'since_id', since_id)
+    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, 'since_id', since_id, optional('grace_ms', grace_ms))
   highest_id = id
-  if is_heard(ARGV[6]) then
-    publish(ARGV[6], id, 'offline', uid, code, reason, session, device, since_ms, last_seen_ms, at_ms, since_id)
+  local channel = is_heard(ARGV[6]) and ARGV[6]
+  if channel or is_watched(uid) then
+    publish(channel, {id = id, type = 'offline', uid = uid, code = tonumber(code), reason = reason,
+      session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
+      at_ms = tonumber(at_ms), since_id = since_id, grace_ms = tonumber(grace_ms)}, 'offline', at_ms)
+  end
+end
+
+-- How a session shows itself travels as a text: "" plain; else "a" (away) or "-", and what follows is its `meta`.
+local function show_as(session, profile)
+  session.away = string.sub(profile, 1, 1) == 'a' or nil
+  session.meta = #profile > 1 and string.sub(profile, 2) or nil
+end
+
+-- Whether a text goes before another by its bytes, wherever this server runs.
+local function is_before(text, other)
+  for i = 1, math.min(#text, #other) do
+    local ours, theirs = string.byte(text, i), string.byte(other, i)
+    if ours ~= theirs then return ours < theirs end
+  end
+  return #text < #other
+end
+
+-- Whether the user shows himself as one of two sessions rather than as the other: as one that is not away, then as the
+-- one that logged in last, then as that of the later device.
+local function goes_before(session, device, other, other_device)
+  if (session.away == true) ~= (other.away == true) then return other.away == true end
+  if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end
+  return is_before(other_device, device)
+end
+
+-- Returns how a user with several sessions shows himself: the status, and `meta`, nil if there is none.
+local function shown(record)
+  local device, session = next(record.sessions)
+  for another, candidate in next, record.sessions, device do
+    if goes_before(candidate, another, session, device) then device, session = another, candidate end
+  end
+  return session.away == true and 'away' or 'online', type(session.meta) == 'string' and session.meta or nil
+end
+
+-- Tells that a user who stays online shows himself otherwise than before, if he does. The session is the one by which
+-- it came so; it may be gone.
+local function tell_shown(uid, record, status_before, meta_before, device, session, at_ms)
+  local status, meta = shown(record)
+  local type, code, reason, status_ms = 'away', CODE_AWAY, 'away', at_ms
+  if status == status_before then
+    if meta == meta_before then return end
+    type, code, reason = 'update', CODE_UPDATED, 'updated'
+    status_ms = digits(record.state and record.state.since_ms or record.since_ms)
+  elseif status == 'online' then
+    code, reason = CODE_BACK, 'back'
+  end
+  local since_ms = digits(record.since_ms)
+  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
+    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
+    'last_seen_ms', at_ms, 'at_ms', at_ms, 'since_id', record.id, 'status', status, 'status_ms', status_ms,
+    optional('meta', meta))
+  highest_id = id
+  record.state = {id = id, since_ms = tonumber(status_ms)}
+  if is_watched(uid) then
+    publish(nil, {id = id, type = type, uid = uid, code = tonumber(code), reason = reason, session = session,
+      device = device, since_ms = record.since_ms, last_seen_ms = tonumber(at_ms), at_ms = tonumber(at_ms),
+      since_id = record.id, meta = meta}, status, status_ms)
   end
 end
 
 -- Marks. After an outage a node's ends wait until others have registered, and what follows an end of the same user
 -- waits with it. A login that waits so is marked: an end of the user's last session elsewhere must not make him
 -- offline, but gives his record over to the marked session. A mark: [device, session, generation, login_ms,
--- idle_timeout_ms].
+-- idle_timeout_ms, profile].
 local holders
 local function holding()
   holders = holders or redis.call('SMEMBERS', holding_key)
@@ -277,6 +388,7 @@ local function give_over(record, uid, ended_ms)
       local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
         idle_timeout_ms = mark[5]}
       if type(mark[1]) == 'string' and is_session(entry) and mark[3] == present and mark[4] <= ended_ms then
+        if type(mark[6]) == 'string' then show_as(entry, mark[6]) end
         record.sessions[mark[1]] = entry
         own(node_prefix .. id, uid .. ' ' .. mark[1], digits(mark[3]) .. ' ' .. mark[2])
       end
@@ -286,14 +398,17 @@ local function give_over(record, uid, ended_ms)
 end
 
 -- Takes a session that `record` names out of it: an offline event if it was the user's last, when it ended.
-local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms)
+local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
   local present = record.sessions[device]
+  local status, meta = shown(record)
   record.sessions[device] = nil
   own(node_prefix .. present.node, uid .. ' ' .. device, false)
   if next(record.sessions) or give_over(record, uid, ended_ms) then
+    tell_shown(uid, record, status, meta, device, present.session, at_ms)
     write_record(uid, record)
   else
-    go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms)
+    go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
+      grace_ms)
   end
 end
 

@@ -13,7 +13,10 @@ local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
 
 local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])
-local ended = 0
+local ended, uids = 0, {}
+for i = 1, #scan[2], 2 do uids[#uids + 1] = string.match(scan[2][i], '^(%S+) %S*$') end
+read_ahead(uids)
+ask_watched(uids)
 for i = 1, #scan[2], 2 do
   local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
   if uid then

@@ -46,6 +46,10 @@ local function sweep(field, uid, device, owned_generation, session)
 end
 
 local scan = redis.call('HSCAN', dead_key, ARGV[11], 'COUNT', ARGV[12])
+local uids = {}
+for i = 1, #scan[2], 2 do uids[#uids + 1] = string.match(scan[2][i], '^(%S+) %S*$') end
+read_ahead(uids)
+ask_watched(uids)
 for i = 1, #scan[2], 2 do
   local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
   if uid then

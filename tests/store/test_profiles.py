@@ -1,0 +1,322 @@
+"""How users online show themselves, away and `meta`: records, entries and hints, against a real server."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from presence.changes import PLAIN, Change, Op, Profile
+from presence.store.keys import Keys
+from presence.store.redis_store import RedisStore
+from tests.store.driving import (
+    NOW_MS,
+    Hand,
+    change,
+    check_alternation,
+    end,
+    events,
+    listen,
+    login,
+    online_sessions,
+    record,
+    register,
+    story,
+    update,
+)
+from tests.store.servers import Server
+
+KEYS = Keys()
+AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
+AWAY_META = Profile(away=True, meta='{"v":2}')
+
+
+@pytest.fixture
+def a(store: RedisStore) -> Hand:
+    hand = Hand(store, "a")
+    hand.open()
+    return hand
+
+
+@pytest.fixture
+def b(store: RedisStore) -> Hand:
+    hand = Hand(store, "b")
+    hand.open()
+    return hand
+
+
+def told(server: Server) -> list[tuple[str, str, str | None, str | None]]:
+    """The stream as (type, reason, status, meta)."""
+    return [(e["type"], e["reason"], e.get("status"), e.get("meta")) for e in events(server.client)]
+
+
+def session(server: Server, uid: str = "u", device: str = "") -> Any:
+    return record(server.client, uid)["sessions"][device]
+
+
+# Of one session
+
+
+def test_a_plain_record_has_its_former_form_to_the_byte(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"))
+    a.apply(update("u", "s1", "phone", profile=PLAIN), register("u", "s1", "phone"))
+    text: Any = server.client.hget(KEYS.online(0), "u")
+    its = session(server, device="phone")
+    assert text.decode() == (
+        f'{{"id":"{events(server.client)[0]["id"]}","since_ms":{NOW_MS},"sessions":{{"phone":{{"session":"s1",'
+        f'"node":"a","generation":1,"login_ms":{its["login_ms"]},"arrived_ms":{its["arrived_ms"]},'
+        '"idle_timeout_ms":30000}}}'
+    )
+    assert len(events(server.client)) == 1
+
+
+def test_a_login_with_meta_has_it_in_its_entry_and_record(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", profile=META))
+    assert told(server) == [("online", "login", None, META.meta)]
+    assert session(server)["meta"] == META.meta
+    assert "away" not in session(server)
+
+
+def test_who_comes_back_away_is_online_and_away_at_once(a: Hand, server: Server) -> None:
+    a.apply(register("u", "s1", profile=AWAY_META))
+    assert told(server) == [("online", "returned", "away", AWAY_META.meta)]
+    assert (session(server)["away"], session(server)["meta"]) == (True, AWAY_META.meta)
+
+
+def test_away_is_an_entry_with_every_field(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone", profile=META))
+    a.apply(update("u", "s1", "phone", code=3, at_ms=NOW_MS + 9, profile=META._replace(away=True)))
+    online, away = events(server.client)
+    entry_id = away.pop("id")
+    assert away == {
+        **{"v": "1", "type": "away", "uid": "u", "code": "3", "reason": "away", "node": "a", "session": "s1"},
+        **{"device": "phone", "since_ms": str(NOW_MS), "since_id": online["id"], "at_ms": str(NOW_MS + 9)},
+        **{"last_seen_ms": str(NOW_MS + 9), "status": "away", "status_ms": str(NOW_MS + 9)},
+        "meta": META.meta,
+    }
+    assert record(server.client, "u")["state"] == {"id": entry_id, "since_ms": NOW_MS + 9}
+
+
+def test_back_is_an_entry_of_its_own_code(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), update("u", "s1", profile=AWAY), update("u", "s1", at_ms=NOW_MS + 5))
+    assert told(server)[1:] == [("away", "away", "away", None), ("away", "back", "online", None)]
+    back = events(server.client)[-1]
+    assert (back["code"], back["status_ms"], back["at_ms"]) == ("4", str(NOW_MS + 5), str(NOW_MS + 5))
+
+
+def test_another_meta_is_an_update_and_leaves_the_status_as_old_as_it_is(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    a.apply(update("u", "s1", profile=AWAY, at_ms=NOW_MS + 5))
+    a.apply(update("u", "s1", profile=AWAY_META, at_ms=NOW_MS + 9))
+    entry = events(server.client)[-1]
+    assert (entry["type"], entry["code"], entry["reason"]) == ("update", "5", "updated")
+    assert (entry["status"], entry["status_ms"], entry["at_ms"]) == ("away", str(NOW_MS + 5), str(NOW_MS + 9))
+    assert record(server.client, "u")["state"] == {"id": entry["id"], "since_ms": NOW_MS + 5}
+
+
+def test_a_first_update_leaves_the_status_as_old_as_the_period(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), update("u", "s1", profile=META, at_ms=NOW_MS + 5))
+    entry = events(server.client)[-1]
+    assert (entry["status"], entry["status_ms"]) == ("online", str(NOW_MS))
+
+
+def test_meta_that_is_taken_away_is_an_update_without_it(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", profile=META), update("u", "s1"))
+    assert told(server)[1] == ("update", "updated", "online", None)
+    assert "meta" not in session(server)
+
+
+def test_an_update_that_changes_nothing_is_no_entry(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY_META), update("w", "s2"))
+    assert len(events(server.client)) == 1
+
+
+def test_an_update_of_a_session_that_was_replaced_does_nothing(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), login("u", "s2"), update("u", "s1", profile=AWAY))
+    assert len(events(server.client)) == 1
+    assert "away" not in session(server)
+
+
+def test_a_registration_brings_what_was_lost(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    a.open(2)
+    a.apply(register("u", "s1", profile=AWAY_META))
+    assert told(server)[1:] == [("away", "away", "away", AWAY_META.meta)]
+
+
+def test_the_end_of_one_who_was_away_is_an_offline_event_as_any(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), update("u", "s1", profile=AWAY_META), end("u", "s1"))
+    online, _, offline = events(server.client)
+    assert (offline["since_id"], offline["since_ms"]) == (online["id"], online["since_ms"])
+    assert "status" not in offline
+    assert check_alternation(events(server.client)) == set()
+
+
+def test_a_lengthened_grace_is_told_with_the_end(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), end("u", "s1", grace_ms=12_000), login("w", "s2", "x"), login("w", "s3", "y"))
+    a.apply(end("w", "s2", "x", grace_ms=24_000), end("w", "s3", "y", grace_ms=48_000), end("z", "s4"))
+    assert [e.get("grace_ms") for e in events(server.client)] == [None, "12000", None, "48000"]
+
+
+def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    text = record(server.client, "u")
+    text["state"] = {"id": 7}
+    text["sessions"][""] |= {"away": "yes", "meta": ["x"]}
+    server.client.hset(KEYS.online(0), "u", json.dumps(text))
+    a.apply(update("u", "s1", profile=META))
+    assert told(server)[1:] == [("update", "updated", "online", META.meta)]
+
+
+# Of several
+
+
+def test_a_user_is_away_only_when_all_devices_are(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone"), login("u", "s2", "desk"), update("u", "s1", "phone", profile=AWAY))
+    assert len(events(server.client)) == 1
+    a.apply(update("u", "s2", "desk", profile=AWAY))
+    assert told(server)[1:] == [("away", "away", "away", None)]
+    a.apply(update("u", "s1", "phone"))
+    assert told(server)[2:] == [("away", "back", "online", None)]
+
+
+def test_a_device_that_comes_or_goes_changes_what_the_user_shows(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone", age_s=9), update("u", "s1", "phone", profile=AWAY))
+    a.apply(login("u", "s2", "desk", at_ms=NOW_MS + 3, profile=META))
+    a.apply(end("u", "s2", "desk", at_ms=NOW_MS + 8, last_seen_ms=NOW_MS + 4))
+    assert told(server)[2:] == [("away", "back", "online", META.meta), ("away", "away", "away", None)]
+    back, away = events(server.client)[2:]
+    assert (back["session"], back["device"], back["at_ms"]) == ("s2", "desk", str(NOW_MS + 3))
+    assert (away["session"], away["device"], away["at_ms"]) == ("s2", "desk", str(NOW_MS + 8))
+    assert online_sessions(server.client) == {("u", "phone", "s1")}
+
+
+def test_meta_is_that_of_the_latest_login_among_those_that_are_not_away(a: Hand, server: Server) -> None:
+    one, two, three = (Profile(meta=f'{{"n":{n}}}') for n in (1, 2, 3))
+    a.apply(login("u", "s1", "a", age_s=9, profile=one), login("u", "s2", "b", age_s=8, profile=two))
+    a.apply(
+        login("u", "s3", "c", age_s=8.5, profile=three),
+        update("u", "s2", "b", profile=two._replace(away=True)),
+    )
+    assert [meta for *_, meta in told(server)] == [one.meta, two.meta, three.meta]
+
+
+def test_the_later_device_decides_between_logins_of_the_same_moment(a: Hand, server: Server) -> None:
+    metas = {name: Profile(meta=f'"{name}"') for name in ("a", "B", "é", "aa")}
+    a.apply(*(login("u", f"s{name}", name, profile=profile) for name, profile in metas.items()))
+    assert [meta for *_, meta in told(server)] == ['"a"', '"é"']
+
+
+def test_a_session_that_is_replaced_takes_what_it_showed_with_it(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", age_s=60, profile=META))
+    b.apply(login("u", "s2"))
+    assert told(server)[1:] == [("update", "updated", "online", None)]
+    assert "meta" not in session(server)
+
+
+def test_a_sweep_tells_what_is_shown_afterwards(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone", profile=AWAY))
+    b.apply(login("u", "s2", "desk"))
+    c = Hand(a.store, "c")
+    c.open()
+    c.fence("b")
+    assert c.sweep("b").done
+    assert told(server)[1:] == [("away", "back", "online", None), ("away", "away", "away", None)]
+    assert events(server.client)[-1]["node"] == "b"
+
+
+# Marks
+
+
+def hold(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    return change(Op.HOLD, uid, session, device, code=1, **more)
+
+
+def test_a_marked_session_shows_itself_as_the_mark_says(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb", "phone"))
+    a.apply(hold("u", "sa", "desk", age_s=5, profile=AWAY_META))
+    b.apply(end("u", "sb", "phone", age_s=1))
+    assert told(server)[1:] == [("away", "away", "away", AWAY_META.meta)]
+    assert session(server, device="desk")["meta"] == AWAY_META.meta
+    a.apply(login("u", "sa", "desk", age_s=5, profile=AWAY_META))
+    assert len(events(server.client)) == 2
+
+
+def test_a_lost_period_that_a_marked_session_goes_on_with_shows_it(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(hold("u", "sa", "desk", age_s=5, profile=META))
+    b.apply(end("u", "sb", "phone", age_s=1), restores=True)
+    assert told(server) == [("online", "returned", None, None), ("update", "updated", "online", META.meta)]
+
+
+# Hints
+
+
+def hints(listener: Any, count: int) -> list[Any]:
+    heard = [listener.get_message(timeout=1) for _ in range(count)]
+    assert None not in heard
+    assert listener.get_message(timeout=0.05) is None
+    return [json.loads(message["data"]) for message in heard]
+
+
+def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server: Server) -> None:
+    listener = listen(server.client, KEYS.user_channel("u"))
+    a.apply(login("u", "s1", profile=META), login("w", "s2"))
+    a.apply(update("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 1))
+    a.apply(end("u", "s1", grace_ms=9000, at_ms=NOW_MS + 2), end("w", "s2"))
+    heard = hints(listener, 4)
+    listener.close()
+    entries = [entry for entry in events(server.client) if entry["uid"] == "u"]
+    shown = [{key: str(value) for key, value in hint.items()} for hint in heard]
+    assert [hint["status"] for hint in heard] == ["online", "away", "away", "offline"]
+    assert [hint["status_ms"] - NOW_MS for hint in heard] == [0, 0, 0, 2]
+    added = {"status": "", "status_ms": ""}
+    assert [{**hint, **added} for hint in shown] == [{**entry, **added} for entry in entries]
+    assert heard[0]["at_ms"] == NOW_MS, "numbers are numbers"
+
+
+def test_hints_and_events_of_all_users_go_to_whoever_listens_to_both(a: Hand, server: Server) -> None:
+    listener = listen(server.client, KEYS.offline_channel, KEYS.user_channel("u"))
+    a.apply(login("u", "s1"), end("u", "s1"), login("w", "s2"), end("w", "s2"))
+    heard = hints(listener, 4)
+    listener.close()
+    assert [(hint["uid"], hint.get("status")) for hint in heard] == [
+        *[("u", "online"), ("u", None), ("u", "offline")],
+        ("w", None),
+    ]
+
+
+def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    b.apply(login("w", "s2"))
+    listener = listen(server.client, KEYS.user_channel("u"), KEYS.user_channel("w"))
+    a.open(2)
+    a.retire()
+    a.fence("b")
+    assert a.sweep("b").done
+    heard = hints(listener, 2)
+    listener.close()
+    assert [(hint["uid"], hint["status"], hint["reason"], hint["node"]) for hint in heard] == [
+        ("u", "offline", "node_down", "a"),
+        ("w", "offline", "node_down", "b"),
+    ]
+
+
+def test_users_whom_nobody_watches_cost_no_publication(a: Hand, server: Server) -> None:
+    def published() -> int:
+        stats = server.client.info("commandstats")
+        return int(stats.get("cmdstat_publish", {}).get("calls", 0))
+
+    listener = listen(server.client, KEYS.user_channel("u"))
+    before = published()
+    a.apply(*(login(f"u{i}", "s1") for i in range(1100)), login("u", "s1"))
+    listener.close()
+    assert published() == before + 1
+
+
+def test_the_story_of_one_user_is_in_order_whatever_it_is(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), update("u", "s1", profile=AWAY), end("u", "s1"), login("u", "s2", profile=META))
+    kinds = [kind for kind, *_ in story(server.client)]
+    assert kinds == ["online", "away", "offline", "online"]
+    ids = [tuple(map(int, entry["id"].split("-"))) for entry in events(server.client)]
+    assert all(before < after for before, after in pairwise(ids))
+    assert "state" not in record(server.client, "u")
