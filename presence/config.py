@@ -174,10 +174,12 @@ def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             ("tick", "idle_timeout"),
             f"{s.tick:g} s is more than half of idle_timeout, {s.idle_timeout:g} s",
         )
-    longest = max(s.idle_timeout, s.max_idle_timeout)
+    longest, of = max(
+        (max(s.idle_timeout, s.max_idle_timeout), "max_idle_timeout"), (s.away_after, "away_after")
+    )
     if longest / s.tick > TICKS_MAX:
         yield (
-            ("tick", "max_idle_timeout"),
+            ("tick", of),
             f"{s.tick:g} s is too small for time-outs of {longest:g} s: the wheel holds {TICKS_MAX:,} ticks",
         )
     if s.min_idle_timeout > s.max_idle_timeout:

@@ -13,7 +13,7 @@ import protocol
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
-from presence.requests import Desk
+from presence.requests import Desk, Message
 from presence.session import Outcome, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.wheel import TimingWheel
@@ -60,9 +60,6 @@ class Core:
         disconnect_grace: seconds that a lost connection's session lives on; 0: none.
         max_idle_timeout: seconds; sizes the ring.
         look: whether connections are read once more before their sessions end; tests switch it off.
-
-    Attributes:
-        desk: who answers requests; without it they are not supported.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class Core:
         self._slice: list[Session] = []
         self._stale: dict[Session, None] = {}  # in order
         self.awaits_readers = False
-        self.desk: Desk | None = None
+        self._desk: Desk | None = None
         self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
         self._refused: dict[str, int] = {}
         self._ended: dict[str, int] = {}
@@ -167,8 +164,8 @@ class Core:
         if not isinstance(peer, Session) or peer.link is None:
             return
         peer.link = peer.handle = None
-        if self.desk is not None:
-            self.desk.left(peer)
+        if self._desk is not None:
+            self._desk.left(peer)
         if peer not in self._registry:
             return
         now = self._clock.now()
@@ -182,14 +179,17 @@ class Core:
 
     def attend(self, outcome: Outcome) -> None:
         """Have the requests among some bytes answered; the caller has sent the reply to these bytes."""
-        if self.desk is not None and isinstance(outcome.peer, Session):
+        session = outcome.peer
+        if self._desk is not None and isinstance(session, Session):
             for request in outcome.requests or ():
-                self.desk.take(outcome.peer, request)
+                # Whoever has left watches nobody; what he said before is said.
+                if session.link is not None or isinstance(request, Message):
+                    self._desk.take(session, request)
 
     def drained(self, session: Session) -> None:
         """A connection that had unsent bytes has none any more."""
-        if self.desk is not None:
-            self.desk.drained(session)
+        if self._desk is not None:
+            self._desk.drained(session)
 
     def note_refusal(self, code: Code) -> None:
         """A transport refused a connection by itself."""
@@ -316,6 +316,16 @@ class Core:
         return self._wheel.slot_sizes(slots)
 
     @property
+    def desk(self) -> Desk | None:
+        """Who answers requests; without it they are not supported."""
+        return self._desk
+
+    @desk.setter
+    def desk(self, desk: Desk | None) -> None:
+        self._desk = desk
+        self._rules.takes_requests = desk is not None
+
+    @property
     def sessions(self) -> Registry:
         """The registry, to be read."""
         return self._registry
@@ -347,8 +357,8 @@ class Core:
         link, handle = session.link, session.handle
         session.link = session.handle = None
         if link is not None:
-            if self.desk is not None:
-                self.desk.left(session)
+            if self._desk is not None:
+                self._desk.left(session)
             link.hang_up(handle, farewell)
 
 

@@ -129,6 +129,7 @@ class Registry:
         self._boot_id = boot_id
         self._clock = clock
         self._sessions: dict[SessionKey, Session] = {}
+        self._devices: dict[str, str | tuple[str, ...]] = {}  # named ones, by uid; one as a rule
         self._numbers = 0
         self.version = 0
 
@@ -144,6 +145,14 @@ class Registry:
     def get(self, key: SessionKey) -> Session | None:
         """Return the live session of `key`, if there is one."""
         return self._sessions.get(key)
+
+    def of(self, uid: str) -> list[Session]:
+        """Return all live sessions of a user: the default device's, then named ones by first login."""
+        sessions = self._sessions
+        found = [sessions[uid]] if uid in sessions else []
+        devices = self._devices.get(uid, ())
+        named = (devices,) if isinstance(devices, str) else devices
+        return found + [sessions[uid, device] for device in named]
 
     def session_id(self, session: Session) -> str:
         """Return the id of a session: unique over all nodes and restarts."""
@@ -164,6 +173,8 @@ class Registry:
         session.login_at = arrived
         displaced = self._sessions.get(key)
         self._sessions[key] = session
+        if displaced is None and not isinstance(key, str):
+            self._add_device(*key)
         self.version += 1
         return Joined(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
@@ -172,12 +183,27 @@ class Registry:
         if session not in self:
             return None
         del self._sessions[session.key]
+        if not isinstance(session.key, str):
+            self._remove_device(*session.key)
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
     def registration(self, session: Session, now: float) -> Change:
         """Return the change that registers a live session anew."""
         return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)
+
+    def _add_device(self, uid: str, device: str) -> None:
+        others = self._devices.get(uid)
+        if others is None:
+            self._devices[uid] = device
+        else:
+            self._devices[uid] = (*((others,) if isinstance(others, str) else others), device)
+
+    def _remove_device(self, uid: str, device: str) -> None:
+        devices = self._devices.pop(uid)
+        if not isinstance(devices, str):
+            rest = tuple(each for each in devices if each != device)
+            self._devices[uid] = rest if len(rest) > 1 else rest[0]
 
     def _change(self, op: Op, session: Session, code: Code, at: float, now: float) -> Change:
         return Change(

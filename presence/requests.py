@@ -48,13 +48,17 @@ class Desk(Protocol):
     """Who answers requests. Nothing here waits."""
 
     def take(self, session: Session, request: Request) -> None:
-        """Take a request; its session's connection may have gone since. Answers may come in another order."""
+        """Take a request. Answers may come in another order.
+
+        The session's connection is there, except for a message: one that was sent right before a logout or
+        the end of the connection is still handed on.
+        """
 
     def drained(self, session: Session) -> None:
         """The connection, which had unsent bytes, has none any more: what was put off for it may go."""
 
     def left(self, session: Session) -> None:
-        """The connection of a session is gone or about to be; called for every session, mostly in vain."""
+        """The connection of a session is gone or about to be: of every session, once, mostly in vain."""
 
 
 def answer(session: Session, packet: Packet) -> None:

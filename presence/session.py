@@ -11,13 +11,13 @@ from presence.admission import Admission
 from presence.changes import Change
 from presence.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.requests import Request
+from presence.requests import Message, Query, Request, Unwatch, Watch
 from protocol import Code, Kind, Packet, ProtocolError
 
 ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
 KEEPALIVE_SHARE = 0.4  # of the idle time-out: two beats can be lost before the third would be late
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
-_LATER = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH, Kind.UPDATE})
+_REQUESTS = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 
 
 class Outcome:
@@ -71,6 +71,7 @@ class SessionProtocol:
 
     Attributes:
         return_after: set while the server stops: logins are refused, each with its own seconds to return in.
+        takes_requests: whether somebody answers what a session cannot; else such packets are not supported.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class SessionProtocol:
         self._login_timeout = login_timeout
         self._admission = admission
         self.return_after: Callable[[], float] | None = None
+        self.takes_requests = False
 
     def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
         """Take bytes that were read from `peer`'s connection at `now`.
@@ -186,10 +188,15 @@ class SessionProtocol:
             )
         elif kind == Kind.LOGIN:
             raise _refusal(Code.PROTOCOL_ERROR, "this connection has logged in already", packet)
+        elif kind in _REQUESTS and self.takes_requests:
+            if outcome.requests is None:
+                outcome.requests = []
+            outcome.requests.append(_request(packet))
         elif kind in _SERVER_KINDS:
             raise _refusal(Code.PROTOCOL_ERROR, "packets of this kind come from the server only", packet)
         else:
-            what = f"{Kind(kind).name.lower()} packets" if kind in _LATER else f"packets of kind {kind}"
+            known = kind in _REQUESTS or kind == Kind.UPDATE
+            what = f"{Kind(kind).name.lower()} packets" if known else f"packets of kind {kind}"
             message = f"this server does not handle {what}"
             outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, message))
 
@@ -204,6 +211,20 @@ class SessionProtocol:
 
 
 _SERVER_KINDS = frozenset({Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE})
+
+
+def _request(packet: Packet) -> Request:
+    """Return what a packet of the kinds in `_REQUESTS` asks for."""
+    id, payload = packet.id, packet.payload
+    match packet.kind:
+        case Kind.MESSAGE:
+            return Message(id, payload["to"], payload["body"])
+        case Kind.QUERY:
+            return Query(id, payload["uids"])
+        case Kind.WATCH:
+            return Watch(id, payload["uids"])
+        case _:
+            return Unwatch(id, payload.get("uids"))
 
 
 def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry_after: float) -> None:

@@ -112,6 +112,24 @@ class Settings:
         5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
     )
     login_burst: int = _setting(20_000, "and how many at once", bounds=(1, 10**7))
+    max_sessions: int = _setting(8, "sessions of one user at once", bounds=(1, 64))
+    session_policy: str = _setting(
+        "oldest", "whom a login beyond max_sessions costs its session", choices=("oldest", "newest")
+    )
+    away_after: float = _setting(
+        0.0,
+        "time with nothing but keepalives after which a session is away; 0: never",
+        unit="s",
+        bounds=(0, _DAY_S),
+    )
+    max_watches: int = _setting(1000, "users that one connection may watch", bounds=(1, 10**6))
+    flap_returns: int = _setting(
+        6,
+        "returns after lost connections beyond which the next grace is doubled; 0: never",
+        unit="1/min",
+        bounds=(0, 1000),
+    )
+    max_grace: float = _setting(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S))
     outbox_items: int = _setting(
         0,
         "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",

@@ -68,3 +68,35 @@ def test_an_event_is_never_dated_before_its_decision_nor_a_sight_after_it() -> N
     clock = Clock(lambda: 0.0, lambda: 0.0)
     assert clock.decided_ms(1.0001) == 1001
     assert clock.seen_ms(1.0009) == 1000
+
+
+# All sessions of a user
+
+
+def test_the_sessions_of_a_user_are_found_whatever_the_device() -> None:
+    registry = Registry("boot", CLOCK)
+    phone, other = login(registry, ("ada", "phone")), login(registry, "bob")
+    assert registry.of("ada") == [phone]
+    tablet, default, desk = (login(registry, key) for key in (("ada", "tablet"), "ada", ("ada", "desk")))
+    assert registry.of("ada") == [default, phone, tablet, desk]
+    assert registry.of("bob") == [other]
+    assert registry.of("eve") == []
+
+
+def test_a_return_of_a_device_is_no_further_session_of_its_user() -> None:
+    registry = Registry("boot", CLOCK)
+    login(registry, ("ada", "phone"))
+    tablet, phone = login(registry, ("ada", "tablet")), login(registry, ("ada", "phone"))
+    assert registry.of("ada") == [phone, tablet]
+
+
+def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
+    registry = Registry("boot", CLOCK)
+    keys: list[SessionKey] = ["ada", ("ada", "phone"), ("ada", "tablet"), ("ada", "desk")]
+    sessions = [login(registry, key) for key in keys]
+    left = list(sessions)
+    for session in (sessions[2], sessions[0], sessions[3], sessions[1]):
+        registry.end(session, Code.LOGOUT, 20.0)
+        left.remove(session)
+        assert registry.of("ada") == left
+    assert not registry._devices

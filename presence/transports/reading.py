@@ -12,6 +12,7 @@ import structlog
 from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Peer, Session
+from presence.session import Outcome
 from presence.transports.connections import (
     ATTENTIVE,
     CALM_BEATS,
@@ -54,6 +55,7 @@ class Reading:
         peers, send = connections.occupants, connections.send
         plain: list[Session] = []
         asking: list[Session] = []
+        cut_offs = connections.cut_offs
         for fd, mask in events:
             peer = peers[fd]
             if mask == READ and isinstance(peer, Session) and peer.partial is None:
@@ -77,7 +79,13 @@ class Reading:
                 self._serve_other(fd, mask, peer)
         if connections.owed:
             connections.pay()
+        if connections.cut_offs != cut_offs:  # readers too slow for what others' packets brought them
+            plain, asking = _connected(plain), _connected(asking)
         self.batches += 1
+        self._count(pace, plain, asking)
+
+    def _count(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
+        """Have the keepalives of a batch counted, with the time after all of it was read."""
         self._core.beats(plain)
         if asking:
             self._core.beats(asking)
@@ -158,13 +166,24 @@ class Reading:
             return
         if outcome.end_code is not None:
             self._connections.hang_up(fd, outcome.reply)
-        elif outcome.reply:
-            self._connections.owe(fd, outcome.reply)
+        elif outcome.reply or outcome.requests:
+            if outcome.reply:
+                self._connections.owe(fd, outcome.reply)
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
                 self.surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
         if outcome.requests:
+            self._attend(fd, outcome)
+
+    def _attend(self, fd: int, outcome: Outcome) -> None:
+        """Have requests answered, whose mistakes concern this connection only, too."""
+        try:
             self._core.attend(outcome)
+        except Exception as error:  # as above
+            self._note_failure(error)
+            if (session := outcome.peer).link is not None:
+                self._core.closed(session, Code.SERVER_ERROR)
+                self._connections.hang_up(fd, SERVER_ERROR)
 
     def _logged_in(self, fd: int, session: Session) -> bool:
         """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
@@ -191,3 +210,7 @@ class Reading:
             self._connections.hang_up(fd, b"")  # it may still read what we owe it
         else:
             self._connections.close(fd)
+
+
+def _connected(sessions: list[Session]) -> list[Session]:
+    return [session for session in sessions if session.link is not None]

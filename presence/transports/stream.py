@@ -16,6 +16,7 @@ from presence.admission import Admission
 from presence.core import Core
 from presence.logs import RateLimited
 from presence.registry import Guest, Peer, Session
+from presence.session import Outcome
 from presence.transports import tcp
 from presence.transports.limits import (
     DRAIN_BYTES,
@@ -203,7 +204,17 @@ class StreamTransport:
         elif outcome.reply:
             self.send(connection, bytes(outcome.reply))
         if outcome.requests:
+            self._attend(connection, outcome)
+
+    def _attend(self, connection: _Connection, outcome: Outcome) -> None:
+        """Have requests answered, whose mistakes concern this connection only, too."""
+        try:
             self._core.attend(outcome)
+        except Exception as error:  # as above
+            self._note_failure(error)
+            if (session := outcome.peer).link is not None:
+                self._core.closed(session, Code.SERVER_ERROR)
+                self.hang_up(connection, SERVER_ERROR)
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1

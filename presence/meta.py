@@ -1,0 +1,60 @@
+"""What a client says of itself as one text, and back: for Redis, whose scripts pass it on unread.
+
+JSON, and what JSON cannot say stands in an object of one key, as in the protocol's test vectors: binary is
+`{"$bin": "00ff"}`, in hex. A client's own map of one key that begins with `$` is written with a second one.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_BINARY = "$bin"
+
+
+def to_text(meta: Mapping[str, Any]) -> str:
+    """Return a map of MessagePack's own types as text; an empty one is ""."""
+    if not meta:
+        return ""
+    return json.dumps(_plain(meta), separators=(",", ":"), ensure_ascii=False)
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """Return the map that `to_text` made a text of.
+
+    Raises:
+        ValueError: it has not made this one.
+    """
+    meta = _typed(json.loads(text)) if text else {}
+    if not isinstance(meta, dict):
+        raise ValueError("meta must be a map")  # noqa: TRY004 - one error for every text that is none
+    return meta
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {_BINARY: value.hex()}
+    if isinstance(value, Mapping):
+        (name,) = value if len(value) == 1 else ("",)
+        if name.startswith("$"):
+            return {f"${name}": _plain(value[name])}
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        (name,) = value if len(value) == 1 else ("",)
+        if name == _BINARY:
+            return bytes.fromhex(value[name]) if isinstance(value[name], str) else _not_hex()
+        if name.startswith("$"):
+            return {name[1:]: _typed(value[name])}
+        return {key: _typed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    return value
+
+
+def _not_hex() -> bytes:
+    raise ValueError(f"{_BINARY} must hold hex")

@@ -1,0 +1,41 @@
+"""A desk that notes what it is asked, for the tests of transports."""
+
+from collections.abc import Callable
+
+from presence.registry import Session
+from presence.requests import Request
+
+
+class NotingDesk:
+    """Notes everything, and answers with what a test gives it.
+
+    Attributes:
+        taken: the sessions and requests, in order.
+        drains: sessions that had unsent bytes, in order.
+        gone: sessions whose connection is gone, in order.
+        answer: called with each request.
+        refill: called with each session that has no unsent bytes any more.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Session, Request]] = []
+        self.drains: list[Session] = []
+        self.gone: list[Session] = []
+        self.answer: Callable[[Session, Request], object] = lambda session, request: None
+        self.refill: Callable[[Session], object] = lambda session: None
+
+    def take(self, session: Session, request: Request) -> None:
+        self.taken.append((session, request))
+        self.answer(session, request)
+
+    def drained(self, session: Session) -> None:
+        self.drains.append(session)
+        self.refill(session)
+
+    def left(self, session: Session) -> None:
+        self.gone.append(session)
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was asked, in order."""
+        return [request for _, request in self.taken]
