@@ -15,7 +15,7 @@ from presence.store.access import Access
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
-from presence.store.records import read_states, stored_shards
+from presence.store.records import online_state, read_states, stored_shards
 
 KEYS = Keys("presence", 4)
 
@@ -69,6 +69,48 @@ def test_user_online_has_his_sessions_by_device(client: Redis, access: Access) -
             {"device": "tablet", "session": "s-tablet", "node": "n1", "login_ms": 1000},
         ],
     }
+
+
+def shown(*sessions: tuple[str, int, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return the state of a user with these sessions: device, login_ms, what else the record has of it."""
+    record = {"id": "5-1", "since_ms": 1000, **more}
+    record["sessions"] = {
+        device: {"session": f"s-{device}", "node": "n1", "login_ms": login_ms, **fields}
+        for device, login_ms, fields in sessions
+    }
+    state = online_state(json.dumps(record).encode())
+    assert state is not None
+    return state
+
+
+AWAY: dict[str, Any] = {"away": True}
+
+
+def test_user_whose_sessions_are_all_away_is_away_since_then() -> None:
+    state = shown(("a", 1, AWAY), ("b", 2, AWAY), state={"id": "7-0", "since_ms": 1500})
+    assert (state["status"], state["since_ms"], state["id"]) == ("away", 1500, "7-0")
+    assert [session["away"] for session in state["sessions"]] == [True, True]
+
+
+def test_one_session_that_is_not_away_makes_the_user_online() -> None:
+    state = shown(("a", 1, {"meta": "1"}), ("b", 2, {**AWAY, "meta": "2"}))
+    assert (state["status"], state["meta"], state["id"]) == ("online", "1", "5-1")
+    assert [session.get("away") for session in state["sessions"]] == [None, True]
+
+
+def test_meta_is_that_of_the_latest_login_if_it_has_one() -> None:
+    assert shown(("a", 1, {"meta": "1"}), ("b", 2, {"meta": "2"}))["meta"] == "2"
+    assert "meta" not in shown(("a", 1, {"meta": "1"}), ("b", 2, {}))
+    assert shown(("é", 1, {"meta": "1"}), ("z", 1, {"meta": "2"}))["meta"] == "1", (
+        "the later name, by its bytes"
+    )
+
+
+@pytest.mark.parametrize("damaged", [{"state": {"id": "1-1"}}, {"state": 5}, {"state": None}])
+def test_damaged_state_counts_as_absent(damaged: dict[str, Any]) -> None:
+    state = shown(("a", 1, {"away": "x", "meta": 7}), **damaged)
+    assert (state["status"], state["since_ms"], state["id"]) == ("online", 1000, "5-1")
+    assert "meta" not in state
 
 
 @pytest.mark.parametrize("left_s", [-1, None], ids=["lease ended", "no lease"])

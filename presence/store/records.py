@@ -30,12 +30,12 @@ def stored_shards(access: Access, prefix: str) -> int | None:
 def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}``. `status` is ``online``, ``offline`` or
-    ``unknown``; a user that nobody has heard of is offline. Online: `since_ms` and `id` (the entry id) are
-    those of the online event, `last_seen_ms` is None, `sessions` a list of ``{device, session, node,
-    login_ms}`` by device. Unknown: the same, but the leases of all nodes of his sessions have ended. They
-    come back, or others sweep them, and he is offline. (While the server of a cluster that knows of leases
-    is away, he is told as online.) Offline: only `last_seen_ms` may be known. Times are Unix milliseconds.
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there is one, `meta`. `status` is
+    ``online``, ``away``, ``offline`` or ``unknown``; a user that nobody has heard of is offline. Online and
+    away: as `online_state` tells. Unknown: the same, but the leases of all nodes of his sessions have ended.
+    They come back, or others sweep them, and he is offline. (While the server of a cluster that knows of
+    leases is away, he is told as online.) Offline: only `last_seen_ms` may be known. Times are Unix
+    milliseconds.
 
     It is one round trip, and a second one if anybody is online. In a cluster each shard asked is a round
     trip, for a transaction cannot be over several.
@@ -54,7 +54,7 @@ def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, St
     states: dict[str, State] = {}
     for shard, members in by_shard.items():
         for uid, record, score in zip(members, *answers[shard], strict=True):
-            states[uid] = _online(record) or _offline(score)
+            states[uid] = online_state(record) or _offline(score)
     _mark_unknown(access, keys, states.values())
     return {uid: states[uid] for uid in wanted}
 
@@ -80,7 +80,7 @@ def read_page(
     states = {
         uid.decode("utf-8", "backslashreplace"): state
         for uid, record in records.items()
-        if (state := _online(record))
+        if (state := online_state(record))
     }
     _mark_unknown(access, keys, states.values())
     return states, shard, position
@@ -100,23 +100,47 @@ def _mark_unknown(access: Access, keys: Keys, states: Collection[State]) -> None
             state["status"] = "unknown"
 
 
-def _online(text: bytes | None) -> State | None:
-    """Return the state that a record tells; as for the store, one that is damaged counts as absent."""
+def online_state(text: bytes | None) -> State | None:
+    """Return the state that a record tells; None: there is no record, or it is damaged.
+
+    He is away if all his sessions are. `since_ms` is since when that stands, `id` the entry id of the event
+    that led to what is shown, `last_seen_ms` None. `meta` is a JSON text, see `presence.meta`: of those of
+    his sessions that have the status, that of the latest login. `sessions` is a list of ``{device, session,
+    node, login_ms}`` by device; one that is away has ``away: True``, and one that has it, its own `meta`.
+    """
     try:
         record = json.loads(text or b"null")
-        sessions = [
-            {
-                "device": device,
-                "session": session["session"],
-                "node": session["node"],
-                "login_ms": int(session["login_ms"]),
-            }
-            for device, session in sorted(record["sessions"].items())
-        ]
-        since_ms, entry_id = int(record["since_ms"]), str(record["id"])
+        sessions = [_session(device, each) for device, each in sorted(record["sessions"].items())]
+        shown_since = record.get("state")
+        if not isinstance(shown_since, dict) or not {"id", "since_ms"} <= shown_since.keys():
+            shown_since = record
+        since_ms, entry_id = int(shown_since["since_ms"]), str(shown_since["id"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    return _state("online", since_ms, None, entry_id, sessions) if sessions else None
+    if not sessions:
+        return None
+    shown = max(sessions, key=_precedence)
+    state = _state("away" if "away" in shown else "online", since_ms, None, entry_id, sessions)
+    return {**state, "meta": shown["meta"]} if "meta" in shown else state
+
+
+def _session(device: str, fields: dict[str, Any]) -> State:
+    session = {
+        "device": device,
+        "session": fields["session"],
+        "node": fields["node"],
+        "login_ms": int(fields["login_ms"]),
+    }
+    if fields.get("away") is True:
+        session["away"] = True
+    if isinstance(meta := fields.get("meta"), str):
+        session["meta"] = meta
+    return session
+
+
+def _precedence(session: State) -> tuple[bool, int, bytes]:
+    """Return by what it is decided which of several sessions a user shows himself as; see prelude.lua."""
+    return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 
 def _offline(last_seen_ms: float | None) -> State:
