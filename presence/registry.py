@@ -25,7 +25,7 @@ class Link(Protocol):
         """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:
-        """Send, or keep what cannot leave yet; a reader too slow for its bound is cut off, at once."""
+        """Send a packet, or keep what cannot leave yet; a reader too slow for the bound is cut off at once."""
 
     def offer(self, handle: Any, data: bytes) -> bool:
         """Send unless earlier bytes still wait; then False, and `Core.drained` says when they are gone."""

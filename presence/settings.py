@@ -142,7 +142,10 @@ class Settings:
         bounds=(0, 2**40),
     )
     unsent_bytes: int = _setting(
-        65_536, "unsent bytes after which a slow client is closed", unit="bytes", bounds=(1024, 2**30)
+        65_536,
+        "unsent bytes, beside one packet, after which a slow client is closed",
+        unit="bytes",
+        bounds=(1024, 2**30),
     )
     unsent_timeout: float = _setting(
         10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)

@@ -21,7 +21,7 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
-from presence.transports.limits import DRAIN_BYTES, DRAIN_S, READ_BYTES, Limits
+from presence.transports.limits import DRAIN_BYTES, DRAIN_S, PACKET_MAX_BYTES, READ_BYTES, Limits
 from presence.wheel import TimingWheel
 from protocol import Code
 
@@ -70,6 +70,7 @@ class Connections:
         pace: which set watches a descriptor.
         calm: how many keepalives in a row have asked for no more than a more patient set gives.
         unsent: what waits for slow readers.
+        largest: of these, the size of the largest packet that may be as large as a frame.
         owed: answers that are sent when the batch has been read.
         deadlines: when a descriptor's time is up.
         deadline_set: set when a deadline is; whoever waits for one renews it.
@@ -85,6 +86,7 @@ class Connections:
         self.pace = bytearray()
         self.calm = bytearray()
         self.unsent: dict[int, bytearray] = {}
+        self.largest: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
         self.deadlines: TimingWheel[int] = TimingWheel(256, self._tick())
         self.deadline_set = trio.Event()
@@ -150,6 +152,17 @@ class Connections:
             if self.occupants[fd] is not None:
                 self.send(fd, data)
 
+    def deliver(self, fd: int, packet: bytes) -> None:
+        """Send one packet after all that is owed. However large it is, it is no sign of a slow reader."""
+        if fd in self.owed:
+            self.send(fd, self.owed.pop(fd))
+            if not isinstance(self.occupants[fd], Session):
+                return  # cut off
+        self.largest[fd] = max(min(len(packet), PACKET_MAX_BYTES), self.largest.get(fd, 0))
+        self.send(fd, packet)
+        if fd not in self.unsent:
+            self.largest.pop(fd, None)
+
     def send(self, fd: int, data: bytes | bytearray) -> None:
         """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
         waiting = self.unsent.get(fd)
@@ -168,7 +181,7 @@ class Connections:
             self.watch(fd, READ | WRITE)
             if not isinstance(self.occupants[fd], Guest):
                 self.set_deadline(fd, self._limits.unsent_timeout)
-        if len(waiting) > self._limits.unsent_bytes:
+        if len(waiting) > self._limits.unsent_bytes + self.largest.get(fd, 0):
             self.cut_off(fd)
 
     def flush(self, fd: int) -> None:
@@ -185,6 +198,7 @@ class Connections:
         if waiting:
             return
         del self.unsent[fd]
+        self.largest.pop(fd, None)
         peer = self.occupants[fd]
         self.watch(fd, READ)
         if isinstance(peer, Closing) and peer.farewell is not None:
@@ -258,6 +272,7 @@ class Connections:
         self.occupants[fd] = None
         self.pace[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
+        self.largest.pop(fd, None)
         self.owed.pop(fd, None)
         self.deadlines.forget(fd)
         self.open -= 1

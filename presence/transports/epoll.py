@@ -200,10 +200,7 @@ class EpollTransport:
 
     def send(self, handle: int, data: bytes) -> None:
         """See `Link`."""
-        if handle in self._connections.owed:
-            self._connections.owe(handle, bytearray(data))  # after what goes before it
-        else:
-            self._connections.send(handle, data)
+        self._connections.deliver(handle, data)
 
     def offer(self, handle: int, data: bytes) -> bool:
         """See `Link`."""

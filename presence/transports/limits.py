@@ -9,6 +9,7 @@ from protocol import Code
 # answered in one go, and thousands of small requests would keep all others waiting.
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
 GUEST_READ_BYTES = 2048  # completes any login; it is asked for at each accept
+PACKET_MAX_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
 DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
@@ -21,7 +22,7 @@ class Limits:
 
     Attributes:
         login_timeout: seconds from the accept within which a login must be complete.
-        unsent_bytes: most bytes that wait for a slow reader.
+        unsent_bytes: most bytes that wait for a slow reader, beside one packet.
         unsent_timeout: seconds that any of them may wait.
     """
 

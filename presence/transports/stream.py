@@ -22,6 +22,7 @@ from presence.transports.limits import (
     DRAIN_BYTES,
     DRAIN_S,
     LOGIN_TIMED_OUT,
+    PACKET_MAX_BYTES,
     READ_BYTES,
     SERVER_ERROR,
     Limits,
@@ -48,6 +49,7 @@ class _Connection:
     Attributes:
         reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
         whole: cancelled to drop the connection at once.
+        largest: the size of the largest packet of those that wait.
     """
 
     def __init__(self, stream: Stream, reading: trio.CancelScope, whole: trio.CancelScope) -> None:
@@ -56,6 +58,7 @@ class _Connection:
         self.whole = whole
         self.peer: Peer | None = None
         self.unsent = bytearray()
+        self.largest = 0
         self.wake = trio.Event()
         self.hung_up = False
 
@@ -143,11 +146,15 @@ class StreamTransport:
 
     def send(self, handle: _Connection, data: bytes) -> None:
         """See `Link`."""
-        if handle.hung_up:
+        handle.largest = max(handle.largest, min(len(data), PACKET_MAX_BYTES))
+        self._send(handle, data)
+
+    def _send(self, connection: _Connection, data: bytes | bytearray) -> None:
+        if connection.hung_up:
             return
-        handle.send(data)
-        if len(handle.unsent) > self._limits.unsent_bytes:
-            self._cut_off(handle)
+        connection.send(data)
+        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest:
+            self._cut_off(connection)
 
     def offer(self, handle: _Connection, data: bytes) -> bool:
         """See `Link`."""
@@ -202,7 +209,7 @@ class StreamTransport:
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
-            self.send(connection, bytes(outcome.reply))
+            self._send(connection, outcome.reply)
         if outcome.requests:
             self._attend(connection, outcome)
 
@@ -242,8 +249,10 @@ class StreamTransport:
                         self._cut_off(connection)
                         return
                     del connection.unsent[: len(data)]
-                    if not connection.unsent and isinstance(connection.peer, Session):
-                        self._core.drained(connection.peer)
+                    if not connection.unsent:
+                        connection.largest = 0
+                        if isinstance(connection.peer, Session):
+                            self._core.drained(connection.peer)
                 if connection.hung_up:
                     break
                 connection.wake = trio.Event()

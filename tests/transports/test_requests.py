@@ -256,6 +256,24 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
         assert desk.gone == [session]
 
 
+@both
+async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
+    async with serving(kind, Limits(unsent_bytes=1024), send_buffer=4096) as server:
+        desk_of(server)
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        session = server.session("ada")
+        large = {"raw": bytes(200_000)}
+        grant(session, 2, large)
+        assert queued(server) > 100_000
+        grant(session, 3, {})  # and small ones beside it
+        await client.send(protocol.keepalive(4))
+        assert [each.id for each in await received(client, 3)] == [2, 3, 4]
+        grant(session, 5, large)
+        grant(session, 6, large)
+        assert session.link is None, "two are"
+
+
 async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has_its_grace_only() -> None:
     async with serving("epoll", Limits(unsent_bytes=8192), window_s=60.0, grace=1.0) as server:
         desk = desk_of(server)
