@@ -102,5 +102,12 @@ class Keys:
         return f"{self.prefix}:node:{node}"
 
     def user_channel(self, uid: str) -> str:
-        """Pub/sub channel that hints at whatever changes in how a user is seen; see `scripts/prelude.lua`."""
-        return f"{self.prefix}:{{{self.shard(uid)}}}:user:{uid}"
+        """Pub/sub channel that hints at whatever changes in how a user is seen.
+
+        Whoever listens must listen to `watchers_channel` of the shard, too, or nothing is published.
+        """
+        return f"{self.watchers_channel(self.shard(uid))}{uid}"
+
+    def watchers_channel(self, shard: int) -> str:
+        """Pub/sub channel that tells scripts that users of the shard are watched; nothing comes over it."""
+        return f"{self.prefix}:{{{shard}}}:user:"

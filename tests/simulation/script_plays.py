@@ -28,6 +28,7 @@ CHANNELS: Final = tuple(
     for name in (
         KEYS.online_channel,
         *(KEYS.control_channel(node) for node in NODES if node != "c"),
+        KEYS.watchers_channel(0),
         *(KEYS.user_channel(uid) for uid in UIDS[::2]),
     )
 )

@@ -251,6 +251,11 @@ def test_a_lost_period_that_a_marked_session_goes_on_with_shows_it(a: Hand, b: H
 # Hints
 
 
+def watch(server: Server, *uids: str, also: str | None = None) -> Any:
+    channels = [KEYS.watchers_channel(0), *map(KEYS.user_channel, uids)]
+    return listen(server.client, *channels, *([also] if also else []))
+
+
 def hints(listener: Any, count: int) -> list[Any]:
     heard = [listener.get_message(timeout=1) for _ in range(count)]
     assert None not in heard
@@ -259,7 +264,7 @@ def hints(listener: Any, count: int) -> list[Any]:
 
 
 def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server: Server) -> None:
-    listener = listen(server.client, KEYS.user_channel("u"))
+    listener = watch(server, "u")
     a.apply(login("u", "s1", profile=META), login("w", "s2"))
     a.apply(update("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 1))
     a.apply(end("u", "s1", grace_ms=9000, at_ms=NOW_MS + 2), end("w", "s2"))
@@ -275,7 +280,7 @@ def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server
 
 
 def test_hints_and_events_of_all_users_go_to_whoever_listens_to_both(a: Hand, server: Server) -> None:
-    listener = listen(server.client, KEYS.offline_channel, KEYS.user_channel("u"))
+    listener = watch(server, "u", also=KEYS.offline_channel)
     a.apply(login("u", "s1"), end("u", "s1"), login("w", "s2"), end("w", "s2"))
     heard = hints(listener, 4)
     listener.close()
@@ -288,7 +293,7 @@ def test_hints_and_events_of_all_users_go_to_whoever_listens_to_both(a: Hand, se
 def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(login("w", "s2"))
-    listener = listen(server.client, KEYS.user_channel("u"), KEYS.user_channel("w"))
+    listener = watch(server, "u", "w")
     a.open(2)
     a.retire()
     a.fence("b")
@@ -306,7 +311,7 @@ def test_users_whom_nobody_watches_cost_no_publication(a: Hand, server: Server) 
         stats = server.client.info("commandstats")
         return int(stats.get("cmdstat_publish", {}).get("calls", 0))
 
-    listener = listen(server.client, KEYS.user_channel("u"))
+    listener = watch(server, "u")
     before = published()
     a.apply(*(login(f"u{i}", "s1") for i in range(1100)), login("u", "s1"))
     listener.close()

@@ -158,6 +158,8 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
   if not record then
     local id = go_online(uid, device, session, code, reason, at_ms, entry.away, entry.meta)
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}}
+  elseif present and present.session == session and present.away == entry.away and present.meta == entry.meta then
+    record.sessions[device] = entry
   else
     local status, meta = shown(record)
     record.sessions[device] = entry

@@ -222,11 +222,15 @@ local function is_heard(channel)
 end
 
 -- The same of the channels of users. Only nodes whose clients watch a user listen there, each at the server that has the
--- shard, and so this server knows.
+-- shard, and so this server knows. A node that listens to any of them listens to the channel of nobody, too: where
+-- nobody watches, which is what most calls find, one look tells it.
 local watched = {}  -- uid -> whether somebody listens
+local has_watchers
 
 -- Asks for several users at once.
 local function ask_watched(uids)
+  if has_watchers == nil then has_watchers = redis.call('PUBSUB', 'NUMSUB', user_prefix)[2] > 0 end
+  if not has_watchers then return end
   for first = 1, #uids, VALUES_A_CALL do
     local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
     for i = first, last do channels[i - first + 1] = user_prefix .. uids[i] end
@@ -248,7 +252,7 @@ local function publish(channel, entry, status, status_ms)
 end
 
 local function is_watched(uid)
-  if watched[uid] == nil then ask_watched({uid}) end
+  if watched[uid] == nil and has_watchers ~= false then ask_watched({uid}) end
   return watched[uid]
 end
 
