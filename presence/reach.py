@@ -8,6 +8,7 @@ from typing import Final
 
 OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
+REST_S: Final = 3.5  # longer than a probe keeps anybody waiting: this node was stopped, and noticed nothing
 FRESH_S: Final = 0.4  # so long after an answer it may be taken for granted that the server is there
 # After the first answer in a while ends wait so long: if the server has just hung, unnoticed here at rest,
 # logins that waited elsewhere are on their way. Far below FRESH_S, so that nothing is asked twice.
@@ -39,7 +40,8 @@ class Reach:
         self.away_since: float | None = None
         self.answered_at = self.sure_at = self.retry_at = -math.inf
         self._failures = 0  # in a row
-        self._answers_again = self._is_slow = False
+        self._took_s = 0.0  # of the last answer
+        self._answers_again = False
 
     def is_fresh(self, now: float) -> bool:
         """Whether it has just answered."""
@@ -75,16 +77,18 @@ class Reach:
         """It answered, which after a failure does not mean yet that all is well.
 
         Returns:
-            Whether it was away for longer than a moment: calls failed, or this one was slow after one that
-            was not. Then others may have something to tell that waited, as it may have waited here.
+            Whether it was, or may have been, away for longer than a moment: calls failed, this one took much
+            longer than the last one, or it was not asked for so long that this node must have been stopped.
+            Then others may have something to tell that waited, as it may have waited here.
         """
-        if sent_at - self.answered_at >= FRESH_S:
+        rested_s, took_s, took_before_s = sent_at - self.answered_at, now - sent_at, self._took_s
+        if max(rested_s, took_s - took_before_s) >= FRESH_S:
             self.sure_at = now + GLANCE_S
         before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
-        was_slow, self._is_slow = self._is_slow, now - sent_at >= SLOW_CALL_S
-        self.answered_at = now
+        self.answered_at, self._took_s = now, took_s
         self._answers_again = self.away_since is not None
-        is_back = self.away_since is not None or (self._is_slow and not was_slow)
+        hung = took_s >= SLOW_CALL_S and (took_before_s < SLOW_CALL_S or took_s - took_before_s >= OUTAGE_S)
+        is_back = self.away_since is not None or hung or REST_S <= rested_s < math.inf
         return is_back and now - before >= OUTAGE_S
 
     def settle(self) -> bool:

@@ -9,6 +9,8 @@ from presence.reach import (
     BRIEF_S,
     FRESH_S,
     GLANCE_S,
+    REST_S,
+    SLOW_CALL_S,
     Reach,
     backoff_s,
 )
@@ -122,3 +124,20 @@ def test_it_is_away_since_the_call_that_failed_was_sent() -> None:
     reach.failed(8.0, 10.0, 1.0)
     reach.failed(10.0, 12.0, 1.0)
     assert reach.away_since == 8.0
+
+
+def test_an_answer_that_a_stop_kept_waiting_may_hide_an_outage_though_calls_were_slow_before() -> None:
+    reach = Reach()
+    reach.answered(8.0, 8.0 + 2 * SLOW_CALL_S)
+    assert not reach.answered(9.1, 9.1 + 2.5 * SLOW_CALL_S), "as slow as before"
+    assert reach.sure_at == pytest.approx(9.0 + GLANCE_S), "the first of all"
+    assert reach.answered(10.5, 31.0), "sent before the stop, read after it"
+    assert reach.sure_at == pytest.approx(31.0 + GLANCE_S)
+
+
+def test_a_rest_longer_than_any_probe_allows_may_hide_an_outage() -> None:
+    assert REST_S > PROBE_INTERVAL_S
+    reach = Reach()
+    assert not reach.answered(10.0, 10.01), "the first answer of all"
+    assert not reach.answered(10.01 + REST_S - 0.1, 10.0 + REST_S)
+    assert reach.answered(20.0, 20.01)
