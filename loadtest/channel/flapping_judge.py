@@ -23,14 +23,15 @@ class Life(NamedTuple):
         heard_ms: when the last packet before the absence was sent.
         left_ms: when the connection was dropped for longer.
         back_ms: when the client logged in again.
-        flapped: whether it returned so often that its grace has to be longer than it was set.
+        flapped: whether it returned so often that its grace has to be longer than it was set; None: to
+            several servers, of which each saw a part.
     """
 
     drops: int
     heard_ms: float
     left_ms: float
     back_ms: float
-    flapped: bool
+    flapped: bool | None
 
 
 class Promise(NamedTuple):
@@ -84,7 +85,7 @@ def _judge_grace(
     named = float(offline.fields.get("grace_ms") or 0)
     if life.flapped and not named:
         verdict.note("a flapping client's event names no longer grace", story)
-    elif not life.flapped and named:
+    elif life.flapped is False and named:
         verdict.note("a calm client's event names a longer grace", story)
     grace = named or promise.grace
     if named and not promise.grace < grace <= promise.grace_max:

@@ -123,6 +123,8 @@ def _judge_message(
             verdict.note("refused though the recipient was connected", story)
     elif message.code:
         verdict.lost[message.code] += 1
+        if message.code == Code.BUSY and received:
+            verdict.note("said to be surely not delivered, and received", story)
     else:
         verdict.handed += 1
         if not message.handed:

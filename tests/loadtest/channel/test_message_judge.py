@@ -65,6 +65,11 @@ def test_who_was_told_that_it_is_lost_need_not_mind_if_it_is_not() -> None:
         ([TO_DAN._replace(handed=0)], inbox(), "handed to nobody, and granted"),
         ([REFUSED._replace(recipient="dan")], inbox(dan=[(0, "ann")]), "refused, and received"),
         ([REFUSED._replace(recipient="bob")], inbox(), "refused though the recipient was connected"),
+        (
+            [LOST._replace(code=Code.BUSY)],
+            inbox(bob=[(0, "ann")]),
+            "said to be surely not delivered, and received",
+        ),
         ([REFUSED._replace(code=0, handed=1)], inbox(), "handed to somebody who was never there"),
     ],
 )

