@@ -123,7 +123,7 @@ class Backlog:
                 continue
             self._held.append(item)
             self._held_uids.add(item.change.uid)
-            if item.change.op is not Op.END:
+            if item.change.op not in (Op.END, Op.UPDATE):
                 self.has_marks = True
                 items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
         return items

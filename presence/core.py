@@ -7,20 +7,23 @@ so each is atomic and none needs a lock.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import protocol
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
+from presence.flapping import Flapping, FlappingStatistics
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.requests import Desk, Message
 from presence.session import Outcome, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
 
 SLICE = 256  # sessions that end without a turn for others: a few milliseconds
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
+_LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
 
 
@@ -44,6 +47,15 @@ class CoreStatistics:
     refused: dict[str, int]
     ended: dict[str, int]
     saved_by_a_last_look: int
+    away: int
+    updates: int
+    flapping: FlappingStatistics
+
+
+class Inattention(NamedTuple):
+    """The wheel's key for the moment at which a session is away by itself."""
+
+    key: SessionKey
 
 
 class Core:
@@ -60,6 +72,8 @@ class Core:
         disconnect_grace: seconds that a lost connection's session lives on; 0: none.
         max_idle_timeout: seconds; sizes the ring.
         look: whether connections are read once more before their sessions end; tests switch it off.
+        away_after: seconds with nothing but keepalives after which a session is away by itself; 0: never.
+        flapping: how long who comes and goes may be gone; None: as everybody.
     """
 
     def __init__(
@@ -75,6 +89,8 @@ class Core:
         disconnect_grace: float,
         max_idle_timeout: float,
         look: bool = True,
+        away_after: float = 0.0,
+        flapping: Flapping | None = None,
     ) -> None:
         self._registry = registry
         self._rules = rules
@@ -85,14 +101,17 @@ class Core:
         self._idle_timeout = idle_timeout
         self._grace = disconnect_grace
         self._look = look
-        self._tick_s = ticks.slot_s * SLOTS_PER_TICK
-        reach = int(max(idle_timeout, max_idle_timeout) / ticks.slot_s) + 2
-        self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, ticks.begun(clock.now()))
+        self._away_after = away_after
+        self._flapping = flapping or Flapping(disconnect_grace)
+        self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
+        reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
+        self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
         self._slice: list[Session] = []
-        self._stale: dict[Session, None] = {}  # in order
+        self._attention: list[Session] = []  # those of the slice that may be away by themselves
         self.awaits_readers = False
         self._desk: Desk | None = None
         self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
+        self._updates = 0
         self._refused: dict[str, int] = {}
         self._ended: dict[str, int] = {}
 
@@ -114,6 +133,12 @@ class Core:
             elif outcome.frames and after in self._registry:
                 after.last_seen = now
                 self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
+            if outcome.changes is not None:
+                self._append_all(outcome.changes)
+            if outcome.crowded is not None:
+                self._end_crowded(outcome.crowded, now)
+            if self._away_after and outcome.attentive and after in self._registry:
+                self._wheel.touch(Inattention(after.key), self._ticks.at_or_after(now + self._away_after))
         if outcome.end_code is not None:
             if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                 _count(self._refused, outcome.end_code)
@@ -121,19 +146,29 @@ class Core:
         return outcome
 
     def _enter(self, session: Session, outcome: Outcome) -> None:
-        """A login: the wheel, Redis and whoever it takes the place of come to know."""
+        """A login: the wheel and whoever it takes the place of come to know."""
         self._logins += 1
         self._wheel.touch(session.key, self._ticks.at_or_after(session.last_seen + session.idle_timeout))
-        if outcome.change is not None:
-            self._outbox.append(outcome.change)
+        self._flapping.returned(session.key, session.last_seen)
         if (old := outcome.displaced) is None:
             return
-        self._stale.pop(old, None)
+        self._vouching.forget(old)
         if old.link is None:
             self._returned += 1
         else:
             self._taken_over += 1
             self._part(old, _DISPLACED[outcome.displaced_code])
+
+    def _append_all(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._outbox.append(change)
+            self._updates += change.op is Op.UPDATE
+
+    def _end_crowded(self, sessions: list[Session], now: float) -> None:
+        """End what a login leaves no room for, after the login was told: the user stays online."""
+        for session in sessions:
+            self._end(session, Code.SESSION_LIMIT, now)
+            self._part(session, _LIMITED)
 
     def beats(self, sessions: Iterable[Session]) -> None:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
@@ -174,8 +209,9 @@ class Core:
             return
         peer.end_code = code
         idle_deadline = self._wheel.tick_of(peer.key)
+        grace = self._flapping.lost(peer.key, now)
         if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
-            self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + self._grace)))
+            self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + grace)))
 
     def attend(self, outcome: Outcome) -> None:
         """Have the requests among some bytes answered; the caller has sent the reply to these bytes."""
@@ -201,9 +237,14 @@ class Core:
         """Take a slice of what is due; its connections are read before anybody's session ends."""
         keys = self._wheel.expire(tick, SLICE)
         self.awaits_readers = False
-        self._slice = [session for key in keys if (session := self._registry.get(key)) is not None]
+        self._slice, self._attention = [], []
+        for key in keys:
+            inattentive = isinstance(key, Inattention)
+            session = self._registry.get(key.key if isinstance(key, Inattention) else key)
+            if session is not None:
+                (self._attention if inattentive else self._slice).append(session)
         if self._look:
-            for session in self._slice:
+            for session in [*self._slice, *self._attention]:
                 if session.link is not None and not session.link.look(session.handle):
                     self.awaits_readers = True
         return bool(keys)
@@ -221,56 +262,27 @@ class Core:
             if session.link is not None:
                 self._part(session, _IDLE)
             ended += 1
-        self._slice = []
+        for session in self._attention:
+            # It is in the registry if it lives; what came meanwhile has put it back into the wheel.
+            if session in self._registry and Inattention(session.key) not in self._wheel:
+                change = self._registry.doze(session, now)
+                self._append_all([] if change is None else [change])
+        self._slice, self._attention = [], []
         return ended
 
     def ticked(self, now: float) -> None:
         """Register those that were too silent to be registered, and have been heard since."""
-        for session in list(self._stale):
-            if session not in self._registry:
-                self._stale.pop(session, None)
-            elif self._is_heard(session, now):
-                self._stale.pop(session, None)
-                self._outbox.append(self._registry.registration(session, now))
+        self._vouching.register_heard(now, self._outbox.append)
 
     # What the relay and the server call
 
     def registrations(self) -> Iterator[Change]:
-        """Return registrations of the sessions that live at this moment, each made when it is asked for.
-
-        Whoever comes or goes in between changes nothing: a session that has ended meanwhile is registered
-        too, and its end follows in the outbox. Sessions not heard within their time-out and a tick, not even
-        when their connection was looked at, are not vouched for (`Op.UNHEARD`); they register with their
-        next packet.
-        """
-        return self._registrations(list(self._registry), self._clock.now())
-
-    def _registrations(self, sessions: list[Session], now: float) -> Iterator[Change]:
-        for session in sessions:
-            if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
-                yield self._registry.registration(session, now)
-            else:
-                self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
-                yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
-
-    def _is_heard(self, session: Session, now: float) -> bool:
-        """Whether a session was heard lately enough; without a stall none that lives was not."""
-        return now - session.last_seen <= session.idle_timeout + self._tick_s
-
-    def _is_heard_at_a_look(self, session: Session, now: float) -> bool:
-        """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
-        if session.link is not None and self._look:
-            session.link.look(session.handle)
-        return self._is_heard(session, now)
+        """Return registrations of the sessions that live at this moment, see `Vouching.registrations`."""
+        return self._vouching.registrations()
 
     def vouched(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""
-        return self._vouched(list(self._registry))
-
-    def _vouched(self, sessions: list[Session]) -> Iterator[SessionName]:
-        for session in sessions:
-            if session in self._registry and session not in self._stale:
-                yield SessionName(session.uid, session.device, self._registry.session_id(session))
+        return self._vouching.vouched()
 
     def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
         """Give up a session that another node has taken over.
@@ -281,7 +293,10 @@ class Core:
         session = self._registry.get(key)
         if session is None or self._registry.session_id(session) != session_id:
             return False
-        self._end(session, Code.REPLACED, self._clock.now())
+        now = self._clock.now()
+        if session.link is None:
+            self._flapping.returned(key, now)
+        self._end(session, Code.REPLACED, now)
         self._taken_over += 1
         if session.link is not None:
             self._part(session, protocol.encode(protocol.goodbye(code)))
@@ -289,11 +304,18 @@ class Core:
 
     def kick(self, key: SessionKey, session_id: str) -> bool:
         """End a session because an operator says so; it must not come back by itself."""
+        return self._end_for_good(key, session_id, Code.KICKED)
+
+    def limit(self, key: SessionKey, session_id: str) -> bool:
+        """End a session because its user has more than he may have, over all nodes."""
+        return self._end_for_good(key, session_id, Code.SESSION_LIMIT)
+
+    def _end_for_good(self, key: SessionKey, session_id: str, code: Code) -> bool:
         session = self._registry.get(key)
         if session is None or self._registry.session_id(session) != session_id:
             return False
-        self._end(session, Code.KICKED, self._clock.now())
-        self._part(session, protocol.encode(protocol.goodbye(Code.KICKED)))
+        self._end(session, code, self._clock.now())
+        self._part(session, protocol.encode(protocol.goodbye(code)))
         return True
 
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
@@ -342,13 +364,20 @@ class Core:
             dict(self._refused),
             dict(self._ended),
             self._saved,
+            self._registry.profiles.away,
+            self._updates,
+            self._flapping.statistics(),
         )
 
     def _end(self, session: Session, code: Code, now: float) -> None:
         change = self._registry.end(session, code, now)
         if change is not None:
+            if session.link is None and (grace_ms := self._flapping.ended(session.key, now)):
+                change = change._replace(grace_ms=grace_ms)
             self._wheel.forget(session.key)
-            self._stale.pop(session, None)
+            if self._away_after:
+                self._wheel.forget(Inattention(session.key))
+            self._vouching.forget(session)
             _count(self._ended, code)
             self._outbox.append(change)
 

@@ -18,12 +18,13 @@ from presence.clock import Clock
 from presence.cluster import Cluster
 from presence.comparison import Memory
 from presence.core import Core
+from presence.flapping import Flapping
 from presence.outbox import Outbox
 from presence.registry import Registry, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.resync import Parted
 from presence.runtime import Runtime
-from presence.session import SessionProtocol
+from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.batches import LeaseTable, News, NewsKind, Store, Superseded
 from presence.store.keys import Keys
@@ -109,7 +110,12 @@ class Node:
         boot_id = token()
         registry = Registry(boot_id, clock)
         rules = SessionProtocol(
-            registry, clock, settings.clamp_idle_timeout, settings.login_timeout, self.admission
+            registry,
+            clock,
+            settings.clamp_idle_timeout,
+            settings.login_timeout,
+            self.admission,
+            session_limit=SessionLimit(settings.max_sessions, settings.session_policy == "newest"),
         )
         self.core = Core(
             registry,
@@ -122,6 +128,8 @@ class Node:
             disconnect_grace=settings.disconnect_grace,
             max_idle_timeout=settings.max_idle_timeout,
             look=settings.stall_guard,
+            away_after=settings.away_after,
+            flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
         )
         self.ticker = Ticker(
             self.core, ticks, self._guard, clock, credit=settings.stall_guard, runtime=runtime
@@ -236,6 +244,8 @@ class Node:
             key = _key(each.uid, each.device)
             if each.kind is NewsKind.KICKED:
                 self.core.kick(key, each.session)
+            elif each.kind is NewsKind.LIMITED:
+                self.core.limit(key, each.session)
             else:
                 self.core.displace(key, each.session, _goodbye(each.return_allowed))
 

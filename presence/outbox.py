@@ -215,4 +215,6 @@ class Outbox:
 
 def size_of(change: Change) -> int:
     """Return the memory that a change takes, in bytes, roughly."""
-    return CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session)
+    return (
+        CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session) + len(change.profile.meta)
+    )

@@ -10,8 +10,9 @@ that serves as the wheel's key too, and a session id that is a number until some
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from presence.changes import Change, Op
+from presence.changes import Change, Op, Profile
 from presence.clock import Clock
+from presence.profiles import Profiles
 from protocol import Code
 
 SessionKey: TypeAlias = str | tuple[str, str]
@@ -25,7 +26,7 @@ class Link(Protocol):
         """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:
-        """Send a packet, or keep what cannot leave yet; a reader too slow for the bound is cut off at once."""
+        """Send a packet, or keep what cannot leave yet; a reader too slow for its bound is cut off."""
 
     def offer(self, handle: Any, data: bytes) -> bool:
         """Send unless earlier bytes still wait; then False, and `Core.drained` says when they are gone."""
@@ -122,6 +123,7 @@ class Registry:
         clock: names moments in Unix milliseconds.
 
     Attributes:
+        profiles: what others are shown of the sessions; to be read.
         version: rises with every session that comes or goes.
     """
 
@@ -131,6 +133,7 @@ class Registry:
         self._sessions: dict[SessionKey, Session] = {}
         self._devices: dict[str, str | tuple[str, ...]] = {}  # named ones, by uid; one as a rule
         self._numbers = 0
+        self.profiles = Profiles()
         self.version = 0
 
     def __len__(self) -> int:
@@ -158,7 +161,16 @@ class Registry:
         """Return the id of a session: unique over all nodes and restarts."""
         return f"{self._boot_id}-{session.number:x}"
 
-    def login(self, guest: Guest, key: SessionKey, idle_timeout: float, arrived: float, now: float) -> Joined:
+    def login(
+        self,
+        guest: Guest,
+        key: SessionKey,
+        idle_timeout: float,
+        arrived: float,
+        now: float,
+        *,
+        profile: Profile | None = None,
+    ) -> Joined:
         """Make the guest a session, in place of the same device's older one.
 
         Args:
@@ -167,14 +179,19 @@ class Registry:
             idle_timeout: seconds, within the limits already.
             arrived: when the login arrived; `now` if it was read at once.
             now: the moment of the decision.
+            profile: what others are shown of it, beside that it lives; nothing of the older one stays.
         """
         self._numbers += 1
         session = Session(guest, key, self._numbers, idle_timeout, now)
         session.login_at = arrived
         displaced = self._sessions.get(key)
         self._sessions[key] = session
-        if displaced is None and not isinstance(key, str):
+        if displaced is not None:
+            self.profiles.forget(displaced.number)
+        elif not isinstance(key, str):
             self._add_device(*key)
+        if profile is not None:
+            self.profiles.update(session.number, away=profile.away, meta=profile.meta)
         self.version += 1
         return Joined(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
@@ -185,8 +202,28 @@ class Registry:
         del self._sessions[session.key]
         if not isinstance(session.key, str):
             self._remove_device(*session.key)
+        self.profiles.forget(session.number)
         self.version += 1
         return self._change(Op.END, session, code, now, now)
+
+    def update(
+        self, session: Session, now: float, *, away: bool | None = None, meta: str | None = None
+    ) -> Change | None:
+        """Show a session as its client wishes; None if that changes nothing. See `Profiles.update`."""
+        if session not in self:
+            return None
+        return self._shown(session, self.profiles.update(session.number, away=away, meta=meta), now)
+
+    def doze(self, session: Session, now: float) -> Change | None:
+        """Show a session as away by itself; None if it is away already, or has ended."""
+        return self._shown(session, self.profiles.doze(session.number), now) if session in self else None
+
+    def wake(self, session: Session, now: float) -> Change | None:
+        """Show a session as back, if it was away by itself; else None."""
+        return self._shown(session, self.profiles.wake(session.number), now)
+
+    def _shown(self, session: Session, code: Code | None, now: float) -> Change | None:
+        return None if code is None else self._change(Op.UPDATE, session, code, now, now)
 
     def registration(self, session: Session, now: float) -> Change:
         """Return the change that registers a live session anew."""
@@ -216,4 +253,5 @@ class Registry:
             self._clock.decided_ms(now),
             self._clock.seen_ms(session.last_seen),
             round(session.idle_timeout * 1000),
+            self.profiles.of(session.number),
         )

@@ -67,7 +67,7 @@ def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped
             logged in since then came after all of `waiting`, and is left to the resync that follows it.
     """
     changes = [item for item in waiting if not item.snapshot]
-    arriving = {item.change.session for item in changes if item.change.op is not Op.END}
+    arriving = {item.change.session for item in changes if item.change.op not in (Op.END, Op.UPDATE)}
     standing = (
         Item(change, snapshot=True)
         for change in live
@@ -81,6 +81,8 @@ def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Ite
     ended_later: set[str] = set()
     for item in reversed(changes):
         change = item.change
+        if change.op is Op.UPDATE and change.session not in arriving:
+            continue  # its registration says how it is shown now; of one that has ended it does not matter
         if change.op is not Op.END:
             replayed.append(Item(change))  # it waited as in any outage, and its age decides
             continue

@@ -5,10 +5,12 @@ is the transport's business: it drains and closes. The reactions are the table i
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import protocol
+from presence import meta
 from presence.admission import Admission
-from presence.changes import Change
+from presence.changes import Change, Profile
 from presence.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.requests import Message, Query, Request, Unwatch, Watch
@@ -28,7 +30,9 @@ class Outcome:
         frames: complete valid frames, each of them activity.
         reply: bytes to send on the connection.
         end_code: set if the connection is to be hung up after the reply, with the reason.
-        change: what a login causes in Redis.
+        attentive: whether a packet said more than that the client lives.
+        changes: what the packets cause in Redis, in order; None if that is nothing.
+        crowded: sessions that a login leaves no room for, to be ended.
         displaced: the session that a login took the place of.
         displaced_code: what that one's client is told.
         requests: what the desk is to answer, in order; None if there is nothing.
@@ -36,7 +40,9 @@ class Outcome:
     """
 
     __slots__ = (
-        "change",
+        "attentive",
+        "changes",
+        "crowded",
         "displaced",
         "displaced_code",
         "end_code",
@@ -52,11 +58,28 @@ class Outcome:
         self.frames = 0
         self.reply = bytearray()  # bytes would be copied for each of thousands of answers to one read
         self.end_code: Code | None = None
-        self.change: Change | None = None
+        self.attentive = False
+        self.changes: list[Change] | None = None
+        self.crowded: list[Session] | None = None
         self.displaced: Session | None = None
         self.displaced_code = Code.REPLACED
         self.requests: list[Request] | None = None
         self.failure: Exception | None = None
+
+
+class SessionLimit(NamedTuple):
+    """How many sessions a user may have on this node.
+
+    Attributes:
+        most: so many.
+        refuses: whether a login beyond it is refused; else the oldest sessions have to go.
+    """
+
+    most: int = 8
+    refuses: bool = False
+
+
+NO_LIMIT = SessionLimit(most=2**63)
 
 
 class SessionProtocol:
@@ -68,6 +91,7 @@ class SessionProtocol:
         clamp_idle_timeout: turns a client's wish (seconds, None without one) into what it gets.
         login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
         admission: says whether one more login is welcome.
+        session_limit: see `SessionLimit`.
 
     Attributes:
         return_after: set while the server stops: logins are refused, each with its own seconds to return in.
@@ -81,12 +105,15 @@ class SessionProtocol:
         clamp_idle_timeout: Callable[[float | None], float],
         login_timeout: float,
         admission: Admission,
+        *,
+        session_limit: SessionLimit = NO_LIMIT,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._clamp = clamp_idle_timeout
         self._login_timeout = login_timeout
         self._admission = admission
+        self._limit = session_limit
         self.return_after: Callable[[], float] | None = None
         self.takes_requests = False
 
@@ -115,7 +142,7 @@ class SessionProtocol:
                 packet = protocol.decode(body)
                 outcome.frames += 1
                 if isinstance(peer, Session):
-                    self._next(peer, packet, outcome)
+                    self._next(peer, packet, outcome, now)
                 else:
                     self._first(peer, packet, outcome, now)
         except ProtocolError as error:
@@ -149,12 +176,15 @@ class SessionProtocol:
         if present is not None and present.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no certain order; the later login is where the client is.
             raise _refusal(Code.REPLACED, "a later login of this device is here already", packet)
+        crowded = self._crowded(key) if present is None else None
+        if crowded and self._limit.refuses:
+            raise _refusal(Code.SESSION_LIMIT, "this user has as many sessions as he may have", packet)
         if (retry_after := self._admission.login(now)) is not None:
             message = "this server takes no more logins at present"
             _send_away(packet, outcome, Code.BUSY, message, retry_after)
             return
         idle_timeout = self._clamp(payload.get("idle_timeout"))
-        joined = self._registry.login(guest, key, idle_timeout, now - waited, now)
+        joined = self._registry.login(guest, key, idle_timeout, now - waited, now, profile=_profile(packet))
         outcome.peer = joined.session
         outcome.displaced = joined.displaced
         if (
@@ -163,7 +193,9 @@ class SessionProtocol:
             and present.login_at > now - waited - ARRIVAL_ERROR_S
         ):
             outcome.displaced_code = Code.CLOSED  # which came later is unsure: it may return
-        outcome.change = joined.change
+        outcome.changes = [joined.change]
+        outcome.crowded = crowded
+        outcome.attentive = True
         outcome.reply += protocol.encode(
             protocol.ok(
                 packet.id,
@@ -175,8 +207,22 @@ class SessionProtocol:
             )
         )
 
-    def _next(self, session: Session, packet: Packet, outcome: Outcome) -> None:
+    def _crowded(self, key: SessionKey) -> list[Session] | None:
+        """Return the oldest sessions of a user that one more device leaves no room for; None without any."""
+        others = self._registry.of(key if isinstance(key, str) else key[0])
+        excess = len(others) + 1 - self._limit.most
+        if excess <= 0:
+            return None
+        return sorted(others, key=lambda session: (session.login_at, session.number))[:excess]
+
+    def _next(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         """A packet of a logged-in connection."""
+        self._answer(session, packet, outcome, now)
+        if packet.kind != Kind.KEEPALIVE and outcome.end_code is None:
+            outcome.attentive = True
+            self._note(self._registry.wake(session, now), outcome)
+
+    def _answer(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         kind = packet.kind
         if kind == Kind.KEEPALIVE:
             if packet.id is not None:
@@ -188,6 +234,8 @@ class SessionProtocol:
             )
         elif kind == Kind.LOGIN:
             raise _refusal(Code.PROTOCOL_ERROR, "this connection has logged in already", packet)
+        elif kind == Kind.UPDATE:
+            self._update(session, packet, outcome, now)
         elif kind in _REQUESTS and self.takes_requests:
             if outcome.requests is None:
                 outcome.requests = []
@@ -195,10 +243,28 @@ class SessionProtocol:
         elif kind in _SERVER_KINDS:
             raise _refusal(Code.PROTOCOL_ERROR, "packets of this kind come from the server only", packet)
         else:
-            known = kind in _REQUESTS or kind == Kind.UPDATE
-            what = f"{Kind(kind).name.lower()} packets" if known else f"packets of kind {kind}"
+            what = f"{Kind(kind).name.lower()} packets" if kind in _REQUESTS else f"packets of kind {kind}"
             message = f"this server does not handle {what}"
             outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, message))
+
+    def _update(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
+        """The client wishes to be shown otherwise."""
+        payload = packet.payload
+        if "token" in payload:
+            refusal = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
+            outcome.reply += protocol.encode(refusal)
+            return
+        away, text = None, None
+        if "status" in payload:
+            away = payload["status"] == "away"
+        if "meta" in payload:
+            text = meta.to_text(payload["meta"])
+        self._note(self._registry.update(session, now, away=away, meta=text), outcome)
+        outcome.reply += protocol.encode(protocol.ok(packet.id))
+
+    def _note(self, change: Change | None, outcome: Outcome) -> None:
+        if change is not None:
+            outcome.changes = [*(outcome.changes or ()), change]
 
     def _refuse(self, outcome: Outcome, error: ProtocolError) -> None:
         """Bad input: say what is wrong with it, then hang up."""
@@ -211,6 +277,14 @@ class SessionProtocol:
 
 
 _SERVER_KINDS = frozenset({Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE})
+
+
+def _profile(login: Packet) -> Profile | None:
+    """Return what a login says of how its session is to be shown; None if nothing."""
+    payload = login.payload
+    if "meta" not in payload and "status" not in payload:
+        return None
+    return Profile(payload.get("status") == "away", meta.to_text(payload.get("meta", {})))
 
 
 def _request(packet: Packet) -> Request:

@@ -39,11 +39,23 @@ def login(
     token: str | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    status: str | None = None,
     v: int | None = None,
 ) -> Packet:
-    """Begin a session. ``uid`` may be None where a token names it; ``idle_timeout`` is a wish, in seconds."""
+    """Begin a session, by default one that is ``"online"``, not ``"away"``.
+
+    ``uid`` may be None where a token names it; ``idle_timeout`` is a wish, in seconds.
+    """
     return _packet(
-        Kind.LOGIN, id, uid=uid, device=device, token=token, idle_timeout=idle_timeout, meta=meta, v=v
+        Kind.LOGIN,
+        id,
+        uid=uid,
+        device=device,
+        token=token,
+        idle_timeout=idle_timeout,
+        meta=meta,
+        status=status,
+        v=v,
     )
 
 

@@ -174,6 +174,7 @@ _UID: Final = Field("uid", _check_uid, required=True)
 _UIDS: Final = Field("list of uids", _check_uids, required=True)
 _META: Final = Field("meta", _check_meta)
 _TOKEN: Final = Field("token", _check_token)
+_STATUS: Final = Field("`away` or `online`", _one_of("away", "online"))
 _UINT: Final = Field("uint", _check_uint)
 _STRING: Final = Field("string", _check_string, required=True)
 _SECONDS: Final = Field("number > 0, seconds", _check_seconds)
@@ -187,6 +188,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "token": _TOKEN,
         "idle_timeout": _SECONDS,
         "meta": _META,
+        "status": _STATUS,
         "v": _UINT,
     },
     Kind.MESSAGE: {"to": _UID, "body": _BODY},
@@ -198,7 +200,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.UPDATE: {
         "meta": _META,
         "token": _TOKEN,
-        "status": Field("`away` or `online`", _one_of("away", "online")),
+        "status": _STATUS,
     },
     Kind.OK: {
         "session": _STRING._replace(required=False),

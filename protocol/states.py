@@ -33,6 +33,7 @@ class Answer(Enum):
     NOTHING = "nothing"
     OK = "ok"
     OK_OR_ERROR = "ok, or error and close"  # as the server decides: its load, the token …
+    OK_OR_REFUSAL = "ok or error"  # as what is asked for can be had or not; the connection stays
     OK_IF_ID = "ok if it has an id"
     ERROR = "error"
     GOODBYE = "goodbye"
@@ -43,7 +44,8 @@ class Reaction(NamedTuple):
 
     Attributes:
         answer: what the server sends.
-        code: the reason code in an error or a goodbye; None there means the `ProtocolError`'s own.
+        code: the reason code in an error or a goodbye; None there means the `ProtocolError`'s own, or one
+            that says why a request was refused.
         then: the state afterwards (of ``OK_OR_ERROR``: after the ok; after the error it is closing).
         activity: whether it counts as a sign of life, and puts the idle deadline off.
         offline: whether the session ends at once, without grace: after a logout, and after a code that
@@ -65,6 +67,7 @@ _NOT_LOGGED_IN: Final = Reaction(Answer.ERROR, Code.NOT_LOGGED_IN, _CLOSING)
 _REFUSED: Final = Reaction(Answer.ERROR, None, _CLOSING)
 _REFUSED_SESSION: Final = Reaction(Answer.ERROR, None, _CLOSING, offline=True)
 _UNSUPPORTED: Final = Reaction(Answer.ERROR, Code.UNSUPPORTED, _LOGGED_IN, activity=True)
+_REQUEST: Final = Reaction(Answer.OK_OR_REFUSAL, None, _LOGGED_IN, activity=True)
 _MISPLACED: Final = Reaction(Answer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True, offline=True)
 
 _EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
@@ -74,6 +77,11 @@ _EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
     (_CONNECTED, Other.LOGIN_TIMEOUT): Reaction(Answer.ERROR, Code.LOGIN_TIMEOUT, _CLOSING),
     (_LOGGED_IN, Kind.LOGIN): _MISPLACED,
     (_LOGGED_IN, Kind.KEEPALIVE): Reaction(Answer.OK_IF_ID, None, _LOGGED_IN, activity=True),
+    (_LOGGED_IN, Kind.MESSAGE): _REQUEST,
+    (_LOGGED_IN, Kind.QUERY): _REQUEST,
+    (_LOGGED_IN, Kind.WATCH): _REQUEST,
+    (_LOGGED_IN, Kind.UNWATCH): _REQUEST,
+    (_LOGGED_IN, Kind.UPDATE): _REQUEST,
     (_LOGGED_IN, Kind.LOGOUT): Reaction(Answer.OK, None, _CLOSING, activity=True, offline=True),
     (_LOGGED_IN, Kind.OK): _MISPLACED,
     (_LOGGED_IN, Kind.ERROR): _MISPLACED,
@@ -84,8 +92,7 @@ _EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
     (_LOGGED_IN, Other.MALFORMED): Reaction(Answer.GOODBYE, None, _CLOSING, offline=True),
     (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(Answer.NOTHING, None, _LOGGED_IN),
 }
-# What is left in a state. Message, query, watch, unwatch and update are known to this version of the
-# protocol and not served by it yet, so logged in they meet the same answer as an unknown kind.
+# What is left in a state.
 _RULE: Final = {
     _CONNECTED: _NOT_LOGGED_IN,
     _LOGGED_IN: _UNSUPPORTED,

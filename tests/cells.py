@@ -53,7 +53,9 @@ def answers_expected(reaction: Reaction, frame: bytes) -> Iterator[tuple[Kind, i
     packet_id, code = _id_and_code(frame)
     if reaction.answer is Answer.NOTHING or (reaction.answer is Answer.OK_IF_ID and packet_id is None):
         return
-    if reaction.answer in (Answer.OK, Answer.OK_OR_ERROR, Answer.OK_IF_ID):
+    if reaction.answer is Answer.OK_OR_REFUSAL and protocol.decode(frame[4:]).kind == Kind.MESSAGE:
+        yield Kind.ERROR, packet_id, Code.RECIPIENT_OFFLINE  # bob is nowhere
+    elif reaction.answer in (Answer.OK, Answer.OK_OR_ERROR, Answer.OK_OR_REFUSAL, Answer.OK_IF_ID):
         yield Kind.OK, packet_id, None
     else:
         goodbye = reaction.answer is Answer.GOODBYE

@@ -6,6 +6,7 @@ import protocol
 from presence.changes import Op
 from protocol import TABLE, Code, Kind, State
 from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, brief, frames
+from tests.desks import NotingDesk, nobody_is_there
 from tests.worlds import GRACE, LOGIN, T, World, ended
 
 LOGIN_ADA = protocol.encode(protocol.login("ada"))
@@ -22,6 +23,8 @@ LOGIN_ADA = protocol.encode(protocol.login("ada"))
 def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     state, reaction = cell[0], TABLE[cell]
     world = World()
+    world.core.desk = desk = NotingDesk()
+    desk.answer = nobody_is_there
     handle = world.sockets.connect() if state is State.CONNECTED else world.login()
     before = world.session() if state is State.LOGGED_IN else None
     heard = world.now

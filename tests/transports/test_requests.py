@@ -13,7 +13,7 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
 from protocol import Code, Kind, Packet
 from tests.cells import brief
-from tests.transports.desks import NotingDesk
+from tests.desks import NotingDesk
 from tests.transports.harness import Client, Harness, TransportKind, both, serving
 from tests.transports.test_slow_readers import queued
 

@@ -1,13 +1,14 @@
-"""A desk that notes what it is asked, for the tests of transports."""
+"""A desk that notes what it is asked, and answers with what a test gives it."""
 
 from collections.abc import Callable
 
 from presence.registry import Session
-from presence.requests import Request
+from presence.requests import Message, Request, grant, refuse
+from protocol import Code
 
 
 class NotingDesk:
-    """Notes everything, and answers with what a test gives it.
+    """Notes everything.
 
     Attributes:
         taken: the sessions and requests, in order.
@@ -39,3 +40,11 @@ class NotingDesk:
     def requests(self) -> list[Request]:
         """What was asked, in order."""
         return [request for _, request in self.taken]
+
+
+def nobody_is_there(session: Session, request: Request) -> None:
+    """Answer as where no other user is online."""
+    if isinstance(request, Message):
+        refuse(session, request.id, Code.RECIPIENT_OFFLINE, "the recipient has no session")
+    else:
+        grant(session, request.id, {})

@@ -1,0 +1,117 @@
+"""Who comes and goes all the time gets a longer grace instead of a ban: pure, time is an argument.
+
+A *return* is a login of a device that had lost its connection: in its grace, or within a minute after the
+end that followed it, or on another node while it was lost. Beyond so many returns within a minute each
+doubles the next grace, up to a bound; each minute without one takes a doubling back.
+
+Whoever has lost a connection has a place in a bounded table, O(1) for each loss and return; if it is full,
+whose last loss is the longest ago is forgotten.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+MINUTE_S: Final = 60.0
+TABLE_SIZE: Final = 10_000  # of some 300 bytes each; a loss that is forgotten costs one return its count
+
+
+@dataclass(frozen=True, slots=True)
+class FlappingStatistics:
+    """Keys in the table, and counters since the start: graces that were lengthened, keys forgotten."""
+
+    known: int
+    lengthened: int
+    forgotten: int
+
+
+class _Flapper:
+    """One who lost a connection.
+
+    Attributes:
+        returns: when it came back, of the last minute, the oldest first.
+        doublings: of its next grace.
+        calm_from: since when it has been quiet, as far as doublings were not taken back for it.
+        lost: whether its connection is lost, and it has not come back.
+        ended_at: when its session ended after that, if it did.
+        grace_s: what it has, or had, for coming back.
+    """
+
+    __slots__ = ("calm_from", "doublings", "ended_at", "grace_s", "lost", "returns")
+
+    def __init__(self) -> None:
+        self.returns: tuple[float, ...] = ()
+        self.doublings = 0
+        self.calm_from = 0.0
+        self.lost = False
+        self.ended_at: float | None = None
+        self.grace_s = 0.0
+
+
+class Flapping:
+    """How long each who loses its connection may be gone.
+
+    Args:
+        grace_s: seconds, of whoever does not flap; 0 has no double.
+        returns_a_minute: beyond so many the next grace is doubled; 0: never.
+        max_grace_s: seconds that doubling does not go beyond.
+        size: most keys that are known at once.
+    """
+
+    def __init__(
+        self, grace_s: float, returns_a_minute: int = 0, max_grace_s: float = 0.0, size: int = TABLE_SIZE
+    ) -> None:
+        self._grace_s = grace_s
+        self._limit = returns_a_minute
+        self._max_grace_s = max_grace_s
+        self._size = size
+        self._is_on = bool(returns_a_minute) and 0 < grace_s < max_grace_s
+        self._table: dict[Hashable, _Flapper] = {}  # by the last loss
+        self._lengthened = self._forgotten = 0
+
+    def lost(self, key: Hashable, now: float) -> float:
+        """A connection is lost; return for how many seconds its session lives on."""
+        if not self._is_on:
+            return self._grace_s
+        flapper = self._table.pop(key, None) or _Flapper()
+        self._table[key] = flapper
+        if len(self._table) > self._size:
+            del self._table[next(iter(self._table))]
+            self._forgotten += 1
+        self._take_back(flapper, now)
+        flapper.lost, flapper.ended_at = True, None
+        flapper.grace_s = min(self._grace_s * 2**flapper.doublings, self._max_grace_s)
+        self._lengthened += flapper.grace_s > self._grace_s
+        return flapper.grace_s
+
+    def returned(self, key: Hashable, now: float) -> None:
+        """There is a login of `key`, on whatever node; of whom no loss is known it means nothing."""
+        flapper = self._table.get(key)
+        if flapper is None or not flapper.lost:
+            return
+        flapper.lost = False
+        if flapper.ended_at is not None and now - flapper.ended_at > MINUTE_S:
+            return
+        self._take_back(flapper, now)
+        flapper.calm_from = now
+        flapper.returns = (*(at for at in flapper.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
+        if len(flapper.returns) > self._limit and self._grace_s * 2**flapper.doublings < self._max_grace_s:
+            flapper.doublings += 1
+
+    def ended(self, key: Hashable, now: float) -> int:
+        """A lost session has ended; return the milliseconds of its grace if that was lengthened, else 0."""
+        flapper = self._table.get(key)
+        if flapper is None or not flapper.lost:
+            return 0
+        flapper.ended_at = now
+        return round(flapper.grace_s * 1000) if flapper.grace_s > self._grace_s else 0
+
+    def statistics(self) -> FlappingStatistics:
+        """Return the counters."""
+        return FlappingStatistics(len(self._table), self._lengthened, self._forgotten)
+
+    def _take_back(self, flapper: _Flapper, now: float) -> None:
+        """Take a doubling back for each minute without a return."""
+        quiet = int((now - flapper.calm_from) / MINUTE_S)
+        flapper.doublings = max(0, flapper.doublings - quiet)
+        flapper.calm_from += quiet * MINUTE_S
