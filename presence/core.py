@@ -372,7 +372,7 @@ class Core:
     def _end(self, session: Session, code: Code, now: float) -> None:
         change = self._registry.end(session, code, now)
         if change is not None:
-            if session.link is None and (grace_ms := self._flapping.ended(session.key, now)):
+            if session.link is None and (grace_ms := self._flapping.lengthened_ms(session.key)):
                 change = change._replace(grace_ms=grace_ms)
             self._wheel.forget(session.key)
             if self._away_after:

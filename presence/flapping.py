@@ -1,8 +1,8 @@
 """Who comes and goes all the time gets a longer grace instead of a ban: pure, time is an argument.
 
-A *return* is a login of a device that had lost its connection: in its grace, or within a minute after the
-end that followed it, or on another node while it was lost. Beyond so many returns within a minute each
-doubles the next grace, up to a bound; each minute without one takes a doubling back.
+A *return* is a login of a device that had lost its connection: in its grace, after the end that followed it,
+or on another node while it was lost. Beyond so many returns within a minute each doubles the next grace, up
+to a bound; each minute without one takes a doubling back.
 
 Whoever has lost a connection has a place in a bounded table, O(1) for each loss and return; if it is full,
 whose last loss is the longest ago is forgotten.
@@ -33,18 +33,16 @@ class _Flapper:
         doublings: of its next grace.
         calm_from: since when it has been quiet, as far as doublings were not taken back for it.
         lost: whether its connection is lost, and it has not come back.
-        ended_at: when its session ended after that, if it did.
         grace_s: what it has, or had, for coming back.
     """
 
-    __slots__ = ("calm_from", "doublings", "ended_at", "grace_s", "lost", "returns")
+    __slots__ = ("calm_from", "doublings", "grace_s", "lost", "returns")
 
     def __init__(self) -> None:
         self.returns: tuple[float, ...] = ()
         self.doublings = 0
         self.calm_from = 0.0
         self.lost = False
-        self.ended_at: float | None = None
         self.grace_s = 0.0
 
 
@@ -79,7 +77,7 @@ class Flapping:
             del self._table[next(iter(self._table))]
             self._forgotten += 1
         self._take_back(flapper, now)
-        flapper.lost, flapper.ended_at = True, None
+        flapper.lost = True
         flapper.grace_s = min(self._grace_s * 2**flapper.doublings, self._max_grace_s)
         self._lengthened += flapper.grace_s > self._grace_s
         return flapper.grace_s
@@ -90,21 +88,18 @@ class Flapping:
         if flapper is None or not flapper.lost:
             return
         flapper.lost = False
-        if flapper.ended_at is not None and now - flapper.ended_at > MINUTE_S:
-            return
         self._take_back(flapper, now)
         flapper.calm_from = now
         flapper.returns = (*(at for at in flapper.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
         if len(flapper.returns) > self._limit and self._grace_s * 2**flapper.doublings < self._max_grace_s:
             flapper.doublings += 1
 
-    def ended(self, key: Hashable, now: float) -> int:
-        """A lost session has ended; return the milliseconds of its grace if that was lengthened, else 0."""
+    def lengthened_ms(self, key: Hashable) -> int:
+        """Return the milliseconds of the grace that who is lost has, if it was lengthened; else 0."""
         flapper = self._table.get(key)
-        if flapper is None or not flapper.lost:
+        if flapper is None or not flapper.lost or flapper.grace_s <= self._grace_s:
             return 0
-        flapper.ended_at = now
-        return round(flapper.grace_s * 1000) if flapper.grace_s > self._grace_s else 0
+        return round(flapper.grace_s * 1000)
 
     def statistics(self) -> FlappingStatistics:
         """Return the counters."""

@@ -61,3 +61,21 @@ def test_who_came_after_the_first_skipped_change_is_left_to_the_next_resync() ->
     live = [change(Op.REGISTER, "old", at=1.0), change(Op.REGISTER, "new", at=5.0)]
     planned = plan([], live, lost=False, skipped_from=5.0)
     assert [each.change.uid for each in planned.standing] == ["old"]
+
+
+def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
+    waiting = [
+        Item(change(Op.UPDATE, "stands")),
+        Item(change(Op.LOGIN, "came")),
+        Item(change(Op.UPDATE, "came")),
+        Item(change(Op.UPDATE, "gone")),
+        Item(change(Op.END, "gone")),
+    ]
+    live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
+    planned = plan(waiting, live, lost=False, skipped_from=math.inf)
+    assert [each.change.uid for each in planned.standing] == ["stands"]
+    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [
+        (Op.LOGIN, "came"),
+        (Op.UPDATE, "came"),
+        (Op.END, "gone"),
+    ]

@@ -8,14 +8,16 @@ from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
+from presence.flapping import Flapping
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.session import SessionProtocol
+from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Decoder, Packet
 
 T = 30.0
 TICK = 1.0
 GRACE = 5.0
+MAX_GRACE = 60.0
 START = 1000.0
 MIN_IDLE_TIMEOUT, MAX_IDLE_TIMEOUT = 5.0, 300.0
 
@@ -113,6 +115,9 @@ class World:
         look: whether connections are read before their sessions end.
         wall: Unix seconds.
         clamp: turns a wish for an idle time-out into what the client gets.
+        away_after: seconds after which sessions are away by themselves; 0: never.
+        returns: how many a minute lengthen nobody's grace; 0: any.
+        session_limit: see `SessionLimit`.
     """
 
     def __init__(
@@ -124,6 +129,9 @@ class World:
         look: bool = True,
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
         clamp: Callable[[float | None], float] | None = None,
+        away_after: float = 0.0,
+        returns: int = 0,
+        session_limit: SessionLimit = NO_LIMIT,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -139,7 +147,12 @@ class World:
         self.core = self.sockets.core = Core(
             self.registry,
             SessionProtocol(
-                self.registry, self.clock, clamp or clamped, 5.0, Admission(AdmissionLimits(), 0.0)
+                self.registry,
+                self.clock,
+                clamp or clamped,
+                5.0,
+                Admission(AdmissionLimits(), 0.0),
+                session_limit=session_limit,
             ),
             self,
             ticks=self.ticks,
@@ -149,6 +162,8 @@ class World:
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT,
             look=look,
+            away_after=away_after,
+            flapping=Flapping(grace, returns, MAX_GRACE),
         )
         self.credits = credit
         self.tick = self.ticks.begun(self.now)

@@ -1,0 +1,41 @@
+"""What waits while a node may not judge others yet, and what announces it."""
+
+from presence.backlog import Backlog
+from presence.changes import Change, Op
+from presence.outbox import Outbox
+
+
+def change(op: Op, uid: str, session: str) -> Change:
+    return Change(op, uid, "", session, 2, 0.0, 1000, 1000, 30_000)
+
+
+def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, str]]:
+    items = backlog.take(100, settled=settled, from_outbox=True)
+    return [(each.change.op, each.change.session) for each in items]
+
+
+def backlog_of(*changes: Change) -> tuple[Outbox, Backlog]:
+    outbox = Outbox(lambda uid: 0, 1, max_items=100)
+    outbox.extend(changes)
+    return outbox, Backlog(0, outbox, lambda shard: ())
+
+
+def test_a_login_that_waits_behind_an_end_is_announced() -> None:
+    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.LOGIN, "ada", "b"))
+    assert taken(outbox, backlog, settled=False) == [(Op.HOLD, "b")]
+    assert backlog.has_marks
+    backlog.release()
+    assert taken(outbox, backlog, settled=True) == [(Op.END, "a"), (Op.LOGIN, "b")]
+
+
+def test_an_update_that_waits_behind_an_end_announces_nobody() -> None:
+    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.UPDATE, "ada", "b"))
+    assert taken(outbox, backlog, settled=False) == []
+    assert not backlog.has_marks
+    backlog.release()
+    assert taken(outbox, backlog, settled=True) == [(Op.END, "a"), (Op.UPDATE, "b")]
+
+
+def test_an_update_waits_for_nobody_elses_end() -> None:
+    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.UPDATE, "bob", "b"))
+    assert taken(outbox, backlog, settled=False) == [(Op.UPDATE, "b")]

@@ -1,0 +1,264 @@
+"""What sessions are shown as, from packets to changes: updates, and being away by themselves."""
+
+import pytest
+
+import protocol
+from presence import meta
+from presence.changes import PLAIN, Op, Profile
+from protocol import Code, Kind, Packet
+from tests.cells import brief
+from tests.desks import NotingDesk
+from tests.worlds import GRACE, TICK, T, World, ended
+
+AWAY_AFTER = 100.0
+AWAY = Profile(away=True)
+APP = {"app": "3.1"}
+APP_TEXT = meta.to_text(APP)
+
+
+def shown(world: World) -> list[tuple[Op, int, Profile]]:
+    return [(each.op, each.code, each.profile) for each in world.changes]
+
+
+def update(world: World, handle: int, **parts: object) -> list[tuple[Kind, int | None, int | None]]:
+    """Send an update, and return what the server says."""
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))  # type: ignore[arg-type]
+    return [brief(each) for each in world.sockets.answers(handle)]
+
+
+def pass_with_beats(world: World, handle: int, seconds: float, beat_s: float = 10.0) -> None:
+    """Let time pass in which the client sends plain keepalives."""
+    until = world.now + seconds
+    while world.now < until:
+        world.pass_time(min(beat_s, until - world.now))
+        world.beat(handle)
+
+
+# Logins
+
+
+def test_a_login_says_how_its_session_is_shown() -> None:
+    world = World()
+    world.login(meta=APP, status="away")
+    assert shown(world) == [(Op.LOGIN, Code.LOGIN, Profile(True, APP_TEXT))]
+
+
+@pytest.mark.parametrize("parts", [{}, {"meta": {}}, {"status": "online"}, {"status": "online", "meta": {}}])
+def test_a_login_that_shows_nothing_is_plain(parts: dict[str, object]) -> None:
+    world = World()
+    world.login(**parts)
+    assert world.changes[0].profile is PLAIN
+
+
+def test_the_next_login_of_a_device_says_it_anew() -> None:
+    world = World()
+    update(world, world.login(meta=APP), status="away")
+    world.login()
+    assert shown(world)[2:] == [(Op.LOGIN, Code.LOGIN, PLAIN)]
+
+
+def test_a_registration_tells_how_a_session_is_shown_now() -> None:
+    world = World()
+    handle = world.login(meta=APP)
+    world.login("bob")
+    update(world, handle, status="away")
+    profiles = {each.uid: each.profile for each in world.core.registrations()}
+    assert profiles == {"ada": Profile(True, APP_TEXT), "bob": PLAIN}
+
+
+def test_an_end_leaves_nothing_behind() -> None:
+    world = World()
+    world.sockets.close(world.login(meta=APP))
+    world.pass_time(GRACE + TICK)
+    assert world.story()[1:] == [ended(Code.CLOSED)]
+    assert not world.registry.profiles._shown
+
+
+# Updates
+
+
+def test_an_update_is_one_change() -> None:
+    world = World()
+    handle = world.login()
+    world.now += 3
+    assert update(world, handle, status="away", meta=APP) == [(Kind.OK, 7, None)]
+    (change,) = world.changes[1:]
+    assert (change.op, change.code, change.profile) == (Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))
+    assert (change.session, change.at, change.at_ms) == (
+        world.changes[0].session,
+        world.now,
+        1_700_000_003_000,
+    )
+
+
+def test_updates_have_the_code_of_what_they_change() -> None:
+    world = World()
+    handle = world.login()
+    for parts in ({"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}):
+        update(world, handle, **parts)
+    assert shown(world)[1:] == [
+        (Op.UPDATE, Code.UPDATED, Profile(meta=APP_TEXT)),
+        (Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT)),
+        (Op.UPDATE, Code.UPDATED, AWAY),
+        (Op.UPDATE, Code.BACK, PLAIN),
+    ]
+
+
+def test_an_update_that_changes_nothing_is_granted_and_told_to_nobody() -> None:
+    world = World()
+    handle = world.login(meta=APP)
+    for parts in ({}, {"meta": APP}, {"status": "online"}):
+        assert update(world, handle, **parts) == [(Kind.OK, 7, None)]
+    assert len(world.changes) == 1
+
+
+def test_an_update_with_a_token_is_refused_whole_and_the_connection_stays() -> None:
+    world = World()
+    handle = world.login()
+    assert update(world, handle, token="secret", status="away") == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
+    assert len(world.changes) == 1
+    assert not world.is_hung_up(handle)
+
+
+def test_an_update_without_an_id_is_granted_like_any() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.update(status="away")))
+    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.OK, None, None)]
+
+
+def test_login_updates_and_logout_in_one_read_are_told_in_order() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    packets = (
+        protocol.login("ada"),
+        protocol.update(status="away"),
+        protocol.update(meta=APP),
+        protocol.logout(),
+    )
+    world.sockets.feed(handle, b"".join(map(protocol.encode, packets)))
+    assert [(each.op, each.code) for each in world.changes] == [
+        (Op.LOGIN, Code.LOGIN),
+        (Op.UPDATE, Code.AWAY),
+        (Op.UPDATE, Code.UPDATED),
+        (Op.END, Code.LOGOUT),
+    ]
+
+
+# Away by itself
+
+
+def test_nothing_but_keepalives_for_long_is_being_away() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login(meta=APP)
+    began = world.now
+    pass_with_beats(world, handle, AWAY_AFTER - 1)
+    assert len(world.changes) == 1
+    world.pass_time(2.0)
+    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))]
+    assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
+    pass_with_beats(world, handle, 3 * AWAY_AFTER)
+    assert len(world.changes) == 2, "told once"
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [Packet(9, 1), protocol.message("bob", "hi"), protocol.query(["bob"]), protocol.update(id=1)],
+    ids=["unknown kind", "message", "query", "update of nothing"],
+)
+def test_anything_else_ends_it_at_once(packet: Packet) -> None:
+    world = World(away_after=AWAY_AFTER)
+    world.core.desk = NotingDesk()
+    handle = world.login()
+    pass_with_beats(world, handle, AWAY_AFTER + TICK)
+    world.sockets.feed(handle, protocol.encode(packet))
+    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, AWAY), (Op.UPDATE, Code.BACK, PLAIN)]
+    assert world.changes[-1].at == world.now
+    pass_with_beats(world, handle, AWAY_AFTER - 1)
+    assert len(world.changes) == 3
+    pass_with_beats(world, handle, 2.0)
+    assert shown(world)[3:] == [(Op.UPDATE, Code.AWAY, AWAY)]
+
+
+def test_a_keepalive_that_wants_an_answer_ends_nothing() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    for _ in range(11):
+        world.pass_time(10.0)
+        world.sockets.feed(handle, protocol.encode(protocol.keepalive(1)))
+    assert [each.code for each in world.changes[1:]] == [Code.AWAY]
+
+
+def test_what_is_sent_meanwhile_puts_it_off() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    for _ in range(10):
+        pass_with_beats(world, handle, AWAY_AFTER - 5)
+        world.sockets.feed(handle, protocol.encode(Packet(9)))
+    assert len(world.changes) == 1
+
+
+def test_who_said_that_it_is_away_is_not_back_by_sending() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    update(world, handle, status="away")
+    world.sockets.feed(handle, protocol.encode(Packet(9)))
+    pass_with_beats(world, handle, 2 * AWAY_AFTER)
+    assert [each.code for each in world.changes[1:]] == [Code.AWAY]
+    update(world, handle, status="online")
+    pass_with_beats(world, handle, AWAY_AFTER + TICK)
+    assert [each.code for each in world.changes[2:]] == [Code.BACK, Code.AWAY]
+
+
+def test_a_message_that_waits_in_the_socket_keeps_its_sender_from_being_away() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    pass_with_beats(world, handle, AWAY_AFTER - 0.1)
+    world.sockets.arrive(handle, protocol.encode(Packet(9)))
+    world.pass_time(2 * TICK)
+    assert len(world.changes) == 1
+
+
+def test_a_logout_of_who_is_away_says_nothing_else() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    pass_with_beats(world, handle, AWAY_AFTER + TICK)
+    world.sockets.feed(handle, protocol.encode(protocol.logout()))
+    assert world.story()[2:] == [ended(Code.LOGOUT)]
+
+
+def test_an_end_takes_the_second_key_out_of_the_wheel() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    world.sockets.feed(handle, protocol.encode(protocol.logout()))
+    assert len(world.core._wheel) == 0
+    world.login(device="phone")
+    world.pass_time(T + TICK)
+    assert len(world.core._wheel) == 0
+
+
+def test_silence_ends_a_session_whether_it_is_away_or_not() -> None:
+    world = World(away_after=T / 2)
+    world.login()
+    world.pass_time(T + TICK)
+    assert [each.code for each in world.changes[1:]] == [Code.AWAY, Code.IDLE_TIMEOUT]
+
+
+def test_by_default_nobody_is_away_by_itself_and_no_key_is_kept_for_it() -> None:
+    world = World()
+    handle = world.login()
+    assert len(world.core._wheel) == 1
+    pass_with_beats(world, handle, 5 * AWAY_AFTER)
+    assert len(world.changes) == 1
+
+
+def test_the_statistics_tell_who_is_away_and_how_much_was_updated() -> None:
+    world = World()
+    handle = world.login()
+    world.login("bob", status="away")
+    update(world, handle, status="away")
+    update(world, handle, meta=APP)
+    statistics = world.core.statistics()
+    assert (statistics.away, statistics.updates) == (2, 2)
