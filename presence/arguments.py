@@ -48,7 +48,8 @@ def argument_parser() -> argparse.ArgumentParser:
     _add_settings(serve, tuple(SPECS))
 
     tail = commands.add_parser("tail", help="print events as they happen")
-    tail.add_argument("--type", choices=("online", "offline"), help="events of this type only")
+    kinds = ("online", "offline", "away", "update")
+    tail.add_argument("--type", choices=kinds, help="events of this type only")
     tail.add_argument("--json", action="store_true", help="one JSON object a line")
     tail.add_argument(
         "--from",
@@ -105,8 +106,9 @@ _SERVE = (
 
 
 _CLIENT = (
-    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /away, /back and /quit do what "
-    "they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device stays online."
+    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /who, /away, /back, /status and "
+    "/quit do what they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device "
+    "stays online."
 )
 
 

@@ -16,10 +16,12 @@ Its calls block. In an asynchronous program a thread makes them; there may be se
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
+from presence import meta
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import is_elsewhere, passes
@@ -38,8 +40,7 @@ class Page:
     """Some of those who are online.
 
     Attributes:
-        states: uid to state, as `presence.store.records.read_states` gives it; it may be empty though more
-            pages follow.
+        states: uid to state, as `PresenceReader.states` gives it; it may be empty though more pages follow.
         cursor: what to give for the next page; None after the last one.
     """
 
@@ -70,9 +71,12 @@ class PresenceReader:
         self._shards: tuple[int, float] | None = None  # how many, and until when that is believed
 
     def states(self, uids: Iterable[str]) -> dict[str, State]:
-        """Return the state of each user, in the order of `uids`; see `read_states`."""
+        """Return the state of each user, in the order of `uids`.
+
+        It is as `read_states` gives it, but `meta` is the map that the client gave.
+        """
         wanted = list(uids)
-        return self._read(lambda access: read_states(access, self._keys(), wanted))
+        return _with_maps(self._read(lambda access: read_states(access, self._keys(), wanted)))
 
     def state(self, uid: str) -> State:
         """Return the state of one user."""
@@ -106,7 +110,7 @@ class PresenceReader:
         states, shard, position = self._read(
             lambda access: read_page(access, keys, int(found[1]), int(found[2]), size)
         )
-        return Page(states, f"{shard}-{position}" if shard < keys.shards else None)
+        return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
 
     def pages(self, *, size: int = PAGE_USERS) -> Iterator[Page]:
         """Return all pages, one after the other: never more than one is held in memory."""
@@ -159,3 +163,14 @@ class PresenceReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _with_maps(states: dict[str, State]) -> dict[str, State]:
+    """Put in what clients say of themselves for the texts of it; one that is damaged counts as absent."""
+    for state in states.values():
+        for each in (state, *state["sessions"]):
+            if (text := each.pop("meta", None)) is None:
+                continue
+            with suppress(ValueError, RecursionError):
+                each["meta"] = meta.from_text(text)
+    return states

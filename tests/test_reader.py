@@ -365,3 +365,17 @@ def test_a_reader_finds_a_shard_that_moved(redis_cluster: Cluster, cluster_reade
     source = redis_cluster.primary_of(key)
     redis_cluster.move(key, next(each for each in redis_cluster.members if each is not source)).run()
     assert (cluster_reader.state("ann")["status"], cluster_reader.count()) == ("online", 1)
+
+
+def test_a_reader_gives_meta_as_the_map_that_the_client_gave(
+    client: Redis, redis_server: EmbeddedRedis
+) -> None:
+    for uid, text in (("ann", '{"a":{"$bin":"00"}}'), ("bob", "{")):
+        session = {"session": "s", "node": "n1", "login_ms": 1, "meta": text}
+        record = json.dumps({"id": "5-1", "since_ms": 1, "sessions": {"": session}})
+        client.hset("presence:{0}:online", uid, record)
+    with PresenceReader(redis_server.url) as reader:
+        (page,) = reader.pages()
+        for states in (page.states, reader.states(["ann", "bob"])):
+            assert states["ann"]["meta"] == states["ann"]["sessions"][0]["meta"] == {"a": b"\0"}
+            assert "meta" not in states["bob"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from presence import meta
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
@@ -19,7 +20,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
     def show(reader: PresenceReader) -> None:
         states = reader.states(uids)
         if as_json:
-            print(json.dumps(states))
+            print(json.dumps(_plain(states)))
             return
         width = max(len(printable(uid)) for uid in uids)
         for uid, state in states.items():
@@ -49,7 +50,7 @@ def list_online(redis_url: str, prefix: str, *, as_json: bool) -> int:
         lead = "{\n" if as_json else ""
         for page in reader.pages():
             for uid, state in page.states.items():
-                text = f"{json.dumps(uid)}: {json.dumps(state)}" if as_json else _line(uid, state)
+                text = f"{json.dumps(uid)}: {json.dumps(_plain(state))}" if as_json else _line(uid, state)
                 sys.stdout.write(lead + text)
                 lead = ",\n" if as_json else "\n"
             sys.stdout.flush()
@@ -75,18 +76,37 @@ def _line(uid: str, state: State) -> str:
 
 
 def _described(state: dict[str, Any]) -> str:
-    devices = ", ".join(_session(session) for session in state["sessions"])
-    if state["status"] == "online":
-        return f"online   since {_time(state['since_ms'])}  {devices}"
-    if state["status"] == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
+    status = state["status"]
+    devices = ", ".join(_session(session, status) for session in state["sessions"])
+    if status in {"online", "away"}:
+        said = f"  {printable(_text(state['meta']))}" if "meta" in state else ""
+        return f"{status:<7}  since {_time(state['since_ms'])}  {devices}{said}"
+    if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
         return f"unknown  online since {_time(state['since_ms'])}, but silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
     return f"offline  last seen {_time(state['last_seen_ms'])}"
 
 
-def _session(session: dict[str, Any]) -> str:
-    return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}"
+def _session(session: dict[str, Any], status: str) -> str:
+    away = " (away)" if "away" in session and status != "away" else ""
+    return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}{away}"
+
+
+def _text(said: dict[str, Any]) -> str:
+    return meta.to_text(said)
+
+
+def _plain(value: Any) -> Any:
+    """Return states in which what clients say of themselves is as JSON can tell it; see `presence.meta`."""
+    match value:
+        case dict():
+            return {
+                key: json.loads(_text(each)) if key == "meta" else _plain(each) for key, each in value.items()
+            }
+        case list():
+            return [_plain(each) for each in value]
+    return value
 
 
 def _time(unix_ms: int) -> str:

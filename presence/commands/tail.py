@@ -1,5 +1,6 @@
 """``presence tail``: every transition as it happens, or as it happened."""
 
+import json
 import select
 import sys
 from contextlib import suppress
@@ -92,6 +93,9 @@ def _json(event: Entry) -> str:
     for name, text in event.fields.items():
         is_number = name in ENTRY_NUMBERS or name.endswith("_ms")
         values[name] = _number(text) if is_number else text
+    if said := event.fields.get("meta"):
+        with suppress(ValueError, RecursionError):
+            values["meta"] = json.loads(said)
     return json_line(values)
 
 
@@ -115,6 +119,7 @@ def _human(event: Entry) -> str:
         f"{subject:<32}",
         event.id,
         fields.get("node", ""),
+        fields.get("meta", ""),
     )
     return "  ".join(columns).rstrip()
 

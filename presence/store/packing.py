@@ -136,8 +136,11 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
     values: list[object] = []
     reasons: dict[int, str] = {}
-    for change, restores, _ in items:
-        op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, profile, grace_ms = change
+    for (
+        (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, profile, grace_ms),
+        restores,
+        _,
+    ) in items:
         if code not in reasons:
             reasons[code] = Code(code).reason
         age_ms = max(0, round((now - at) * 1000))

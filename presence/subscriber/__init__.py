@@ -36,27 +36,42 @@ A view of who is online that is never wrong for long: first a snapshot, then wha
             case Offline():
                 online.discard(event.uid)
 
+With ``updates=True`` all of these tell, too, who went away and came back (`Away`), and who shows other `meta`
+(`Updated`); users stay online through both. Without it they are passed over.
+
 All survive a Redis that goes away and comes back, with or without its data. On a Redis Cluster, where no
 read can wait for events of several slots, they look for new ones: 20 ms after something came, then ever
 later, up to 200 ms. A server that is away delays the events of its shards; of a failover that lost writes a
 `Gap` tells. The log is Python's, by the name ``presence.subscriber``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from presence.subscriber.blocking import BlockingSubscription
-from presence.subscriber.events import Entry, Event, Gap, Item, Offline, Online, decode
+from presence.subscriber.events import (
+    Away,
+    Entry,
+    Event,
+    Gap,
+    Item,
+    Offline,
+    Online,
+    Updated,
+    decode,
+    decode_transition,
+)
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import GroupConsumer
 from presence.subscriber.link import Link
 from presence.subscriber.membership import Membership
-from presence.subscriber.snapshot import Period, Snapshot, SnapshotFollower
+from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
 
 if TYPE_CHECKING:  # programs without trio need not load it
     from presence.subscriber.tasks import Subscription
 
 __all__ = [
+    "Away",
     "BlockingSubscription",
     "Entries",
     "Entry",
@@ -65,7 +80,9 @@ __all__ = [
     "Offline",
     "Online",
     "Period",
+    "Shown",
     "Snapshot",
+    "Updated",
     "entries_sync",
     "follow",
     "follow_sync",
@@ -84,6 +101,7 @@ def subscribe(
     consumer: str | None = None,
     after: After = None,
     prefix: str = "presence",
+    updates: bool = False,
     max_deliveries: int = 5,
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
@@ -100,6 +118,8 @@ def subscribe(
             entry id, or by shard the id of the last event seen, where a `Gap` tells if events after it
             are gone. With a group, where it begins if it has to be created; not by shard.
         prefix: what the server's keys begin with.
+        updates: whether `Away` and `Updated` are wanted, too. Without it they are passed over, and what a
+            group has passed over does not come again.
         max_deliveries: with a group, as the two below: after so many an event that was never acknowledged
             becomes a dead letter, in the stream ``presence:{shard}:dead``.
         claim_idle_s: an event goes to another consumer after so many seconds without a sign of life of the
@@ -113,7 +133,7 @@ def subscribe(
 
     link = Link(url)
     member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return Subscription(_source(link, prefix, after, member), decode, link.name)
+    return Subscription(_source(link, prefix, after, member), _decoder(updates), link.name)
 
 
 def subscribe_sync(
@@ -123,6 +143,7 @@ def subscribe_sync(
     consumer: str | None = None,
     after: After = None,
     prefix: str = "presence",
+    updates: bool = False,
     max_deliveries: int = 5,
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
@@ -130,7 +151,7 @@ def subscribe_sync(
     """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
     link = Link(url)
     member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return BlockingSubscription(_source(link, prefix, after, member), decode, link.name)
+    return BlockingSubscription(_source(link, prefix, after, member), _decoder(updates), link.name)
 
 
 def entries_sync(
@@ -149,12 +170,16 @@ def entries_sync(
     return BlockingSubscription(_source(link, prefix, after, _membership(group, consumer)), _as_is, link.name)
 
 
-def follow(url: str, *, prefix: str = "presence") -> "Subscription[Snapshot | Event]":
+def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Subscription[Snapshot | Event]":
     """Return an asynchronous iterator that gives a `Snapshot` and then every event after it.
 
     After a `Gap` there is a new snapshot. A snapshot is exact: it is the state at one moment of each
     shard's stream, though it is read in pages; all shards have to answer for it. It takes about 150 bytes of
     memory per user online.
+
+    Args:
+        url, prefix: as of `subscribe`.
+        updates: whether `Away` and `Updated` are wanted, too, and `Snapshot.shown` with them.
 
     Raises:
         ValueError: the URL makes no sense.
@@ -162,13 +187,15 @@ def follow(url: str, *, prefix: str = "presence") -> "Subscription[Snapshot | Ev
     from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
 
     link = Link(url)
-    return Subscription(SnapshotFollower(link, prefix), _or_snapshot, link.name)
+    return Subscription(SnapshotFollower(link, prefix, updates), _or_snapshot(updates), link.name)
 
 
-def follow_sync(url: str, *, prefix: str = "presence") -> BlockingSubscription[Snapshot | Event]:
+def follow_sync(
+    url: str, *, prefix: str = "presence", updates: bool = False
+) -> BlockingSubscription[Snapshot | Event]:
     """Return a plain iterator that gives what `follow` gives."""
     link = Link(url)
-    return BlockingSubscription(SnapshotFollower(link, prefix), _or_snapshot, link.name)
+    return BlockingSubscription(SnapshotFollower(link, prefix, updates), _or_snapshot(updates), link.name)
 
 
 def _membership(
@@ -197,5 +224,10 @@ def _as_is(item: Item) -> Item:
     return item
 
 
-def _or_snapshot(item: Any) -> Snapshot | Event | None:
-    return item if isinstance(item, Snapshot) else decode(item)
+def _decoder(updates: bool) -> Callable[[Item], Event | None]:
+    return decode if updates else decode_transition
+
+
+def _or_snapshot(updates: bool) -> Callable[[Any], Snapshot | Event | None]:
+    decoder = _decoder(updates)
+    return lambda item: item if isinstance(item, Snapshot) else decoder(item)

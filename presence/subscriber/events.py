@@ -1,16 +1,25 @@
 """What a subscriber gets: typed events, made from the entries of the streams."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from presence.meta import from_text
 from protocol import Code
 
+Status = Literal["online", "away"]
+Meta: TypeAlias = Mapping[str, Any]
+NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
 ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, beside those in ``_ms``
 ZERO_ID = "0-0"
 NAMES_KEPT = 64  # names of fields; the same dozen comes with each entry
+
+
+def _no_meta() -> Meta:
+    return NO_META
 
 
 class Entry(NamedTuple):
@@ -46,6 +55,8 @@ class Online:
         since_ms: beginning of this online period.
         last_seen_ms: the session's last valid frame before the event.
         deliveries: how often this consumer group was given the event, this time included.
+        status: how the user shows himself from now on.
+        meta: what his client says of itself; empty if nothing.
     """
 
     shard: int
@@ -60,15 +71,19 @@ class Online:
     since_ms: int
     last_seen_ms: int
     deliveries: int = 1
+    status: Status = "online"
+    meta: Meta = field(default_factory=_no_meta, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """A user went offline: his last session ended. Attributes as of `Online`, and one more.
+    """A user went offline: his last session ended. Attributes as of `Online`, but two, and two more.
 
     Attributes:
         code: why, for example 100 logout, 200 closed, 201 idle_timeout.
         since_id: the entry id of the online event that this one ends.
+        grace_ms: how long the server waited for his return, if that was longer than for others since he came
+            and went so often; else 0.
     """
 
     shard: int
@@ -84,6 +99,66 @@ class Offline:
     last_seen_ms: int
     since_id: str
     deliveries: int = 1
+    grace_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A user who stays online went away, or came back: all of his sessions are away, or not all any more.
+
+    Attributes as of `Online`, and two more. The session is the one that caused it, by what its client said
+    or did not do, or because it came or ended.
+
+    Attributes:
+        code: 3 away, 4 back.
+        status: ``away`` or ``online``, since `at_ms`.
+        meta: what the user shows with it.
+        since_id: the entry id of the online event of this online period.
+    """
+
+    shard: int
+    id: str
+    uid: str
+    device: str
+    session: str
+    node: str
+    code: int
+    reason: str
+    at_ms: int
+    since_ms: int
+    last_seen_ms: int
+    since_id: str
+    status: Status
+    deliveries: int = 1
+    meta: Meta = field(default_factory=_no_meta, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """A user who stays online as he is, or away, shows other `meta`. Attributes as of `Away`, and one more.
+
+    Attributes:
+        code: 5 updated.
+        status_ms: since when his status stands.
+        meta: what he shows from now on; empty if nothing any more.
+    """
+
+    shard: int
+    id: str
+    uid: str
+    device: str
+    session: str
+    node: str
+    code: int
+    reason: str
+    at_ms: int
+    since_ms: int
+    last_seen_ms: int
+    since_id: str
+    status: Status
+    status_ms: int
+    deliveries: int = 1
+    meta: Meta = field(default_factory=_no_meta, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +187,73 @@ class Gap:
     deliveries: int = 1
 
 
-Event = Online | Offline | Gap
+Event = Online | Offline | Away | Updated | Gap
 Item = Entry | Gap
+
+
+def decode_transition(item: Item) -> Event | None:
+    """As `decode`, but None for what changes nobody's being online."""
+    is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update"}
+    return None if is_other else decode(item)
 
 
 def decode(item: Item) -> Event | None:
     """Return the typed event, or None where this version knows no such type or a field is missing."""
     if isinstance(item, Gap):
         return item
-    fields = item.fields
     try:
-        match fields["type"]:
-            case "online":
-                return Online(*_common(item), deliveries=item.deliveries)
-            case "offline":
-                return Offline(*_common(item), since_id=fields["since_id"], deliveries=item.deliveries)
-            case "gap":
-                span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
-                return Gap(item.shard, item.id, "dropped", *span, deliveries=item.deliveries)
-            case _:
-                return None
+        return _READERS[item.fields["type"]](item)
     except (KeyError, ValueError):
         return None
+
+
+def _online(entry: Entry) -> Online:
+    fields = entry.fields
+    return Online(*_common(entry), entry.deliveries, _status(fields), read_meta(fields.get("meta", "")))
+
+
+def _offline(entry: Entry) -> Offline:
+    fields = entry.fields
+    return Offline(*_common(entry), fields["since_id"], entry.deliveries, int(fields.get("grace_ms", 0)))
+
+
+def _away(entry: Entry) -> Away:
+    fields = entry.fields
+    meta = read_meta(fields.get("meta", ""))
+    return Away(*_common(entry), fields["since_id"], _status(fields), entry.deliveries, meta)
+
+
+def _update(entry: Entry) -> Updated:
+    fields = entry.fields
+    shown = fields["since_id"], _status(fields), int(fields["status_ms"])
+    return Updated(*_common(entry), *shown, entry.deliveries, read_meta(fields.get("meta", "")))
+
+
+def _gap(entry: Entry) -> Gap:
+    fields = entry.fields
+    span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
+    return Gap(entry.shard, entry.id, "dropped", *span, entry.deliveries)
+
+
+_READERS: Final[Mapping[str, Callable[[Entry], Event]]] = {
+    "online": _online,
+    "offline": _offline,
+    "away": _away,
+    "update": _update,
+    "gap": _gap,
+}
+
+
+def _status(fields: Mapping[str, str]) -> Status:
+    return "away" if fields.get("status") == "away" else "online"
+
+
+def read_meta(text: str) -> Meta:
+    """Return what a client says of itself from its text; damaged, it counts as absent."""
+    try:
+        return from_text(text) if text else NO_META
+    except (ValueError, RecursionError):
+        return NO_META
 
 
 def _common(entry: Entry) -> tuple[int, str, str, str, str, str, int, str, int, int, int]:

@@ -10,12 +10,26 @@ exactly that of Q, and following goes on after Q.
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from presence.store.access import Access
 from presence.store.client import Redis
-from presence.subscriber.events import Gap, Item, Offline, Online, decode, id_order
+from presence.store.records import online_state
+from presence.subscriber.events import (
+    NO_META,
+    Away,
+    Gap,
+    Item,
+    Meta,
+    Offline,
+    Online,
+    Status,
+    Updated,
+    decode,
+    id_order,
+    read_meta,
+)
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
 
@@ -34,6 +48,20 @@ class Period(NamedTuple):
     id: str
 
 
+class Shown(NamedTuple):
+    """How a user who is online shows himself.
+
+    Attributes:
+        status: ``online`` or ``away``.
+        since_ms: since when that stands, Unix milliseconds.
+        meta: what his client says of itself; empty if nothing.
+    """
+
+    status: Status
+    since_ms: int
+    meta: Meta = NO_META
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Who was online at one moment of each shard's stream.
@@ -41,10 +69,13 @@ class Snapshot:
     Attributes:
         online: uid to the user's online period.
         positions: for each shard the entry id up to which its events are contained.
+        shown: of those who are away or show `meta`, how; all others are online and show none. Empty unless
+            it was asked for.
     """
 
     online: Mapping[str, Period]
     positions: Mapping[int, str]
+    shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 class SnapshotFollower:
@@ -53,10 +84,12 @@ class SnapshotFollower:
     Args:
         link: its connection, which nobody else uses.
         prefix: what the keys begin with.
+        shows: whether snapshots tell how users show themselves, too.
     """
 
-    def __init__(self, link: Link, prefix: str) -> None:
+    def __init__(self, link: Link, prefix: str, shows: bool = False) -> None:
         self._link = link
+        self._shows = shows
         self._follower = Follower(link, prefix)
         self._buffer: deque[Item | Snapshot] = deque()
         self._is_due = True
@@ -119,28 +152,32 @@ class SnapshotFollower:
         follower = self._follower
         follower.add_shards(access)
         follower.seek_ends(access)
-        online = self._scan(access)
+        online, shown = self._scan(access)
         ends = follower.ends(access)
         while True:
             items = follower.read(access)
             if any(isinstance(item, Gap) for item in items):
                 return None
-            _apply(online, items)
+            _apply(online, shown, items)
             if all(_is_at(follower.positions[shard], end) for shard, end in ends.items()):
-                return Snapshot(online, follower.positions)
+                return Snapshot(online, follower.positions, shown if self._shows else {})
 
-    def _scan(self, access: Access) -> dict[str, Period]:
+    def _scan(self, access: Access) -> tuple[dict[str, Period], dict[str, Shown]]:
         online: dict[str, Period] = {}
+        shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
             key = self._follower.shards.keys.online(shard)
             # One connection for all pages: if it breaks, another server may go on, to which the cursor means
             # nothing, or this one may have started again.
             with access.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
                 for page in _pages(access, client, key):
-                    for uid, text in page.items():
+                    for name, text in page.items():
+                        uid = name.decode("utf-8", "backslashreplace")
                         if period := _period(text):
-                            online[uid.decode("utf-8", "backslashreplace")] = period
-        return online
+                            online[uid] = period
+                        if self._shows and (found := _shown(text)):
+                            shown[uid] = found
+        return online, shown
 
 
 def _pages(access: Access, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
@@ -154,15 +191,28 @@ def _pages(access: Access, client: Redis, key: str) -> Iterator[dict[bytes, byte
             return
 
 
-def _apply(online: dict[str, Period], items: list[Item]) -> None:
+def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]) -> None:
     for item in items:
         match decode(item):
             case Online() as event:
                 online[event.uid] = Period(event.since_ms, event.id)
+                _show(shown, event.uid, Shown(event.status, event.since_ms, event.meta))
+            case Away() as event:
+                _show(shown, event.uid, Shown(event.status, event.at_ms, event.meta))
+            case Updated() as event:
+                _show(shown, event.uid, Shown(event.status, event.status_ms, event.meta))
             case Offline() as event:
                 online.pop(event.uid, None)
+                shown.pop(event.uid, None)
             case _:
                 pass
+
+
+def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
+    if how.status == "away" or how.meta:
+        shown[uid] = how
+    else:
+        shown.pop(uid, None)
 
 
 def _is_at(position: str, end: str) -> bool:
@@ -176,3 +226,13 @@ def _period(text: bytes) -> Period | None:
         return Period(int(record["since_ms"]), str(record["id"])) if record["sessions"] else None
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def _shown(text: bytes) -> Shown | None:
+    """Return how a record shows its user; None: online, and no more."""
+    if b'"away"' not in text and b'"meta"' not in text:
+        return None  # nearly all
+    state = online_state(text)
+    if state is None or (state["status"] == "online" and "meta" not in state):
+        return None
+    return Shown(state["status"], state["since_ms"], read_meta(state.get("meta", "")))

@@ -63,7 +63,7 @@ class Subscription(Generic[T]):
             while (item := self._source.take()) is not None:
                 if (event := self._decode(item)) is not None:
                     return event
-                log.debug("passed over an entry of unknown form: %r", item)
+                log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
                 self._source.settle()
 
     async def acknowledge(self) -> None:

@@ -54,6 +54,34 @@ def test_status_as_json_is_an_object_of_states(
     assert (state["status"], state["id"], state["sessions"]) == ("online", "5-1", [session])
 
 
+def put_bea_away(client: Redis) -> None:
+    session = {"session": "s1", "node": "n1", "login_ms": 1, "away": True, "meta": '{"a":{"$bin":"00"}}'}
+    record = {"id": "5-1", "since_ms": 1, "state": {"id": "6-0", "since_ms": 1_700_000_000_000}}
+    client.hset("presence:{0}:online", "bea", json.dumps({**record, "sessions": {"phone": session}}))
+    client.zadd("presence:nodes", {"n1": LEASE_END_MS})
+
+
+def test_status_shows_who_is_away_and_what_is_said(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_bea_away(client)
+    assert main(["status", "bea", "--redis", redis_server.url]) == 0
+    line = 'bea  away     since 2023-11-14 22:13:20 UTC  phone on n1  {"a":{"$bin":"00"}}\n'
+    assert capsys.readouterr().out == line
+
+
+@pytest.mark.parametrize("flags", [("bea",), ("--list",)])
+def test_status_as_json_has_away_and_meta(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    put_bea_away(client)
+    assert main(["status", "--json", *flags, "--redis", redis_server.url]) == 0
+    state = json.loads(capsys.readouterr().out)["bea"]
+    said = {"a": {"$bin": "00"}}
+    assert (state["status"], state["id"], state["meta"]) == ("away", "6-0", said)
+    assert (state["sessions"][0]["away"], state["sessions"][0]["meta"]) == (True, said)
+
+
 def test_status_looks_into_the_shards_that_the_server_stored(
     redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,25 @@ def test_tail_prints_the_type_asked_for(redis_server: EmbeddedRedis, client: Red
     assert json.loads(tail(redis_server.url, "--json", "--from=0", "--type=offline").line())["id"] == "2-0"
 
 
+def test_tail_shows_who_goes_away_and_what_he_says(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    event(client, "1-0", "online")
+    event(client, "2-0", "away", reason="back", node="n1", status_ms=7, meta='{"text":"h\u00ed \x07"}')
+    assert json.loads(tail(redis_server.url, "--json", "--from=0", "--type=away").line())["id"] == "2-0"
+    line = tail(redis_server.url, "--from=0", "--type=away").line()
+    assert line.split()[2:] == ["away", "back", "u", "2-0", "n1", '{"text":"h\u00ed', '\\x07"}']
+
+
+def test_tail_as_json_has_meta_as_json_unless_it_is_none(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    event(client, "1-0", "update", meta='{"text":"a"}')
+    event(client, "2-0", "update", meta="{")
+    running = tail(redis_server.url, "--json", "--from", "0")
+    assert [json.loads(running.line())["meta"] for _ in range(2)] == [{"text": "a"}, "{"]
+
+
 def test_tail_for_a_person_escapes_control_characters(
     redis_server: EmbeddedRedis, client: Redis, tail: StartTail
 ) -> None:

@@ -7,6 +7,7 @@ from presence.store.access import Access
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.subscriber import BlockingSubscription, Event, Gap
+from protocol import Code
 
 AT_MS = 1_700_000_000_000
 
@@ -78,13 +79,16 @@ class Streams:
 
 
 def event_fields(uid: str, kind: str = "online") -> dict[Any, Any]:
-    """What the store's script writes for a transition."""
+    """What the store's script writes for a transition, or for how a user who stays online shows himself."""
+    code = {"online": Code.LOGIN, "away": Code.AWAY, "update": Code.UPDATED}.get(kind, Code.IDLE_TIMEOUT)
     fields = {
-        **{"v": 1, "type": kind, "uid": uid, "code": 1 if kind == "online" else 201},
-        **{"reason": "login" if kind == "online" else "idle_timeout", "node": "n1", "session": "s1"},
-        **{"device": "", "since_ms": AT_MS, "last_seen_ms": AT_MS + 1, "at_ms": AT_MS + 2},
+        **{"v": 1, "type": kind, "uid": uid, "code": int(code), "reason": code.reason},
+        **{"node": "n1", "session": "s1", "device": ""},
+        **{"since_ms": AT_MS, "last_seen_ms": AT_MS + 1, "at_ms": AT_MS + 2},
     }
-    return fields | ({"since_id": "1-0"} if kind == "offline" else {})
+    if kind in {"away", "update"}:
+        fields |= {"status": "away", "status_ms": AT_MS + 2, "meta": '{"a":{"$bin":"00"}}'}
+    return fields | ({} if kind == "online" else {"since_id": "1-0"})
 
 
 def uids(events: list[Event]) -> list[str]:

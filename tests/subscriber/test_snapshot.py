@@ -4,26 +4,33 @@ import math
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from presence.changes import Profile
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
 from presence.subscriber import (
+    Away,
     BlockingSubscription,
     Event,
     Gap,
     Offline,
     Online,
     Period,
+    Shown,
     Snapshot,
+    Updated,
     follow_sync,
     snapshot,
 )
 from presence.subscriber.events import decode, read_entry
+from tests.store.driving import Hand, end, login, update
 from tests.store.nodes import ManualNode
 from tests.subscriber.streams import Streams
 
@@ -107,6 +114,17 @@ class View:
                 self.take(event)
             elif math.isinf(seconds):
                 return
+
+
+@pytest.fixture
+def server_hand(url: str) -> Iterator[Hand]:
+    """A node that a test moves by hand."""
+    store = RedisStore(url, Shape(Keys(), maxlen=1_000_000, seen_retention_ms=10**13))
+    store.check_meta()
+    hand = Hand(store, "a")
+    hand.open()
+    yield hand
+    store.close()
 
 
 @pytest.fixture
@@ -198,7 +216,7 @@ def test_without_the_events_meanwhile_pages_would_not_be_exact(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the test above."""
-    monkeypatch.setattr(snapshot, "_apply", lambda _online, _items: None)
+    monkeypatch.setattr(snapshot, "_apply", lambda *_: None)
     different = 0
     with Crowd(url, 1, 0.0):
         for _ in range(10):
@@ -208,3 +226,71 @@ def test_without_the_events_meanwhile_pages_would_not_be_exact(
             different += taken.online != online_at(url, taken.positions)
     print(f"pages without the events meanwhile: {different} of 10 not exact")
     assert different > 0
+
+
+def test_a_view_that_asks_for_it_says_how_users_show_themselves(url: str, server_hand: Hand) -> None:
+    away, said = Profile(away=True), Profile(meta='{"v":1}')
+    server_hand.apply(login("ann", "s1", at_ms=1000), login("bob", "s2", at_ms=1000, profile=said))
+    server_hand.apply(login("cy", "s3"), update("ann", "s1", at_ms=2000, profile=away))
+    with follow_sync(url, updates=True) as events:
+        taken = next(events)
+        assert isinstance(taken, Snapshot)
+        assert set(taken.online) == {"ann", "bob", "cy"}
+        assert taken.shown == {"ann": Shown("away", 2000), "bob": Shown("online", 1000, {"v": 1})}
+        server_hand.apply(update("cy", "s3", profile=said), update("ann", "s1"))
+        assert [type(next(events)) for _ in range(2)] == [Updated, Away]
+
+
+def test_a_view_that_does_not_ask_hears_of_transitions_only(url: str, server_hand: Hand) -> None:
+    server_hand.apply(login("ann", "s1", profile=Profile(meta="{}")))
+    with follow_sync(url) as events:
+        taken = next(events)
+        assert isinstance(taken, Snapshot)
+        assert taken.shown == {}
+        server_hand.apply(update("ann", "s1", profile=Profile(away=True)), end("ann", "s1"))
+        assert isinstance(next(events), Offline)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_what_is_shown_is_exact_though_users_change_between_pages(url: str, server_hand: Hand) -> None:
+    users = range(400)
+    server_hand.apply(*(login(f"u{n}", f"s{n}", profile=Profile(away=n % 2 == 0)) for n in users))
+    stop = threading.Event()
+
+    def change() -> None:
+        chance = random.Random(3)
+        while not stop.is_set():
+            n = chance.randrange(400)
+            profile = Profile(chance.random() < 0.5, chance.choice(("", '{"v":1}', '{"v":2}')))
+            op = chance.choice((update, update, login, end))
+            server_hand.apply(op(f"u{n}", f"s{n}", at_ms=1000 + chance.randrange(1000), profile=profile))
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(10):
+            with follow_sync(url, updates=True) as events:
+                taken = next(events)
+            assert isinstance(taken, Snapshot)
+            assert taken.shown == shown_at(url, taken.positions[0])
+    finally:
+        stop.set()
+        thread.join()
+
+
+def shown_at(url: str, position: str) -> dict[str, Shown]:
+    """Return how users showed themselves at this place of the stream, from the stream alone."""
+    shown: dict[str, Shown] = {}
+    with open_client(url) as client:
+        entries: Any = client.xrange(Keys().events(0), max=position)
+    for raw in entries:
+        match decode(read_entry(0, raw)):
+            case Online() as event:
+                shown[event.uid] = Shown(event.status, event.since_ms, event.meta)
+            case Away() as event:
+                shown[event.uid] = Shown(event.status, event.at_ms, event.meta)
+            case Updated() as event:
+                shown[event.uid] = Shown(event.status, event.status_ms, event.meta)
+            case Offline() as event:
+                del shown[event.uid]
+    return {uid: how for uid, how in shown.items() if how.status == "away" or how.meta}
