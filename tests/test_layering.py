@@ -45,7 +45,16 @@ ROOMS = [
     Room({"presence.wheel"}, {"presence", "protocol", "redis", "structlog", "time", *SOCKETS, *LOOPS}),
     Room({"presence.changes"}, {"presence", "protocol", "redis", "time", *SOCKETS, *LOOPS}),
     Room(
-        {"presence.registry", "presence.session", "presence.core"},
+        {
+            "presence.registry",
+            "presence.session",
+            "presence.core",
+            "presence.vouching",
+            "presence.profiles",
+            "presence.flapping",
+            "presence.requests",
+            "presence.meta",
+        },
         {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
@@ -77,6 +86,15 @@ ROOMS = [
             "presence.comparison",
         },
         {"redis", "time", "presence.runtime", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
+    ),
+    # Watches: what is known and who is told is pure; the tasks around it know what a channel is, and no Redis.
+    Room(
+        {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel")},
+        {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.watching", "presence.desk"},
+        {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
     # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.
     Room({"presence.node"}, {"redis", "trio", *SOCKETS, *TRANSPORTS, *EDGES}),
@@ -219,7 +237,10 @@ ROOMS = [
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [
-    Room({"presence.registry", "presence.session", "presence.core"}, {"redis", *SOCKETS, *LOOPS}),
+    Room(
+        {"presence.registry", "presence.session", "presence.core", "presence.requests"},
+        {"redis", *SOCKETS, *LOOPS},
+    ),
     Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),

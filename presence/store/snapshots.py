@@ -1,0 +1,158 @@
+"""Looks at users for those who watch them or ask about them: at records, and at the stream."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from presence.store.access import Access
+from presence.store.client import Redis
+from presence.store.failures import as_failure, is_elsewhere, passes
+from presence.store.keys import Keys
+from presence.store.records import online_state, read_states
+from presence.watching.channel import Replay
+from presence.watching.states import (
+    NO_ENTRY,
+    OFFLINE,
+    Entry,
+    EntryId,
+    Snapshot,
+    State,
+    id_of,
+    id_text,
+    read_entry,
+)
+
+REPLAY_PAGE: Final = 1_000  # entries; some 300 KB, a millisecond or two of Redis
+_NO_KEY: Final = "no such key"
+
+
+class StoredStates:
+    """The states of users in Redis, for queries: see `presence.watching.queries.States`.
+
+    Args:
+        url: as `presence.store.address` takes it; nothing is sent yet.
+        keys: how keys are called.
+    """
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        self._access = Access(url)
+        self._keys = keys
+
+    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+        """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now.
+
+        Raises:
+            StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
+        """
+        try:
+            return self._read(uids)
+        except (RedisError, OSError) as error:
+            if not (self._access.is_cluster and is_elsewhere(error)):
+                raise as_failure(error) from error
+            self._access.doubt()
+        try:
+            return self._read(uids)
+        except (RedisError, OSError) as error:
+            raise as_failure(error) from error
+
+    def _read(self, uids: Sequence[str]) -> dict[str, State]:
+        found = read_states(self._access, self._keys, uids)
+        return {uid: _state(each) for uid, each in found.items()}
+
+    def close(self) -> None:
+        """Close the connections, for good; a call that waits in another thread fails."""
+        self._access.close()
+
+
+def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> Snapshot:
+    """Look at users of one shard, in one transaction.
+
+    Raises:
+        RedisError: it failed.
+    """
+    with client.pipeline(transaction=True) as pipe:
+        pipe.hmget(keys.online(shard), list(uids))
+        pipe.zmscore(keys.seen(shard), list(uids))
+        pipe.xinfo_stream(keys.events(shard))
+        records, scores, stream = _answers(pipe)
+    states = {}
+    for uid, record, score in zip(uids, records, scores, strict=True):
+        found = online_state(record)
+        last_seen_ms = None if score is None else int(score)
+        states[uid] = _state(found) if found is not None else State(OFFLINE, None, last_seen_ms)
+    return Snapshot(states, _last_id(stream))
+
+
+def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+    """Read a part of what follows an entry.
+
+    Raises:
+        RedisError: it failed.
+    """
+    key = keys.events(shard)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.xinfo_stream(key)
+        pipe.xrange(key, f"({id_text(after)}", "+", count=REPLAY_PAGE)
+        stream, page = _answers(pipe)
+    last, first = _last_id(stream), _first_id(stream)
+    is_short = last > after and (first is None or first > after)
+    if last < after or is_short:
+        return Replay((), after, 0, is_end=False, is_broken=True)
+    wanted = {uid.encode() for uid in uids}
+    entries = [
+        entry
+        for entry_id, fields in page
+        if fields.get(b"uid") in wanted and (entry := _entry(entry_id, fields)) is not None
+    ]
+    is_end = len(page) < REPLAY_PAGE
+    return Replay(entries, last if is_end else id_of(page[-1][0].decode()), len(page), is_end=is_end)
+
+
+def read_last_id(client: Redis, keys: Keys, shard: int) -> EntryId | None:
+    """Return the id of the last entry of a shard; None: this server is no primary.
+
+    Raises:
+        RedisError: it failed, or the server has the shard no longer.
+    """
+    with client.pipeline(transaction=False) as pipe:
+        pipe.info("replication")
+        pipe.xinfo_stream(keys.events(shard))
+        replication, stream = _answers(pipe)
+    return _last_id(stream) if replication.get("role") == "master" else None
+
+
+def _answers(pipe: Any) -> list[Any]:
+    """Return the answers of a pipeline; None for a stream that does not exist yet."""
+    answers = []
+    for answer in pipe.execute(raise_on_error=False):
+        is_missing = isinstance(answer, ResponseError) and _NO_KEY in str(answer) and not passes(answer)
+        if isinstance(answer, Exception) and not is_missing:
+            raise answer
+        answers.append(None if is_missing else answer)
+    return answers
+
+
+def _last_id(stream: Mapping[str, Any] | None) -> EntryId:
+    return NO_ENTRY if stream is None else id_of(stream["last-generated-id"].decode())
+
+
+def _first_id(stream: Mapping[str, Any] | None) -> EntryId | None:
+    first = None if stream is None else stream["first-entry"]
+    return None if first is None else id_of(first[0].decode())
+
+
+def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Entry | None:
+    text = partial(bytes.decode, encoding="utf-8", errors="backslashreplace")
+    return read_entry(text(entry_id), {text(name): text(value) for name, value in fields.items()})
+
+
+def _state(found: Mapping[str, Any]) -> State:
+    return State(
+        found["status"],
+        found["since_ms"],
+        found["last_seen_ms"],
+        found["id"] or "",
+        found.get("meta") or "",
+    )

@@ -1,0 +1,80 @@
+"""What the watch over one shard needs of Redis."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from presence.watching.states import Entry, EntryId, Snapshot
+
+
+class Confirmed(NamedTuple):
+    """The subscription to a user stands."""
+
+    uid: str
+
+
+class Left(NamedTuple):
+    """The subscription to a user has ended."""
+
+    uid: str
+
+
+class Pong(NamedTuple):
+    """All that happened before `ping` was called with this has been heard."""
+
+    position: EntryId
+
+
+Heard: TypeAlias = Confirmed | Left | Pong | Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A part of a shard's stream.
+
+    Attributes:
+        entries: of the users who were asked for, in order.
+        position: the id up to which it goes.
+        size: how many entries that were, of all users.
+        is_end: whether that was the end of the stream.
+        is_broken: entries after the position that was asked for are gone, or the stream does not reach it.
+    """
+
+    entries: Sequence[Entry]
+    position: EntryId
+    size: int
+    is_end: bool
+    is_broken: bool = False
+
+
+class Channel(Protocol):
+    """The channels of users of one shard, and looks at its data on the same server.
+
+    `open`, `hear` and `close` are for one thread at a time, `snapshot`, `replay` and `check` for another;
+    `order`, `ping` and `close` may be called by any, and never wait. What blocks raises `StoreUnavailable` or
+    `StoreError`; after `close`, which also ends calls that wait, it does so until the next `open`.
+    """
+
+    def open(self) -> None:
+        """Connect to the server that has the shard now."""
+
+    def hear(self) -> list[Heard]:
+        """Wait until something is heard, however long; return all that is there, in order."""
+
+    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+        """Subscribe to users and unsubscribe from others; `hear` confirms each."""
+
+    def ping(self, position: EntryId) -> None:
+        """Let `hear` return a `Pong` with this position, after all that was published before."""
+
+    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+        """Look at some users, all at one moment."""
+
+    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+        """Read a part of what follows `after` in the stream."""
+
+    def check(self) -> EntryId:
+        """Return the id of the last entry; fails unless the server is there and has the shard still."""
+
+    def close(self) -> None:
+        """Close the connections."""

@@ -1,0 +1,190 @@
+"""Who is told of a change: everybody who watches the user, each in order, nobody slower than he reads.
+
+A change is packed once, whoever it is for. Changes wait in one queue and are handed out in slices with a turn
+for others between them, so a user with 10,000 watchers stalls nobody; what a slice has for one connection
+goes out as one write. A connection that has not taken what was sent before gets nothing more until it has;
+what happens meanwhile is put off, the newest change of each user only, so it costs at most an entry for each
+user that it watches (some 100 bytes; the packets are shared).
+
+Beyond `QUEUE_MAX` changes in the queue, a change takes the place of one of the same user that waits there.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import trio
+
+import protocol
+from presence.registry import Session
+from presence.watching.states import State
+from presence.watching.watches import Watches
+
+SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
+QUEUE_MAX: Final = 20_000  # changes; some 10 MB
+JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
+
+
+@dataclass(slots=True)
+class PushStatistics:
+    """Counters since the start, and how things stand.
+
+    Attributes:
+        queued: changes that wait to be handed out.
+        changes: that somebody watched.
+        sent: packets that were taken by connections.
+        put_off: packets that were not, for the connection had not taken what went before.
+        replaced: changes in whose place a newer one of the same user was told.
+        damaged: changes that no packet can tell.
+        slow: connections for which something is put off.
+    """
+
+    queued: int = 0
+    changes: int = 0
+    sent: int = 0
+    put_off: int = 0
+    replaced: int = 0
+    damaged: int = 0
+    slow: int = 0
+
+
+_Frames: TypeAlias = list[tuple[str, bytes]]
+"""Packets of one connection, in order, each with the user that it tells of."""
+
+
+class _Change:
+    """A change that waits to be handed out; `number`: see `Watches`."""
+
+    __slots__ = ("frame", "number", "uid")
+
+    def __init__(self, uid: str, frame: bytes, number: int) -> None:
+        self.uid, self.frame, self.number = uid, frame, number
+
+
+class Pushes:
+    """Hands out changes to those who watch.
+
+    Args:
+        watches: says who.
+
+    Attributes:
+        number: of the change told last; a watch that is answered now knows of all up to it.
+    """
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
+        self._queue: deque[_Change] = deque()
+        self._last: dict[str, _Change] = {}  # of each user, among those in the queue
+        self._present: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
+        self._put_off: dict[Session, dict[str, bytes]] = {}
+        self._filled = trio.Event()
+        self._statistics = PushStatistics()
+        self.number = 0
+
+    def tell(self, uid: str, state: State, reason: str) -> None:
+        """Tell all who watch a user now; never waits."""
+        if not self._watches.is_watched(uid):
+            return
+        self._statistics.changes += 1
+        self.number += 1
+        try:
+            frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
+        except protocol.EncodeError:  # no server wrote that
+            self._statistics.damaged += 1
+            return
+        waiting = self._last.get(uid)
+        if waiting is not None and len(self._queue) >= QUEUE_MAX:
+            waiting.frame, waiting.number = frame, self.number
+            self._statistics.replaced += 1
+            return
+        change = self._last[uid] = _Change(uid, frame, self.number)
+        self._queue.append(change)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Hand out for ever; cancel it to stop."""
+        while True:
+            if not self._queue and self._present is None:
+                self._filled = trio.Event()
+                await self._filled.wait()
+            self.hand_out()
+            await trio.lowlevel.checkpoint()
+
+    def hand_out(self) -> None:
+        """Hand out one slice of what waits."""
+        gathered: dict[Session, _Frames] = {}
+        left = SLICE
+        while left > 0 and (present := self._next()) is not None:
+            change, sessions = present
+            turn = sessions[-left:]
+            del sessions[-left:]
+            left -= max(1, len(turn))
+            for session in turn:
+                # He may have gone, or have been answered anew since his turn came up.
+                if self._watches.is_due(session, change.uid, change.number):
+                    gathered.setdefault(session, []).append((change.uid, change.frame))
+        for session, frames in gathered.items():
+            self._hand_to(session, frames)
+
+    def _next(self) -> tuple[_Change, list[Session]] | None:
+        if self._present is None or not self._present[1]:
+            self._present = None
+            if self._queue:
+                change = self._queue.popleft()
+                if self._last[change.uid] is change:
+                    del self._last[change.uid]
+                self._present = change, self._watches.watchers(change.uid, change.number)
+        return self._present
+
+    def _hand_to(self, session: Session, frames: _Frames) -> None:
+        waiting = self._put_off.get(session)
+        taken = 0 if waiting is not None else self._offer(session, frames)
+        if taken == len(frames) or session.link is None:
+            return
+        if waiting is None:
+            waiting = self._put_off[session] = {}
+        self._statistics.put_off += len(frames) - taken
+        for uid, frame in frames[taken:]:
+            self._statistics.replaced += uid in waiting
+            waiting[uid] = frame
+
+    def drained(self, session: Session) -> None:
+        """A connection has taken all that was sent: what was put off may go, as far as it is taken."""
+        waiting = self._put_off.pop(session, None)
+        if waiting is None:
+            return
+        frames = list(waiting.items())
+        taken = self._offer(session, frames)
+        if taken < len(frames) and session.link is not None:
+            self._put_off[session] = dict(frames[taken:])
+
+    def _offer(self, session: Session, frames: _Frames) -> int:
+        """Offer packets to a connection, some at once; return how many it took."""
+        taken = 0
+        while taken < len(frames) and session.link is not None:
+            end, size = taken, 0
+            while end < len(frames) and size < JOINED_BYTES:
+                size += len(frames[end][1])
+                end += 1
+            if not session.link.offer(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
+                break
+            taken = end
+        self._statistics.sent += taken
+        return taken
+
+    def forget(self, session: Session, uids: Iterable[str] | None = None) -> None:
+        """What was put off about these users is not to be told any more; None: about anybody."""
+        waiting = self._put_off.get(session)
+        if waiting is None:
+            return
+        for uid in list(waiting) if uids is None else uids:
+            waiting.pop(uid, None)
+        if not waiting:
+            del self._put_off[session]
+
+    def statistics(self) -> PushStatistics:
+        """Return the counters."""
+        self._statistics.queued = len(self._queue) + (self._present is not None)
+        self._statistics.slow = len(self._put_off)
+        return self._statistics

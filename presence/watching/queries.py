@@ -1,0 +1,166 @@
+"""Queries: gathered for a moment, and answered by one look at Redis for all of them.
+
+Whoever asks gets an answer within `PATIENCE_S`, if only that Redis is away.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from presence import requests
+from presence.registry import Session
+from presence.requests import Query
+from presence.runtime import TrioCaller
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.watching.refusing import RETRY_S, answer_states, refuse_busy
+from presence.watching.states import State
+
+GATHER_S: Final = 0.003
+USERS_A_READ: Final = 2_000  # some milliseconds of Redis and of ours
+USERS_WAITING: Final = 50_000  # in queries that wait: a second's work
+PATIENCE_S: Final = 4.5
+
+
+class States(Protocol):
+    """The states of users in Redis: calls that block, made from one thread at a time."""
+
+    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+        """Return the state of each, `unknown` where a user's nodes are silent.
+
+        Raises:
+            StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
+        """
+
+    def close(self) -> None:
+        """Close the connections; a call that waits fails. Any thread may do so."""
+
+
+@dataclass(slots=True)
+class QueryStatistics:
+    """Counters since the start: queries taken, answered and refused; reads, and those that failed."""
+
+    taken: int = 0
+    answered: int = 0
+    refused: int = 0
+    reads: int = 0
+    failures: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    session: Session
+    query: Query
+    uids: list[str]
+    users: int  # when it was asked; once it is answered, `uids` is empty
+    deadline: float
+    is_answered: bool = False
+
+
+class Queries:
+    """Answers queries.
+
+    Args:
+        states: nobody else uses it.
+    """
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._thread = TrioCaller(states.close)
+        self._queue: deque[_Asked] = deque()
+        self._by_age: deque[_Asked] = deque()
+        self._users = 0  # in the queue
+        self._asked = trio.Event()
+        self._dated = trio.Event()
+        self.statistics = QueryStatistics()
+
+    def take(self, session: Session, query: Query) -> None:
+        """See `requests.Desk`."""
+        self.statistics.taken += 1
+        uids = list(dict.fromkeys(query.uids))
+        if not uids:
+            self.statistics.answered += 1
+            requests.grant(session, query.id, {"presence": {}})
+            return
+        if self._users + len(uids) > USERS_WAITING:
+            self._refuse(session, query.id, "too many queries wait")
+            return
+        asked = _Asked(session, query, uids, len(uids), trio.current_time() + PATIENCE_S)
+        self._queue.append(asked)
+        self._by_age.append(asked)
+        self._users += len(uids)
+        self._asked.set()
+        if len(self._by_age) == 1:
+            self._dated.set()
+
+    async def run(self) -> None:
+        """Answer for ever; cancel it to stop."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._give_up)
+            while True:
+                if not self._queue:
+                    self._asked = trio.Event()
+                    await self._asked.wait()
+                    await trio.sleep(GATHER_S)
+                await self._read(self._next())
+
+    def _next(self) -> list[_Asked]:
+        batch: list[_Asked] = []
+        size = 0
+        while self._queue and (not batch or size + len(self._queue[0].uids) <= USERS_A_READ):
+            asked = self._queue.popleft()
+            self._users -= asked.users
+            if asked.is_answered or asked.session.link is None:
+                self._settle(asked)
+                continue
+            size += len(asked.uids)
+            batch.append(asked)
+        return batch
+
+    async def _read(self, batch: Sequence[_Asked]) -> None:
+        uids = list(dict.fromkeys(uid for asked in batch for uid in asked.uids))
+        if not uids:
+            return
+        self.statistics.reads += 1
+        try:
+            states = await self._thread.call(lambda: self._states.read(uids))
+        except (StoreUnavailable, StoreError) as error:
+            self.statistics.failures += 1
+            for asked in batch:
+                self._fail(asked, "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses")
+            return
+        for asked in batch:
+            if not asked.is_answered:
+                self.statistics.answered += 1
+                answer_states(asked.session, asked.query.id, {uid: states[uid] for uid in asked.uids})
+                self._settle(asked)
+                await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
+
+    async def _give_up(self) -> None:
+        """Refuse those who have waited for too long, whatever a call is at."""
+        while True:
+            while self._by_age and self._by_age[0].is_answered:
+                self._by_age.popleft()
+            due = self._by_age[0].deadline if self._by_age else math.inf
+            if due > trio.current_time():
+                self._dated = trio.Event()  # nobody's time is up before those who wait already
+                with trio.move_on_at(due):
+                    await self._dated.wait()
+                continue
+            self._fail(self._by_age.popleft(), "Redis is away")
+
+    def _fail(self, asked: _Asked, message: str) -> None:
+        if not asked.is_answered:
+            self._settle(asked)
+            self._refuse(asked.session, asked.query.id, message)
+
+    @staticmethod
+    def _settle(asked: _Asked) -> None:
+        asked.is_answered, asked.uids = True, []
+
+    def _refuse(self, session: Session, id: int | None, message: str) -> None:
+        self.statistics.refused += 1
+        refuse_busy(session, id, message, RETRY_S)

@@ -1,0 +1,220 @@
+"""Watches, unwatches and queries of this node's clients.
+
+| request | answered |
+| --- | --- |
+| watch of users who are known | at once, from memory |
+| … of others | when they are subscribed to and their records were looked at, or refused after `PATIENCE_S` |
+| unwatch | at once |
+| query | from Redis, see `queries.py` |
+
+A watch begins with its answer: what the answer contains is not told again, what comes after it is told, and
+nothing lies between, for both are decided in the same step. A watch that is refused watches nobody.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Final
+
+import trio
+
+from presence import requests
+from presence.registry import Session
+from presence.requests import Query, Unwatch, Watch
+from presence.runtime import TrioBell
+from presence.watching.channel import Channel
+from presence.watching.pushes import Pushes
+from presence.watching.queries import Queries, States
+from presence.watching.refusing import answer_states, refuse_busy
+from presence.watching.shard import ShardWatch
+from presence.watching.states import Entry
+from presence.watching.waiting import Waiter, Waiting
+from presence.watching.watches import Watches
+from protocol import Code
+
+PATIENCE_S: Final = 5.0
+WAITING_MAX: Final = 200_000  # users in requests that wait; some 60 MB
+
+
+class Watching:
+    """Serves requests about other users.
+
+    Args:
+        shard_of: the shard of a user.
+        channel: makes the channel of a shard.
+        states: for queries.
+        max_watches: users that one session may watch.
+        absence_s: see `View`.
+    """
+
+    def __init__(
+        self,
+        shard_of: Callable[[str], int],
+        channel: Callable[[int], Channel],
+        states: States,
+        *,
+        max_watches: int,
+        absence_s: float,
+    ) -> None:
+        self._shard_of = shard_of
+        self._channel = channel
+        self._max_watches = max_watches
+        self._absence_s = absence_s
+        self._watches = Watches()
+        self._waiting = Waiting()
+        self._pushes = Pushes(self._watches)
+        self._queries = Queries(states)
+        self._shards: dict[int, ShardWatch] = {}
+        self._nursery: trio.Nursery | None = None
+        self._dated = TrioBell()
+        self._taken = self._refused = self._timed_out = 0
+
+    async def run(self) -> None:
+        """Serve for ever; cancel it to stop."""
+        async with trio.open_nursery() as self._nursery:
+            for watch in self._shards.values():
+                self._nursery.start_soon(watch.run)
+            self._nursery.start_soon(self._pushes.run)
+            self._nursery.start_soon(self._queries.run)
+            self._nursery.start_soon(self._give_up)
+
+    def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
+        """See `requests.Desk`."""
+        if session.link is None:
+            return
+        match request:
+            case Query():
+                self._queries.take(session, request)
+            case Watch():
+                self._watch(session, request)
+            case Unwatch():
+                self._unwatch(session, request)
+
+    def drained(self, session: Session) -> None:
+        """See `requests.Desk`."""
+        self._pushes.drained(session)
+
+    def left(self, session: Session) -> None:
+        """See `requests.Desk`."""
+        self._pushes.forget(session)
+        gone = [uid for waiter in self._waiting.left(session) for uid in waiter.uids]
+        self._drop([*self._watches.remove(session), *gone])
+
+    # Watches
+
+    def _watch(self, session: Session, request: Watch) -> None:
+        self._taken += 1
+        uids = list(dict.fromkeys(request.uids))
+        watched = self._watches.of(session) | self._waiting.of(session)
+        if len(watched.union(uids)) > self._max_watches:
+            self._refused += 1
+            message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
+            requests.refuse(session, request.id, Code.TOO_LARGE, message)
+            return
+        waiter = Waiter(session, request.id, uids, trio.current_time() + PATIENCE_S)
+        missing = []
+        for uid in uids:
+            shard = self._shards.get(self._shard_of(uid))
+            state = shard.view.answer(uid) if shard is not None else None
+            if state is None:
+                missing.append(uid)
+            else:
+                waiter.states[uid] = state
+        if not missing:
+            self._begin(waiter)
+        elif self._waiting.uids + len(uids) > WAITING_MAX:
+            self._refused += 1
+            refuse_busy(session, request.id, "too many requests wait")
+        else:
+            self._waiting.add(waiter)
+            self._dated.ring()
+            self._want(missing)
+
+    def _begin(self, waiter: Waiter) -> None:
+        """Answer a watch: it begins."""
+        for uid in waiter.uids:  # while it waited for some, others may have changed
+            shard = self._shards.get(self._shard_of(uid))
+            if shard is not None and (state := shard.view.answer(uid)) is not None:
+                waiter.states[uid] = state
+        session = waiter.session
+        wanted = list(waiter.wanted)
+        self._pushes.forget(session, wanted)
+        self._watches.add(session, wanted, self._pushes.number)
+        answer_states(session, waiter.id, {uid: waiter.states[uid] for uid in waiter.uids})
+        self._drop(waiter.unwatched)
+
+    def _unwatch(self, session: Session, request: Unwatch) -> None:
+        self._waiting.unwatch(session, request.uids)
+        self._pushes.forget(session, request.uids)
+        self._drop(self._watches.remove(session, request.uids))
+        requests.grant(session, request.id, {})
+
+    async def _give_up(self) -> None:
+        """Refuse watches that could not be answered in time."""
+        while True:
+            for waiter in self._waiting.overdue(trio.current_time()):
+                self._timed_out += 1
+                refuse_busy(waiter.session, waiter.id, "Redis is away")
+                self._drop(waiter.uids)
+            deadline = self._waiting.next_deadline()
+            await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
+
+    # Shards
+
+    def _want(self, uids: Iterable[str]) -> None:
+        for number, some in self._by_shard(uids).items():
+            shard = self._shards.get(number)
+            if shard is None:
+                shard = ShardWatch(number, self._channel(number), self._absence_s, self._tell, self._known)
+                self._shards[number] = shard
+                if self._nursery is not None:
+                    self._nursery.start_soon(shard.run)
+            shard.want(some)
+
+    def _drop(self, uids: Iterable[str]) -> None:
+        """Let go of those of some users about whom nobody wants to know."""
+        unwanted = [
+            uid
+            for uid in dict.fromkeys(uids)
+            if not (self._watches.is_watched(uid) or self._waiting.is_awaited(uid))
+        ]
+        for number, some in self._by_shard(unwanted).items():
+            if (shard := self._shards.get(number)) is not None:
+                shard.drop(some)
+
+    def _by_shard(self, uids: Iterable[str]) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for uid in uids:
+            found.setdefault(self._shard_of(uid), []).append(uid)
+        return found
+
+    def _tell(self, change: Entry) -> None:
+        self._pushes.tell(change.uid, change.state, change.reason)
+
+    def _known(self, uids: Iterable[str]) -> None:
+        """Answer requests that have waited for these only."""
+        for uid in uids:
+            if not self._waiting.is_awaited(uid):
+                continue
+            state = self._shards[self._shard_of(uid)].view.answer(uid)
+            if state is not None:
+                for waiter in self._waiting.came(uid, state):
+                    self._begin(waiter)
+
+    def report(self) -> dict[str, Any]:
+        """Return all figures, for the log."""
+        shards = [asdict(shard.statistics) for shard in self._shards.values()]
+        views = [asdict(shard.view.statistics) for shard in self._shards.values()]
+        return {
+            "watchers": self._watches.sessions,
+            "watches": len(self._watches),
+            "users": sum(len(shard.view) for shard in self._shards.values()),
+            "waiting": len(self._waiting),
+            "taken": self._taken,
+            "refused": self._refused,
+            "timed_out": self._timed_out,
+            "shards": {name: sum(each[name] for each in shards) for name in (shards[0] if shards else ())},
+            "views": {name: sum(each[name] for each in views) for name in (views[0] if views else ())},
+            "pushes": asdict(self._pushes.statistics()),
+            "queries": asdict(self._queries.statistics),
+        }

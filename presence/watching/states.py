@@ -1,0 +1,132 @@
+"""How others are shown a user, and what tells it: entries of the streams, and looks at the records.
+
+Pure. Entry ids are compared as pairs of numbers; of two entries of a user the one with the higher id is the
+newer.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from presence import meta
+from protocol import Code
+
+EntryId: TypeAlias = tuple[int, int]
+
+NO_ENTRY: Final[EntryId] = (0, 0)
+ONLINE, AWAY, OFFLINE, UNKNOWN = "online", "away", "offline", "unknown"
+_REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
+
+
+class State(NamedTuple):
+    """A user as others are shown him.
+
+    Attributes:
+        status: `online`, `away`, `offline`; in answers to queries also `unknown`.
+        since_ms: Unix milliseconds since when it is that; None: not known.
+        last_seen_ms: of a user offline, Unix milliseconds of the last sign of life; None: not known.
+        id: the entry id of the event that led to it; "" if that is not known.
+        meta: JSON text of what his client says of itself; "" if nothing.
+    """
+
+    status: str
+    since_ms: int | None = None
+    last_seen_ms: int | None = None
+    id: str = ""
+    meta: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """Return the state as packets have it."""
+        state: dict[str, Any] = {
+            "status": self.status,
+            "since_ms": self.since_ms,
+            "last_seen_ms": self.last_seen_ms,
+            "id": self.id or None,
+        }
+        if self.meta and (said := _meta(self.meta)):
+            state["meta"] = said
+        return state
+
+
+class Entry(NamedTuple):
+    """An event of a user, read from a stream or heard on a channel.
+
+    Attributes:
+        uid: who.
+        id: its entry id, to be compared.
+        state: the user's from then on.
+        reason: name of the code that caused it.
+    """
+
+    uid: str
+    id: EntryId
+    state: State
+    reason: str
+
+
+class Snapshot(NamedTuple):
+    """Users of one shard at one moment.
+
+    Attributes:
+        states: uid to state; all who were asked about.
+        as_of: id of the last entry that the shard had by then.
+    """
+
+    states: Mapping[str, State]
+    as_of: EntryId
+
+
+def id_of(text: str) -> EntryId:
+    """Return an entry id from its text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    milliseconds, _, number = text.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def id_text(entry_id: EntryId) -> str:
+    """Return an entry id as Redis writes it."""
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def reason_for(state: State) -> str:
+    """Return the likeliest reason of a state whose event was missed."""
+    return _REASONS.get(state.status, Code.UPDATED.reason)
+
+
+def read_hint(text: str | bytes) -> Entry | None:
+    """Return the entry that a user's channel tells as JSON; None: of no kind known here."""
+    try:
+        fields = json.loads(text)
+        return read_entry(fields["id"], fields)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_entry(entry_id: str, fields: Mapping[str, Any]) -> Entry | None:
+    """Return an entry from its fields, texts or numbers; None: it is of no user, or of no kind known here."""
+    try:
+        kind, uid, order = fields["type"], fields["uid"], id_of(entry_id)
+        since_ms = int(fields.get("status_ms") or fields.get("since_ms") or fields["at_ms"])
+        match kind:
+            case "online" | "away" | "update":
+                status, said = fields.get("status") or ONLINE, fields.get("meta") or ""
+                state = State(status, since_ms, None, entry_id, said)
+            case "offline":
+                last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
+                state = State(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
+            case _:
+                return None
+        return Entry(uid, order, state, fields.get("reason") or reason_for(state))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _meta(text: str) -> dict[str, Any]:
+    """Return what a client said of itself; a text that no server wrote counts as nothing."""
+    try:
+        return meta.from_text(text)
+    except ValueError:
+        return {}

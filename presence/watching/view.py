@@ -1,0 +1,337 @@
+"""What a node knows of the watched users of one shard: pure, time is an argument.
+
+| step | and so |
+| --- | --- |
+| a user is wanted | his channel is to be subscribed to |
+| the subscription is confirmed | his record is to be looked at: what follows that look is heard |
+| the look is there, as of entry A | he is known; what is heard of him up to A is in it already |
+| he is heard of | known anew, if the entry's id is higher than all that is known of him |
+| the connection is lost | all are to be subscribed to again, and the stream is read from where it broke off |
+
+What is heard of a user who is not known yet, or while the stream is read again, is held: the newest of each.
+A change is given to be told only if its id is higher than that of all that was known of the user; so each
+watcher sees ids rise strictly. A look can tell what was missed, too: the record has the id of an entry.
+
+That somebody known online has no record does not make him offline: a Redis that lost its data has none of
+anybody until the nodes have registered their sessions. Two looks have to agree, at least `absence_s` apart.
+
+Memory: some 500 bytes a user.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+
+from presence.watching.states import (
+    NO_ENTRY,
+    OFFLINE,
+    Entry,
+    EntryId,
+    Snapshot,
+    State,
+    id_of,
+    id_text,
+    reason_for,
+)
+
+
+class _Line(Enum):
+    """How the subscription to a user's channel stands."""
+
+    NONE = "none"
+    ASKED = "asked"
+    HEARD = "heard"
+    LEAVING = "leaving"
+
+
+class _User:
+    """What is known of a user.
+
+    Attributes:
+        wanted: whether anybody wants to know.
+        line: see `_Line`.
+        state: None until he was looked at.
+        as_of: the highest id that `state` is sure to contain.
+        held: the newest entry that was heard and not taken in yet.
+        absent_since: when he, known online, was first found to have no record; None: he has one.
+    """
+
+    __slots__ = ("absent_since", "as_of", "held", "line", "state", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.line = _Line.NONE
+        self.state: State | None = None
+        self.as_of = NO_ENTRY
+        self.held: Entry | None = None
+        self.absent_since: float | None = None
+
+
+class Phase(Enum):
+    """How far the view is."""
+
+    DOWN = "down"  # no connection
+    JOINING = "joining"  # not all who are known are subscribed to yet
+    RECOVERING = "recovering"  # all are heard; what was missed is being read
+    LIVE = "live"
+
+
+@dataclass(slots=True)
+class ViewStatistics:
+    """Counters since the start.
+
+    Attributes:
+        changes: that were given to be told.
+        stale: entries that were known already, or older than what is known.
+        corrected: changes that looks found and nobody was heard of.
+    """
+
+    changes: int = 0
+    stale: int = 0
+    corrected: int = 0
+
+
+class View:
+    """The watched users of one shard.
+
+    Args:
+        absence_s: seconds between two looks without a record, for a user known online to be offline.
+
+    Attributes:
+        phase: see `Phase`.
+        position: all entries up to this id are taken in.
+        statistics: see `ViewStatistics`.
+    """
+
+    def __init__(self, absence_s: float) -> None:
+        self._absence_s = absence_s
+        self._users: dict[str, _User] = {}
+        self._unasked: dict[str, None] = {}  # whose subscriptions may not be what they have to be
+        self._unseen: dict[str, None] = {}  # heard, and to be looked at
+        self._unheard = 0  # users known before a loss whose subscription is not confirmed yet
+        self.phase = Phase.DOWN
+        self.position = NO_ENTRY
+        self.statistics = ViewStatistics()
+
+    def __len__(self) -> int:
+        """Return how many users are wanted, or not left yet."""
+        return len(self._users)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._users
+
+    # Who is wanted
+
+    def want(self, uid: str) -> None:
+        """Somebody wants to know of a user."""
+        user = self._users.get(uid)
+        if user is None:
+            user = self._users[uid] = _User()
+        user.wanted = True
+        if user.line in (_Line.NONE, _Line.LEAVING):
+            self._unasked[uid] = None
+
+    def drop(self, uid: str) -> None:
+        """Nobody wants to know of a user any more."""
+        user = self._users.get(uid)
+        if user is None:
+            return
+        if user.line is _Line.NONE:
+            self._forget(uid, user)
+            return
+        user.wanted = False
+        self._unasked[uid] = None
+
+    def answer(self, uid: str) -> State | None:
+        """Return a user's state if it is known now and what follows it will be heard."""
+        user = self._users.get(uid)
+        return user.state if user is not None and user.wanted and self.phase is Phase.LIVE else None
+
+    # The channel
+
+    def connected(self) -> None:
+        """There is a connection, on which nothing is subscribed to yet."""
+        self._unheard = sum(user.state is not None for user in self._users.values())
+        self.phase = Phase.JOINING
+        self._joined()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.phase = Phase.DOWN
+        self._unseen.clear()
+        self._unasked = dict.fromkeys(self._users)
+        for uid, user in list(self._users.items()):
+            user.line, user.held = _Line.NONE, None
+            if not user.wanted:
+                self._forget(uid, user)
+
+    def orders(self, most: int) -> tuple[list[str], list[str]]:
+        """Return whom to subscribe to and whom to leave now, so many at most; they count as asked."""
+        ask, leave = [], []
+        for uid in list(islice(self._unasked, most)):
+            del self._unasked[uid]
+            user = self._users[uid]
+            if user.wanted and user.line is _Line.NONE:
+                user.line = _Line.ASKED
+                ask.append(uid)
+            elif not user.wanted and user.line is _Line.HEARD:
+                user.line = _Line.LEAVING
+                user.state = user.held = None
+                self._unseen.pop(uid, None)
+                leave.append(uid)
+        return ask, leave
+
+    def confirmed(self, uid: str) -> None:
+        """A subscription stands: what happens to the user from now on is heard."""
+        user = self._users.get(uid)
+        if user is None or user.line is not _Line.ASKED:
+            return
+        user.line = _Line.HEARD
+        if user.state is None:
+            self._unseen[uid] = None
+        else:
+            self._unheard -= 1
+            self._joined()
+        if not user.wanted:
+            self._unasked[uid] = None
+
+    def left(self, uid: str) -> None:
+        """A subscription has ended."""
+        user = self._users.get(uid)
+        if user is None or user.line is not _Line.LEAVING:
+            return
+        user.line = _Line.NONE
+        if user.wanted:
+            self._unasked[uid] = None
+        else:
+            self._forget(uid, user)
+
+    def heard(self, entry: Entry) -> Entry | None:
+        """Take in an entry that was heard; return it if it is to be told."""
+        user = self._users.get(entry.uid)
+        if user is None or user.line is not _Line.HEARD:
+            return None
+        if user.state is None or self.phase is not Phase.LIVE:
+            if user.held is None or entry.id > user.held.id:
+                user.held = entry
+            return None
+        self.position = max(self.position, entry.id)
+        return self._take_in(user, entry)
+
+    def caught_up(self, position: EntryId) -> None:
+        """All that was heard up to this id, and it is all there was of those subscribed to, is taken in."""
+        if self.phase is Phase.LIVE:
+            self.position = max(self.position, position)
+
+    # Looks at the records
+
+    def unseen(self, most: int) -> list[str]:
+        """Return users who are heard and are to be looked at."""
+        return list(islice(self._unseen, most))
+
+    def known(self) -> list[str]:
+        """Return the users who are known, in the order in which they came to be wanted."""
+        return [uid for uid, user in self._users.items() if user.state is not None]
+
+    def looked(self, snapshot: Snapshot, now: float) -> list[Entry]:
+        """Take in a look; return what is to be told. Who was not known is known then.
+
+        Args:
+            snapshot: of users for whom `unseen` or `known` asked; others in it are passed over.
+            now: monotonic seconds.
+        """
+        told = []
+        for uid, state in snapshot.states.items():
+            user = self._users.get(uid)
+            if user is None or user.line is not _Line.HEARD:
+                continue
+            if user.state is not None:
+                if (change := self._compare(uid, user, state, snapshot.as_of, now)) is not None:
+                    told.append(change)
+            elif uid in self._unseen:
+                del self._unseen[uid]
+                user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
+                if self.phase is Phase.LIVE:
+                    self._release(user)
+        return told
+
+    # After a loss
+
+    def replayed(self, entries: Iterable[Entry], position: EntryId) -> list[Entry]:
+        """Take in a part of the stream, up to `position`; return what is to be told."""
+        told = []
+        for entry in entries:
+            user = self._users.get(entry.uid)
+            if user is not None and user.state is not None and (change := self._take_in(user, entry)):
+                told.append(change)
+        self.position = max(self.position, position)
+        return told
+
+    def recovered(self, position: EntryId | None = None) -> list[Entry]:
+        """What was missed is taken in; return what was heard meanwhile and is to be told.
+
+        Args:
+            position: where the stream is now, if it is not the one that was heard before.
+        """
+        if position is not None:
+            self.position = position
+        self.phase = Phase.LIVE
+        held = [user for user in self._users.values() if user.held is not None and user.state is not None]
+        return [change for user in held if (change := self._release(user)) is not None]
+
+    def _joined(self) -> None:
+        if self.phase is not Phase.JOINING or self._unheard > 0:
+            return
+        is_new = all(user.state is None for user in self._users.values())
+        self.phase = Phase.LIVE if is_new else Phase.RECOVERING
+
+    def _release(self, user: _User) -> Entry | None:
+        held, user.held = user.held, None
+        return self._take_in(user, held) if held is not None else None
+
+    def _take_in(self, user: _User, entry: Entry) -> Entry | None:
+        user.absent_since = None
+        if entry.id <= user.as_of:
+            self.statistics.stale += 1
+            return None
+        user.state, user.as_of = entry.state, entry.id
+        self.statistics.changes += 1
+        return entry
+
+    def _compare(self, uid: str, user: _User, state: State, as_of: EntryId, now: float) -> Entry | None:
+        """Compare what is known of a user with a look; return a change that was missed."""
+        known = user.state
+        if known is None or as_of < user.as_of:
+            return None  # it was before what is known; or Redis has lost what is
+        change = None
+        if state.status != OFFLINE:
+            user.absent_since = None
+            if (found := _entry_of(state)) > user.as_of:
+                change = Entry(uid, found, state, reason_for(state))
+        elif known.status == OFFLINE:
+            user.absent_since = None
+        elif user.absent_since is None:
+            user.absent_since = now
+        elif now - user.absent_since >= self._absence_s and as_of > _entry_of(known):
+            change = Entry(uid, as_of, state._replace(id=id_text(as_of)), reason_for(state))
+            user.absent_since = None
+        if change is None:
+            return None
+        user.state, user.as_of = change.state, change.id
+        self.statistics.changes += 1
+        self.statistics.corrected += 1
+        return change
+
+    def _forget(self, uid: str, user: _User) -> None:
+        if user.state is not None and self.phase is Phase.JOINING and user.line is not _Line.HEARD:
+            self._unheard -= 1
+        del self._users[uid]
+        self._unasked.pop(uid, None)
+        self._unseen.pop(uid, None)
+        if user.state is not None:
+            self._joined()
+
+
+def _entry_of(state: State) -> EntryId:
+    return id_of(state.id) if state.id else NO_ENTRY

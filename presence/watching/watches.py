@@ -1,0 +1,76 @@
+"""Who watches whom: pure.
+
+A watch counts from the moment at which it was answered, and that has a number: who was answered after a
+change knows of it already. An entry costs some 200 bytes, whichever way it is found.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from presence.registry import Session
+
+
+class Watches:
+    """Sessions and the users that they watch, both ways."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, dict[Session, int]] = {}
+        self._watched: dict[Session, set[str]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many pairs there are."""
+        return self._count
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions watch somebody."""
+        return len(self._watched)
+
+    def of(self, session: Session) -> set[str]:
+        """Return whom a session watches; not to be changed."""
+        return self._watched.get(session, set())
+
+    def is_watched(self, uid: str) -> bool:
+        """Whether anybody watches a user."""
+        return uid in self._watchers
+
+    def watchers(self, uid: str, number: int) -> list[Session]:
+        """Return those who watch a user and were answered before the change of that number."""
+        return [session for session, since in self._watchers.get(uid, {}).items() if since < number]
+
+    def is_due(self, session: Session, uid: str, number: int) -> bool:
+        """Whether a session watches a user and was answered before the change of that number."""
+        since = self._watchers.get(uid, {}).get(session)
+        return since is not None and since < number
+
+    def add(self, session: Session, uids: Iterable[str], number: int) -> None:
+        """A session was told the states of these users, all changes up to `number` included."""
+        watched = self._watched.setdefault(session, set())
+        for uid in uids:
+            if uid not in watched:
+                watched.add(uid)
+                self._count += 1
+            self._watchers.setdefault(uid, {})[session] = number
+        if not watched:
+            del self._watched[session]
+
+    def remove(self, session: Session, uids: Iterable[str] | None = None) -> list[str]:
+        """A session watches these no more; None: nobody. Return those whom nobody watches now."""
+        return list(self._remove(session, uids))
+
+    def _remove(self, session: Session, uids: Iterable[str] | None) -> Iterator[str]:
+        watched = self._watched.get(session)
+        if watched is None:
+            return
+        for uid in list(watched) if uids is None else uids:
+            if uid not in watched:
+                continue
+            watched.discard(uid)
+            self._count -= 1
+            watchers = self._watchers[uid]
+            del watchers[session]
+            if not watchers:
+                del self._watchers[uid]
+                yield uid
+        if not watched:
+            del self._watched[session]

@@ -1,0 +1,57 @@
+"""Sessions whose connections are lists, and states that are made up."""
+
+from typing import Any
+
+import protocol
+from presence.registry import Guest, Session
+from presence.watching.states import Entry, State, id_text
+from protocol import Decoder, Packet
+
+
+class Line:
+    """A transport of one connection: what it takes, and what it keeps while its reader is slow."""
+
+    def __init__(self) -> None:
+        self.taken = bytearray()
+        self.offers = 0
+        self.slow = False
+
+    def hang_up(self, handle: Any, farewell: bytes) -> None:
+        raise AssertionError("nobody hangs up here")
+
+    def send(self, handle: Any, data: bytes) -> None:
+        self.taken += data
+
+    def offer(self, handle: Any, data: bytes) -> bool:
+        self.offers += 1
+        if self.slow:
+            return False
+        self.taken += data
+        return True
+
+    def look(self, handle: Any) -> bool:
+        return True
+
+    def unread_s(self, handle: Any) -> float:
+        return 0.0
+
+    def packets(self) -> list[Packet]:
+        """Return what came since the last call."""
+        decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+        decoder.feed(bytes(self.taken))
+        self.taken.clear()
+        found = []
+        while (packet := decoder.next()) is not None:
+            found.append(packet)
+        return found
+
+
+def session(uid: str = "watcher") -> tuple[Session, Line]:
+    line = Line()
+    return Session(Guest(line, 0), uid, 1, 30.0, 0.0), line
+
+
+def entry(uid: str, number: int, status: str = "online") -> Entry:
+    """An event with the id ``<number>-0``."""
+    last_seen_ms = number if status == "offline" else None
+    return Entry(uid, (number, 0), State(status, number, last_seen_ms, id_text((number, 0))), "login")

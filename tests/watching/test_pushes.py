@@ -1,0 +1,170 @@
+"""Who is told of a change, when, and as how much."""
+
+import pytest
+
+from presence.registry import Session
+from presence.watching import pushes as module
+from presence.watching.pushes import Pushes
+from presence.watching.watches import Watches
+from tests.watching.fakes import Line, entry, session
+
+
+class Desk:
+    """Some watchers of ann and bob."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.watches = Watches()
+        self.pushes = Pushes(self.watches)
+        self.sessions: list[Session] = []
+        self.lines: list[Line] = []
+        for number in range(count):
+            watcher, line = session(f"watcher-{number}")
+            self.sessions.append(watcher)
+            self.lines.append(line)
+            self.watches.add(watcher, ["ann", "bob"], 0)
+
+    def tell(self, uid: str, number: int, status: str = "online") -> None:
+        event = entry(uid, number, status)
+        self.pushes.tell(uid, event.state, event.reason)
+
+    def told(self, watcher: int = 0) -> list[tuple[str, str]]:
+        return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
+
+
+def test_changes_come_in_order() -> None:
+    desk = Desk()
+    for number in range(1, 4):
+        desk.tell("ann", number)
+        desk.tell("bob", number)
+    desk.pushes.hand_out()
+    assert desk.told() == [(uid, f"{number}-0") for number in range(1, 4) for uid in ("ann", "bob")]
+    assert desk.lines[0].offers == 1, "one write"
+
+
+def test_a_change_that_nobody_watches_costs_nothing() -> None:
+    desk = Desk()
+    desk.tell("cy", 1)
+    assert desk.pushes.statistics().changes == 0
+
+
+def test_a_packet_has_the_state_and_the_reason() -> None:
+    desk = Desk()
+    desk.tell("ann", 7, "offline")
+    desk.pushes.hand_out()
+    (packet,) = desk.lines[0].packets()
+    assert packet.payload == {
+        "uid": "ann",
+        "status": "offline",
+        "since_ms": 7,
+        "last_seen_ms": 7,
+        "id": "7-0",
+        "reason": "login",
+    }
+
+
+def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE", 4)
+    desk = Desk(10)
+    desk.tell("ann", 1)
+    turns = []
+    while desk.pushes.statistics().queued:
+        desk.pushes.hand_out()
+        turns.append(sum(line.offers for line in desk.lines))
+    assert turns[:3] == [4, 8, 10]
+    assert all(desk.told(number) == [("ann", "1-0")] for number in range(10))
+
+
+def test_who_leaves_between_two_slices_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE", 1)
+    desk = Desk(2)
+    desk.tell("ann", 1)
+    desk.pushes.hand_out()
+    late = next(number for number in range(2) if not desk.lines[number].offers)
+    desk.watches.remove(desk.sessions[late])
+    desk.pushes.hand_out()
+    assert desk.lines[late].offers == 0
+
+
+def test_who_is_answered_before_his_turn_is_not_told_again() -> None:
+    desk = Desk()
+    desk.tell("ann", 1)
+    desk.watches.add(desk.sessions[0], ["ann"], desk.pushes.number)
+    desk.pushes.hand_out()
+    assert desk.told() == []
+
+
+def test_a_slow_reader_gets_the_newest_of_each_user_in_order_of_their_first_change() -> None:
+    desk = Desk()
+    desk.lines[0].slow = True
+    for number, uid in enumerate(("bob", "ann", "bob", "ann", "bob"), 1):
+        desk.tell(uid, number)
+        desk.pushes.hand_out()
+    assert desk.lines[0].offers == 1, "not asked again before it has drained"
+    desk.lines[0].slow = False
+    desk.pushes.drained(desk.sessions[0])
+    assert desk.told() == [("bob", "5-0"), ("ann", "4-0")]
+    desk.tell("ann", 6)
+    desk.pushes.hand_out()
+    assert desk.told() == [("ann", "6-0")]
+
+
+def test_a_reader_that_is_slow_again_keeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JOINED_BYTES", 1)
+    desk = Desk()
+    line = desk.lines[0]
+    line.slow = True
+    desk.tell("ann", 1)
+    desk.tell("bob", 2)
+    desk.pushes.hand_out()
+    answers = iter([True, False])
+
+    def offer(handle: object, data: bytes) -> bool:
+        if taken := next(answers):
+            line.taken += data
+        return taken
+
+    line.offer = offer  # type: ignore[method-assign] # one packet, and it is slow again
+    desk.pushes.drained(desk.sessions[0])
+    assert desk.told() == [("ann", "1-0")]
+    assert desk.pushes.statistics().slow == 1
+
+
+def test_what_was_put_off_is_forgotten_with_the_watch() -> None:
+    desk = Desk()
+    desk.lines[0].slow = True
+    desk.tell("ann", 1)
+    desk.tell("bob", 2)
+    desk.pushes.hand_out()
+    desk.pushes.forget(desk.sessions[0], ["ann"])
+    desk.lines[0].slow = False
+    desk.pushes.drained(desk.sessions[0])
+    assert desk.told() == [("bob", "2-0")]
+    assert desk.pushes.statistics().slow == 0
+
+
+def test_nothing_is_put_off_for_whoever_is_gone() -> None:
+    desk = Desk()
+    desk.tell("ann", 1)
+    desk.sessions[0].link = None
+    desk.pushes.hand_out()
+    assert desk.pushes.statistics().slow == 0
+
+
+def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUE_MAX", 2)
+    desk = Desk()
+    for number in range(1, 100):
+        desk.tell("ann", number)
+    desk.tell("bob", 100)
+    assert desk.pushes.statistics().queued == 3
+    desk.pushes.hand_out()
+    assert desk.told() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
+
+
+def test_a_state_that_no_packet_can_tell_is_counted() -> None:
+    desk = Desk()
+    state = entry("ann", 1).state._replace(since_ms=-1)
+    desk.pushes.tell("ann", state, "login")
+    desk.pushes.hand_out()
+    assert desk.told() == []
+    assert desk.pushes.statistics().damaged == 1

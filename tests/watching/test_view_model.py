@@ -1,0 +1,287 @@
+"""The view of a shard under any order of events: ids rise, states are true, and in the end it is the truth.
+
+The model is a server with a stream, records, and one connection at most, whose messages arrive late. Calls
+are answered as of one moment and taken in at another. Redis may lose its data; then nodes tell who is online.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.strategies import booleans, integers, sampled_from
+
+from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_of, id_text
+from presence.watching.view import Phase, View
+
+UIDS = ("ann", "bob", "cy")
+ABSENCE_S = 40.0
+PAGE = 2
+TRUTHS = ("online", "away", "offline")
+
+
+@dataclass
+class Shard:
+    """A server that has one shard."""
+
+    entries: list[Entry] = field(default_factory=list)
+    last_id: EntryId = NO_ENTRY
+    shown: dict[str, State] = field(default_factory=dict)  # of users online
+    subscribed: set[str] = field(default_factory=set)
+    wire: deque[Heard] = field(default_factory=deque)
+    told: dict[tuple[str, str], State] = field(default_factory=dict)  # every entry there ever was
+    number: int = 0
+
+    def write(self, uid: str, status: str) -> None:
+        self.number += 1
+        order = (self.number, 0)
+        state = State(status, self.number, self.number if status == "offline" else None, id_text(order))
+        self.told[uid, state.id] = state
+        entry = Entry(uid, order, state, "login")
+        self.entries.append(entry)
+        self.last_id = order
+        if status == "offline":
+            self.shown.pop(uid, None)
+        else:
+            self.shown[uid] = state
+        if uid in self.subscribed:
+            self.wire.append(entry)
+
+    def look(self, uids: list[str]) -> Snapshot:
+        return Snapshot({uid: self.shown.get(uid, State("offline")) for uid in uids}, self.last_id)
+
+    def replay(self, after: EntryId, uids: list[str]) -> Replay:
+        first = self.entries[0].id if self.entries else None
+        if self.last_id < after or (self.last_id > after and (first is None or first > after)):
+            return Replay((), after, 0, is_end=False, is_broken=True)
+        page = [entry for entry in self.entries if entry.id > after][:PAGE]
+        is_end = len(page) < PAGE
+        position = self.last_id if is_end else page[-1].id
+        return Replay([entry for entry in page if entry.uid in uids], position, len(page), is_end=is_end)
+
+
+class Views(RuleBasedStateMachine):
+    """One view, one watcher of each user that is wanted."""
+
+    @initialize(users=integers(0, 3), watched=integers(0, 3))
+    def begin(self, users: int, watched: int) -> None:
+        self.shard = Shard()
+        self.view = View(ABSENCE_S)
+        self.now = 0.0
+        self.seen: dict[str, list[State]] = {}  # of each user who is watched, what the watcher was told
+        self.call: Snapshot | Replay | None = None
+        self.rest: list[str] = []  # of all who are looked at again after a loss
+        self.positions: list[EntryId] | None = None
+        self.lost_data: set[str] = set()
+        self.pings: list[EntryId] = []
+        for uid in UIDS[:users]:
+            self.shard.write(uid, "online")
+        for uid in UIDS[:watched]:
+            self.watch(uid)
+        self.settle()
+
+    # What happens in the world
+
+    @rule(uid=sampled_from(UIDS), to=integers(0, 1))
+    def change(self, uid: str, to: int) -> None:
+        now = self.shard.shown.get(uid, State("offline")).status
+        self.shard.write(uid, [each for each in TRUTHS if each != now][to])
+        self.lost_data.discard(uid)
+
+    @rule(fault=sampled_from(["trim", "lose", "lose", "lose_data"]))
+    def suffer(self, fault: str) -> None:
+        getattr(self, fault)()
+
+    def trim(self) -> None:
+        self.shard.entries.clear()
+
+    def lose_data(self) -> None:
+        """Redis starts again empty: its nodes are to tell who is online."""
+        self.lost_data |= self.shard.shown.keys()
+        self.shard.shown.clear()
+        self.shard.entries.clear()
+        self.shard.last_id = NO_ENTRY
+        self.lose()
+
+    @rule(uid=sampled_from(UIDS))
+    def register(self, uid: str) -> None:
+        if uid in self.lost_data:
+            self.lost_data.remove(uid)
+            self.shard.write(uid, "online")
+
+    # What clients do
+
+    @rule(uid=sampled_from(UIDS))
+    def watch(self, uid: str) -> None:
+        self.view.want(uid)
+        self.seen.setdefault(uid, [])
+        self.answer()
+
+    @rule(uid=sampled_from(UIDS))
+    def unwatch(self, uid: str) -> None:
+        self.view.drop(uid)
+        self.seen.pop(uid, None)
+
+    # What the shell does
+
+    @precondition(lambda self: self.view.phase is Phase.DOWN)
+    @rule()
+    def connect(self) -> None:
+        self.view.connected()
+        self.answer()
+
+    def lose(self) -> None:
+        self.shard.subscribed.clear()
+        self.shard.wire.clear()
+        self.call = self.positions = None
+        self.view.lost()
+
+    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @rule(most=integers(1, 3))
+    def order(self, most: int) -> None:
+        ask, leave = self.view.orders(most)
+        for uid in leave:
+            self.shard.subscribed.remove(uid)
+            self.shard.wire.append(Left(uid))
+        for uid in ask:
+            assert uid not in self.shard.subscribed
+            self.shard.subscribed.add(uid)
+            self.shard.wire.append(Confirmed(uid))
+
+    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @rule()
+    def ping(self) -> None:
+        self.shard.wire.append(Pong(self.shard.last_id))
+
+    @rule(most=integers(1, 4))
+    def hear(self, most: int) -> None:
+        for _ in range(min(most, len(self.shard.wire))):
+            match self.shard.wire.popleft():
+                case Confirmed(uid):
+                    self.view.confirmed(uid)
+                case Left(uid):
+                    self.view.left(uid)
+                case Pong(position):
+                    self.view.caught_up(position)
+                case Entry() as entry:
+                    self.tell([self.view.heard(entry)])
+        self.answer()
+
+    @precondition(lambda self: self.view.phase is not Phase.DOWN and self.call is None)
+    @rule(is_walk=booleans())
+    def ask(self, *, is_walk: bool) -> None:
+        """Begin a call; its answer is of this moment."""
+        if self.view.phase is Phase.RECOVERING and self.positions is None:
+            self.call = self.shard.replay(self.view.position, self.view.known())
+        elif self.view.phase is Phase.RECOVERING and not is_walk:
+            self.call = self.shard.look(self.rest[:1])
+        elif unseen := self.view.unseen(2):
+            self.call = self.shard.look(unseen)
+        elif is_walk and self.view.phase is Phase.LIVE:
+            self.call = self.shard.look(self.view.known())
+
+    @precondition(lambda self: self.call is not None)
+    @rule()
+    def take(self) -> None:
+        """Take in the answer of the call."""
+        call, self.call = self.call, None
+        if isinstance(call, Replay):
+            self.take_replay(call)
+        elif call is not None:
+            self.tell(self.view.looked(call, self.now))
+            if self.positions is not None:
+                self.positions.append(call.as_of)
+                self.rest = self.rest[1:]
+                self.end_rereading()
+        self.answer()
+
+    def take_replay(self, part: Replay) -> None:
+        if part.is_broken:
+            self.rest, self.positions = self.view.known(), []
+            self.end_rereading()
+            return
+        self.tell(self.view.replayed(part.entries, part.position))
+        if part.is_end:
+            self.tell(self.view.recovered())
+
+    def end_rereading(self) -> None:
+        if not self.rest:
+            self.tell(self.view.recovered(min(self.positions or [self.view.position])))
+            self.positions = None
+
+    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @rule(turns=integers(1, 6))
+    def work(self, turns: int) -> None:
+        """Do all of that a few times."""
+        for _ in range(turns):
+            self.order(3)
+            self.hear(4)
+            if self.call is None:
+                self.ask(is_walk=False)
+            if self.call is not None:
+                self.take()
+
+    @rule(seconds=sampled_from([1.0, ABSENCE_S]))
+    def wait(self, seconds: float) -> None:
+        if not self.lost_data:  # nodes are quicker than that
+            self.now += seconds
+
+    # What has to hold
+
+    def tell(self, changes: list[Entry] | list[Entry | None]) -> None:
+        for change in changes:
+            if change is None or not self.seen.get(change.uid):
+                continue  # nobody was answered yet
+            before = [state for state in self.seen[change.uid] if state.id]
+            assert not before or change.id > id_of(before[-1].id), "ids rise"
+            assert id_text(change.id) == change.state.id
+            self.seen[change.uid].append(change.state)
+
+    def answer(self) -> None:
+        for uid, seen in self.seen.items():
+            state = self.view.answer(uid)
+            if not seen and state is not None:
+                seen.append(state)
+
+    @invariant()
+    def states_are_those_of_entries(self) -> None:
+        for uid, seen in getattr(self, "seen", {}).items():
+            for state in seen:
+                if state.status != "offline":
+                    assert self.shard.told[uid, state.id] == state
+
+    @invariant()
+    def whoever_was_answered_is_told_what_is_known(self) -> None:
+        for uid, seen in getattr(self, "seen", {}).items():
+            if seen and (known := self.view.answer(uid)) is not None:
+                assert seen[-1] == known
+
+    def settle(self) -> None:
+        if self.view.phase is Phase.DOWN:
+            self.connect()
+        self.work(40)
+        assert self.view.phase is Phase.LIVE
+
+    def teardown(self) -> None:
+        """In the end all is quiet, and everybody knows the truth."""
+        if not hasattr(self, "shard"):
+            return
+        for uid in sorted(self.lost_data):
+            self.shard.write(uid, "online")
+        self.lost_data.clear()
+        for _ in range(2):
+            self.settle()
+            self.tell(self.view.looked(self.shard.look(self.view.known()), self.now))
+            self.now += ABSENCE_S
+        for uid, seen in self.seen.items():
+            truth = self.shard.shown.get(uid, State("offline"))
+            known = self.view.answer(uid)
+            assert known is not None
+            assert seen[-1].status == known.status == truth.status
+            if truth.status != "offline":
+                assert known == truth
+
+
+Views.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestViews = Views.TestCase
