@@ -1,21 +1,26 @@
-"""The control channel: what others say about this node's sessions, at once.
+"""The control channel: what others say about this node's sessions, and what they send them, at once.
 
-It only hastens. The same news stands in the node's inbox, which the relay's probe reads every few seconds,
-and what comes twice is passed over; so whatever fails here is tried again without haste. At rest a thread
-waits in one read, and nothing wakes up.
+News it only hastens: they stand in the node's inbox too, which the relay's probe reads every few seconds,
+and what comes twice is passed over. Deliveries have no other way: what is sent while nobody listens is not
+handed to anybody here, and its sender is told so. At rest a thread waits in one read, and nothing wakes up;
+when much comes it is read in batches, for each turn of the thread costs as much as a dozen deliveries.
 """
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
 import trio
 
+from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.runtime import TrioCaller
 from presence.store.batches import News, StoreError, StoreUnavailable
 
+GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
+DELIVERIES_A_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 5.0  # the inbox is read more often
 
@@ -28,8 +33,8 @@ class Channel(Protocol):
     def subscribe(self, node: str) -> None:
         """Listen to the channel of `node` and to no other; raises `StoreUnavailable` or `StoreError`."""
 
-    def next(self) -> News | None:
-        """Wait for news, however long; None: of no kind known here. Raises as `subscribe`."""
+    def next(self) -> list[News | Delivery]:
+        """Wait for something, however long, and return all that there is. Raises as `subscribe`."""
 
     def close(self) -> None:
         """Close the connection: a call that waits fails. Any thread may do so."""
@@ -39,13 +44,15 @@ class Control:
     """Listens to the channel of a node, whatever its id is by now.
 
     Args:
-        node: is told.
+        node: is told the news.
         channel: nobody else uses it.
+        deliver: takes what others have sent to sessions of this node.
     """
 
-    def __init__(self, node: Node, channel: Channel) -> None:
+    def __init__(self, node: Node, channel: Channel, deliver: Callable[[Sequence[Delivery]], object]) -> None:
         self._node = node
         self._channel = channel
+        self._deliver = deliver
         self._thread = TrioCaller(channel.close)
         self._listening = trio.CancelScope()
         self._failures = 0  # in a row
@@ -72,8 +79,7 @@ class Control:
                 _log.info("control channel is back")
             self._failures = 0
             while True:
-                if (news := await self._thread.call(self._channel.next)) is not None:
-                    self._node.news([news])
+                await self._pass_on(await self._thread.call(self._channel.next))
         except (StoreUnavailable, StoreError) as error:
             if not self._failures:
                 _log.warning(
@@ -82,3 +88,14 @@ class Control:
             limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
             self._failures += 1
             await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - jitter protects nothing
+
+    async def _pass_on(self, told: list[News | Delivery]) -> None:
+        """Do what news say; hand over deliveries in turns, and let more of them gather."""
+        self._node.news([each for each in told if isinstance(each, News)])
+        deliveries = [each for each in told if isinstance(each, Delivery)]
+        for start in range(0, len(deliveries), DELIVERIES_A_TURN):
+            self._deliver(deliveries[start : start + DELIVERIES_A_TURN])
+            with trio.CancelScope(shield=True):  # another id of this node is no reason to lose any
+                await trio.lowlevel.checkpoint()
+        if deliveries:
+            await trio.sleep(GATHER_S)

@@ -22,22 +22,28 @@ import protocol
 from presence import __version__
 from presence.clock import Clock
 from presence.control import Control
+from presence.desk import FrontDesk
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
+from presence.messaging.courier import Courier
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
 from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
+from presence.store.deliveries import Deliveries
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.snapshots import StoredStates
+from presence.store.watch_channel import WatchChannel
 from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S, Limits
 from presence.transports.stream import StreamTransport
+from presence.watching.service import Watching
 from protocol import Code
 
 log = structlog.get_logger("presence.server")
@@ -80,6 +86,16 @@ class Server:
             family=family,
             describe=self._describe,
         )
+        self._courier = Courier(
+            self.node.core.sessions,
+            self.node.keys,
+            Deliveries(redis_url, _shape(settings)),
+            clock,
+            TrioRuntime(),
+            node=lambda: self.node.relay.node,
+        )
+        self._watching = _watching(redis_url, settings, self.node.keys)
+        self.node.core.desk = FrontDesk(self._watching, self._courier)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
@@ -102,7 +118,10 @@ class Server:
             self._serving = nursery.cancel_scope
             nursery.start_soon(self.node.relay.run)
             nursery.start_soon(self.node.cluster.run)
-            nursery.start_soon(Control(self.node, ControlChannel(self._redis_url, self.node.keys)).run)
+            channel = ControlChannel(self._redis_url, self.node.keys)
+            nursery.start_soon(Control(self.node, channel, self._courier.deliver).run)
+            nursery.start_soon(self._courier.run)
+            nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
@@ -140,7 +159,14 @@ class Server:
         """Return all figures, for the log."""
         transport = asdict(self._transport.statistics()) if self._transport else {}
         turning = {"followups": self._followups.report()} if self._followups is not None else {}
-        return {**self.node.report(), "transport": transport, **turning}
+        messages = asdict(self._courier.statistics())
+        return {
+            **self.node.report(),
+            "transport": transport,
+            "messages": messages,
+            "watching": self._watching.report(),
+            **turning,
+        }
 
     def _describe(self) -> dict[str, Any]:
         connections = self._transport.statistics().connections if self._transport else 0
@@ -227,13 +253,31 @@ def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
     return TurningTask(turner)
 
 
-def _stores(url: str, settings: Settings) -> Stores:
-    keys = Keys(settings.prefix, settings.shard_count)
-    shape = Shape(
-        keys, maxlen=settings.stream_maxlen, seen_retention_ms=settings.seen_retention_days * 86_400_000
+def _watching(url: str, settings: Settings, keys: Keys) -> Watching:
+    return Watching(
+        keys.shard,
+        lambda shard: WatchChannel(url, keys, shard),
+        StoredStates(url, keys),
+        max_watches=settings.max_watches,
+        absence_s=settings.lease + settings.idle_timeout,
     )
+
+
+def _stores(url: str, settings: Settings) -> Stores:
+    shape = _shape(settings)
     return Stores(
         relay=RedisStore(url, shape),
         cluster=RedisStore(url, shape),
-        leases=RedisLeaseTable(url, keys, settings.lease),
+        leases=RedisLeaseTable(url, shape.keys, settings.lease),
+    )
+
+
+def _shape(settings: Settings) -> Shape:
+    keys = Keys(settings.prefix, settings.shard_count)
+    return Shape(
+        keys,
+        maxlen=settings.stream_maxlen,
+        seen_retention_ms=settings.seen_retention_days * 86_400_000,
+        max_sessions=settings.max_sessions,
+        session_policy=settings.session_policy,
     )

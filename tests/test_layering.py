@@ -96,6 +96,15 @@ ROOMS = [
         {"presence.watching", "presence.desk"},
         {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
+    # Messages: who waits and who is written to is pure; the courier knows what Redis says, not how.
+    Room(
+        {f"presence.messaging.{name}" for name in ("letters", "waiting", "handing")},
+        {"redis", "structlog", "time", "presence.runtime", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.messaging"},
+        {"redis", "time", "trio", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
     # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.
     Room({"presence.node"}, {"redis", "trio", *SOCKETS, *TRANSPORTS, *EDGES}),
     Room(

@@ -1,22 +1,27 @@
-"""A node's control channel: a subscription that is read by blocking.
+"""A node's control channel: a subscription that is read by blocking, and then as much as there is.
 
 It is a connection of its own and not redis-py's `PubSub`, which connects again by itself when a read fails.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
+from presence.messaging.letters import Delivery
 from presence.store.batches import News, StoreUnavailable
 from presence.store.client import Redis, open_client
+from presence.store.deliveries import read_deliveries
 from presence.store.failures import as_failure
 from presence.store.keys import Keys
 from presence.store.packing import read_news
 from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")
+
+MESSAGES_A_CALL: Final = 64  # each has at most what one call of another node carries
+_FIRST_OF_JSON: Final = b"{"
 
 # Nothing is sent on a quiet channel, so only the kernel can find out that the other side is gone: in 30 s.
 KEEPALIVE_IDLE_S: Final = 15
@@ -63,8 +68,10 @@ class ControlChannel:
 
         self._or_close(subscribe)
 
-    def next(self) -> News | None:
-        """Wait for a message, for ever if need be, and return its news; None: it was of no kind known here.
+    def next(self) -> list[News | Delivery]:
+        """Wait for a message, for ever if need be; return what it and those that are there already say.
+
+        What is of no kind known here is left out.
 
         Raises:
             StoreUnavailable: the connection is lost, or there was none.
@@ -72,8 +79,19 @@ class ControlChannel:
         connection = self._connection
         if connection is None:
             raise StoreUnavailable("not subscribed")
-        _, _, text = self._or_close(lambda: connection.read_response(timeout=None))
-        return read_news(text)
+        texts: list[bytes] = []
+
+        def read() -> None:
+            while len(texts) < MESSAGES_A_CALL and (not texts or connection.can_read(timeout=0)):
+                texts.append(connection.read_response(timeout=None)[2])
+
+        try:
+            self._or_close(read)
+        except StoreUnavailable:
+            if not texts:
+                raise
+            # What has arrived is told first; the next call finds no connection.
+        return [each for text in texts for each in _read(text)]
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread fails."""
@@ -90,6 +108,14 @@ class ControlChannel:
         except BaseException:
             self.close()
             raise
+
+
+def _read(text: bytes) -> Sequence[News | Delivery]:
+    """Return what one message says: news are JSON, deliveries are not."""
+    if text[:1] != _FIRST_OF_JSON:
+        return read_deliveries(text)
+    news = read_news(text)
+    return [] if news is None else [news]
 
 
 def _open_listener(url: str) -> Redis:

@@ -17,7 +17,7 @@ from typing import Final
 
 from redis import exceptions
 
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.tls import TlsError
 
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
@@ -56,8 +56,14 @@ _NO_PERMISSION: Final = re.compile(r"ACL failure in script|The user executing th
 _CODE: Final = re.compile(r"[A-Z]+")
 
 
+class Interrupted(exceptions.ConnectionError):
+    """A connection broke after a call was sent over it; the text is that of what broke it."""
+
+
 def as_failure(error: Exception) -> StoreUnavailable | StoreError:
     """Return what an exception of a call means for whoever made it."""
+    if isinstance(error, Interrupted):
+        return StoreInterrupted(str(error))
     text = f"{type(error).__name__}: {error}"
     if needs_operator(error):
         return StoreError(text)

@@ -16,12 +16,14 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.failures import as_failure, code_of, is_elsewhere
+from presence.store.failures import Interrupted, as_failure, code_of, is_elsewhere, needs_operator
 from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
 
-_OF_A_SHARD: Final = frozenset({"apply", "compare", "fence", "forget", "kick", "probe", "retire", "sweep"})
+_OF_A_SHARD: Final = frozenset(
+    {"apply", "compare", "deliver", "fence", "forget", "kick", "probe", "retire", "sweep"}
+)
 
 
 def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
@@ -94,6 +96,11 @@ class Scripting:
         self.url = url
         self._routes = Routes(url, connect)
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys are on several servers."""
+        return self._routes.is_cluster
+
     def client(self, key: str) -> "redis.Redis":
         """Return the client of the server that has a key.
 
@@ -111,7 +118,7 @@ class Scripting:
 
         Returns:
             The answers in order; a `StoreUnavailable` or `StoreError` stands for a call that failed. Redis
-            has not run it if it refused; if the connection broke, it may have.
+            has not run it, except that it may have where the answer is a `StoreInterrupted`.
         """
         answers = self._send(calls, Call.by_digest)
         # Nothing of these was run: by a server that did not know the script (the first call, a restart,
@@ -222,7 +229,7 @@ class _Line:
             self._connection = self._pool.get_connection()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         except _BROKEN as error:
-            self.failure = error
+            self.failure = self._interrupted(error)
 
     def hear(self, answers: list[Any], deadline: float | None) -> None:
         """Put the answers, or what broke the exchange, where they belong; None: each may take its time."""
@@ -239,5 +246,12 @@ class _Line:
         except ResponseError as error:
             return error
         except _BROKEN as error:
-            self.failure = error
+            self.failure = self._interrupted(error)
+            return self.failure
+
+    def _interrupted(self, error: Exception) -> Exception:
+        """Return what broke the exchange; as `Interrupted` if something was sent, and it is no reply."""
+        is_reply = bool(code_of(error)) or needs_operator(error)
+        if self._connection is None or is_reply:
             return error
+        return Interrupted(f"{type(error).__name__}: {error}")

@@ -10,12 +10,14 @@ import msgpack
 from presence.changes import Op, SessionName
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
+from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox import Gap as Skipped
 from presence.reader import PresenceReader
 from presence.rules import Rule
-from presence.store.batches import Compare, Counter, NewsKind, Status
+from presence.store.batches import Compare, Counter, News, NewsKind, Status
 from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
+from presence.store.deliveries import Deliveries
 from presence.store.followup_keys import script_keys
 from presence.store.keys import Keys
 from presence.store.keyspace import SETTING
@@ -70,9 +72,13 @@ def serve(stage: Stage) -> None:
         a.apply(login("ann", "s1"), login("bob", "s2"))
         listener = listen(stage.admin, KEYS.offline_channel)
         b.apply(login("ann", "s3"))
-        displaced = channel.next()
-        assert displaced is not None
+        (displaced,) = channel.next()
+        assert isinstance(displaced, News)
         assert displaced.kind is NewsKind.DISPLACED
+        channel.subscribe("b")
+        with closing(Deliveries(stage.url, SHAPE)) as post:
+            assert post.deliver("a", [Letter("ann", b"packet")]) == [Found(1, ("",))]
+        assert channel.next() == [Delivery("ann", ("",), b"packet")]
         a.apply(end("bob", "s2"))
         assert listener.get_message(timeout=1)
         listener.close()

@@ -23,7 +23,7 @@ from tests.store.driving import Hand
 from tests.store.servers import Server
 
 PAGE = (Path(presence.__file__).parent / "docs" / "redis.md").read_text(encoding="utf-8")
-SERVERS_SCRIPTS = ["apply", "claim", "compare", "fence", "lease", "probe", "retire", "sweep"]
+SERVERS_SCRIPTS = ["apply", "claim", "compare", "deliver", "fence", "lease", "probe", "retire", "sweep"]
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ def control_channel(url: str) -> None:
     with closing(ControlChannel(url, KEYS)) as channel, open_client(url) as client:
         channel.subscribe("a")
         client.publish(KEYS.control_channel("a"), KICK)
-        assert channel.next() == News(NewsKind.KICKED, "u", "", "s")
+        assert channel.next() == [News(NewsKind.KICKED, "u", "", "s")]
 
 
 def subscriber(url: str) -> None:

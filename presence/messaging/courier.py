@@ -1,0 +1,271 @@
+"""Carries messages: from a sender's connection to every session of the recipient, on this node or another.
+
+A message is handed to each device at most once and in order per sender and recipient, and its sender is
+told of how many. Redis says where the recipient is, and passes on what is for other nodes in the same step,
+which is never tried again: if the connection breaks in it, the sender is told that nobody knows. What is for
+this node is handed over by the courier itself, also to sessions whose login is still on its way to Redis.
+
+One call is under way at a time, in a thread; messages gather meanwhile, and for a few milliseconds more.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+import protocol
+from presence.clock import Clock
+from presence.messaging.handing import Handing
+from presence.messaging.letters import Delivery, Found, Letter, Post
+from presence.messaging.waiting import Bounds, Pending, Waiting
+from presence.reach import Reach
+from presence.registry import Registry, Session
+from presence.requests import Message
+from presence.runtime import Runtime
+from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
+from presence.store.keys import Keys
+from protocol import Code, Packet
+
+GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
+PATIENCE_S: Final = 2.0  # whoever waited longer is refused: by then a client had better know
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # drawn from, so that whoever is refused does not come back at once
+_DEFAULT_BOUNDS: Final = Bounds()
+
+_OFFLINE: Final = "no session of the recipient could be handed the message"
+_UNHEARD: Final = "the server that has the recipient cannot be reached at present; nothing was delivered"
+_FULL: Final = "too many messages wait here; this one was not delivered"
+_AWAY: Final = "Redis cannot be reached at present; the message was not delivered"
+_UNKNOWN: Final = "the connection to Redis broke: it is not known whether the message was delivered"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CourierStatistics:
+    """Counters since the start, and what waits now; a message has exactly one outcome.
+
+    Attributes:
+        taken: messages that clients have sent.
+        handed: of these, handed to one session or more.
+        refused_offline: to none: the recipient is offline, or has no connection.
+        refused_busy: to none: a bound was hit, or Redis or the recipient's node was away.
+        unknown: Redis broke off in the middle.
+        waiting: no outcome yet.
+        calls: of Redis.
+        delivered_here: packets for connections of this node.
+        gone_meanwhile: of what other nodes sent, for connections that are no longer here.
+    """
+
+    taken: int
+    handed: int
+    refused_offline: int
+    refused_busy: int
+    unknown: int
+    waiting: int
+    calls: int
+    delivered_here: int
+    gone_meanwhile: int
+
+
+class Courier:
+    """See the header. All but `run` is called from the event loop and waits for nothing.
+
+    Args:
+        sessions: of this node.
+        keys: tells the shard of a uid: shards may be on several servers, of which one is away.
+        post: the way through Redis; nobody else uses it.
+        clock: monotonic time.
+        runtime: where the task runs.
+        node: this node's id at present.
+        bounds: how much may wait.
+    """
+
+    def __init__(
+        self,
+        sessions: Registry,
+        keys: Keys,
+        post: Post,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        node: Callable[[], str],
+        bounds: Bounds = _DEFAULT_BOUNDS,
+    ) -> None:
+        self._sessions = sessions
+        self._keys = keys
+        self._post = post
+        self._clock = clock
+        self._runtime = runtime
+        self._node = node
+        self._waiting = Waiting(bounds)
+        self._bell = runtime.bell()
+        self._thread = runtime.caller(post.close)
+        self._away: dict[int, Reach] = {}  # shards whose last call has failed
+        self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
+        self._delivered = self._gone = 0
+
+    def take(self, sender: Session, message: Message) -> None:
+        """Take a message of a client; its answer follows, at once if there is no room or Redis is away."""
+        now = self._clock.now()
+        self._taken += 1
+        packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
+        pending = Pending(sender, message.id, Letter(message.to, protocol.encode(packet)), now)
+        if self._is_away(pending, now):
+            self._refuse_now(pending, _AWAY)
+        elif not self._waiting.add(pending):
+            self._refuse_now(pending, _FULL)
+        else:
+            self._bell.ring()
+
+    def deliver(self, deliveries: Iterable[Delivery]) -> None:
+        """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
+        handing = Handing()
+        for uid, devices, frame in deliveries:
+            for device in devices:
+                session = self._sessions.get((uid, device) if device else uid)
+                if session is not None and handing.add(session, frame):
+                    self._delivered += 1
+                else:
+                    self._gone += 1
+        handing.send()
+
+    def statistics(self) -> CourierStatistics:
+        """Return the counters."""
+        return CourierStatistics(
+            self._taken,
+            self._handed,
+            self._offline,
+            self._busy,
+            self._unknown,
+            self._waiting.items,
+            self._calls,
+            self._delivered,
+            self._gone,
+        )
+
+    async def run(self) -> None:
+        """Carry messages for ever; cancel it to stop. What waits then gets no answer."""
+        while True:
+            begun = self._clock.now()
+            if (wait_s := self._waiting.next_at() - begun) > 0:
+                await self._bell.wait(wait_s)
+                continue
+            batch = self._still_wanted(self._waiting.take(begun), begun)
+            if not batch:
+                continue
+            node, letters = self._node(), [pending.letter for pending in batch]
+            answers = await self._thread.call(lambda: self._post.deliver(node, letters))  # noqa: B023 - at once
+            self._settle(batch, answers, begun)
+            await self._runtime.sleep(begun + GATHER_S - self._clock.now())
+
+    def _still_wanted(self, batch: list[Pending], now: float) -> list[Pending]:
+        """Refuse what has waited for too long, or cannot go out at present; return the others."""
+        wanted, handing = [], Handing()
+        for pending in batch:
+            if now - pending.taken_at > PATIENCE_S:
+                self._refuse_busy(pending, _FULL, handing)
+            elif self._is_away(pending, now):
+                self._refuse_busy(pending, _AWAY, handing)
+            else:
+                wanted.append(pending)
+        handing.send()
+        return wanted
+
+    def _is_away(self, pending: Pending, now: float) -> bool:
+        """Whether a shard has failed, and is not to be asked again yet."""
+        if not self._away:
+            return False
+        reach = self._away.get(self._keys.shard(pending.letter.to))
+        return reach is not None and now < reach.retry_at
+
+    # Answers
+
+    def _settle(
+        self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
+    ) -> None:
+        """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
+        self._calls += 1
+        self._note_failures(batch, answers, begun)
+        handing, put_off = Handing(), []
+        for pending, answer in zip(batch, answers, strict=True):
+            if not isinstance(answer, Found):
+                self._fail(pending, answer, handing)
+            elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
+                self._handed += 1
+                self._answer(pending, protocol.ok(pending.id, delivered=delivered), handing)
+            elif not pending.is_second_look:
+                put_off.append(pending)
+            elif answer.elsewhere:
+                self._refuse_busy(pending, _UNHEARD, handing)
+            else:
+                self._offline += 1
+                refusal = protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE)
+                self._answer(pending, refusal, handing)
+        self._waiting.put_off(put_off, self._clock.now())
+        handing.send()
+
+    def _hand_here(self, letter: Letter, elsewhere: tuple[str, ...], handing: Handing) -> int:
+        """Hand a letter to all sessions here whose device has not gone elsewhere; return to how many.
+
+        Those of other nodes are elsewhere as the record says. All others are ours, on record or about to be.
+        """
+        count = 0
+        for session in self._sessions.of(letter.to):
+            if session.device not in elsewhere:
+                count += handing.add(session, letter.frame)
+        self._delivered += count
+        return count
+
+    def _fail(self, pending: Pending, error: StoreUnavailable | StoreError, handing: Handing) -> None:
+        if isinstance(error, StoreInterrupted):
+            self._unknown += 1
+            self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), handing)
+        else:
+            self._refuse_busy(pending, _AWAY, handing)
+
+    def _refuse_busy(self, pending: Pending, message: str, handing: Handing) -> None:
+        self._busy += 1
+        self._answer(pending, _busy(pending, message), handing)
+
+    def _answer(self, pending: Pending, packet: Packet, handing: Handing) -> None:
+        self._waiting.answered(pending)
+        handing.add(pending.sender, protocol.encode(packet))
+
+    def _refuse_now(self, pending: Pending, message: str) -> None:
+        """Refuse a message that was never put among those who wait."""
+        self._busy += 1
+        handing = Handing()
+        handing.add(pending.sender, protocol.encode(_busy(pending, message)))
+        handing.send()
+
+    def _note_failures(
+        self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
+    ) -> None:
+        """Learn from a call which shards are away."""
+        failed = {
+            self._keys.shard(pending.letter.to): answer
+            for pending, answer in zip(batch, answers, strict=True)
+            if not isinstance(answer, Found)
+        }
+        if not failed and not self._away:
+            return
+        now, were_away = self._clock.now(), bool(self._away)
+        asked = {self._keys.shard(pending.letter.to) for pending in batch}
+        for shard in asked - failed.keys():
+            self._away.pop(shard, None)
+        for shard in failed:
+            reach = self._away.setdefault(shard, Reach())
+            share = random.uniform(0.5, 1.0)  # noqa: S311 - jitter protects nothing
+            reach.failed(begun, now, share, held_up=len(failed) < len(asked))
+        if failed and not were_away:
+            error = next(iter(failed.values()))
+            _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
+        elif were_away and not self._away:
+            _log.info("messages are carried again")
+
+
+def _busy(pending: Pending, message: str) -> Packet:
+    retry_after = round(random.uniform(RETRY_MIN_S, RETRY_MAX_S), 2)  # noqa: S311 - as above
+    return protocol.error(pending.id, Code.BUSY, message, retry_after)

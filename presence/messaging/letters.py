@@ -1,0 +1,60 @@
+"""What travels between nodes when a user writes to another, and whoever carries it; no redis in here."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from presence.store.batches import StoreError, StoreUnavailable
+
+
+class Letter(NamedTuple):
+    """A message on its way to a user.
+
+    Attributes:
+        to: the recipient's uid.
+        frame: the `deliver` packet as the recipient's connections get it, with its length.
+    """
+
+    to: str
+    frame: bytes
+
+
+class Found(NamedTuple):
+    """Whom a letter was handed to on other nodes.
+
+    Attributes:
+        handed: devices; of a cluster those whose node may hear of it, which no server knows for sure.
+        elsewhere: all devices that the record names on other nodes, whether these hear or not; without
+            those of nodes that are given up.
+    """
+
+    handed: int
+    elsewhere: tuple[str, ...] = ()
+
+
+class Delivery(NamedTuple):
+    """A letter from another node, for sessions of this one.
+
+    Attributes:
+        uid: the recipient.
+        devices: which of his devices.
+        frame: as in `Letter`.
+    """
+
+    uid: str
+    devices: tuple[str, ...]
+    frame: bytes
+
+
+class Post(Protocol):
+    """Redis as the courier sees it: plain calls that may block, made from one thread at a time."""
+
+    def deliver(self, node: str, letters: Sequence[Letter]) -> list[Found | StoreUnavailable | StoreError]:
+        """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
+
+        Letters of one call arrive in order, and after those of earlier calls. A failure among the answers
+        stands for a letter that was not handed to anybody; a `StoreInterrupted`, for one of which nobody
+        knows. What failed must not be tried again by whoever wants nothing delivered twice.
+        """
+
+    def close(self) -> None:
+        """Close the connection, also while a call waits for its answer; any thread may do so."""

@@ -1,0 +1,132 @@
+"""Messages that wait for their answers: how many, in which order, and who is looked for a second time; pure.
+
+Each message goes out once, in the order in which it was taken. Where nobody was found for one, it waits a
+moment for a second look, and what comes for the same recipient meanwhile waits behind it: so whatever one
+user sends to another arrives in order. All operations are O(1) a message.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from presence.messaging.letters import Letter
+from presence.registry import Session
+
+ITEMS_MAX: Final = 8192  # more than a second's work
+BYTES_MAX: Final = 16 * 1024 * 1024  # a kilobyte each at half of that, 16 KiB at a few
+SENDER_ITEMS_MAX: Final = 512  # of one connection: it may fill a call, and not what others need
+CALL_ITEMS: Final = 512  # a few milliseconds of a script
+CALL_BYTES: Final = 1024 * 1024  # the same of packing and copying
+# A login is told to Redis within some 20 ms: whoever is not found may be about to be.
+SECOND_LOOK_S: Final = 0.06
+
+
+class Pending:
+    """A message that has no answer yet.
+
+    Attributes:
+        sender: the connection's session, which may have ended since.
+        id: of the packet, for the answer.
+        letter: what is to be handed on.
+        taken_at: monotonic seconds.
+        is_second_look: whether nobody was found for it already.
+    """
+
+    __slots__ = ("id", "is_second_look", "letter", "sender", "taken_at")
+
+    def __init__(self, sender: Session, id: int | None, letter: Letter, taken_at: float) -> None:
+        self.sender = sender
+        self.id = id
+        self.letter = letter
+        self.taken_at = taken_at
+        self.is_second_look = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait at once, on one node.
+
+    Attributes:
+        items, bytes: messages, and bytes of them.
+        sender_items: messages of one connection.
+    """
+
+    items: int = ITEMS_MAX
+    bytes: int = BYTES_MAX
+    sender_items: int = SENDER_ITEMS_MAX
+
+
+class Waiting:
+    """See the header.
+
+    Args:
+        bounds: see `Bounds`.
+
+    Attributes:
+        items, bytes: what has no answer yet, taken for a call or not.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._queue: deque[Pending] = deque()
+        self._put_off: dict[str, list[Pending]] = {}  # by recipient
+        self._due: deque[tuple[float, str]] = deque()  # when, and which recipient; in order
+        self._of_senders: dict[Session, int] = {}
+        self.items = self.bytes = 0
+
+    def add(self, pending: Pending) -> bool:
+        """Take a message; False: there is no room for it."""
+        bounds, size = self._bounds, len(pending.letter.frame)
+        of_sender = self._of_senders.get(pending.sender, 0)
+        if self.items >= bounds.items or self.bytes + size > bounds.bytes or of_sender >= bounds.sender_items:
+            return False
+        self.items += 1
+        self.bytes += size
+        self._of_senders[pending.sender] = of_sender + 1
+        self._queue.append(pending)
+        return True
+
+    def next_at(self) -> float:
+        """Return when there is something to `take`: -inf for at once, inf for nothing."""
+        if self._queue:
+            return -math.inf
+        return self._due[0][0] if self._due else math.inf
+
+    def take(self, now: float) -> list[Pending]:
+        """Return what goes out with the next call; one call at a time."""
+        while self._due and self._due[0][0] <= now:
+            _, to = self._due.popleft()
+            self._queue.extendleft(reversed(self._put_off.pop(to)))
+        taken: list[Pending] = []
+        size = 0
+        while self._queue and len(taken) < CALL_ITEMS and size < CALL_BYTES:
+            pending = self._queue.popleft()
+            if (others := self._put_off.get(pending.letter.to)) is not None:
+                others.append(pending)
+            else:
+                taken.append(pending)
+                size += len(pending.letter.frame)
+        return taken
+
+    def put_off(self, some: Iterable[Pending], now: float) -> None:
+        """Nobody was found for these of the last call: they are looked for once more."""
+        for pending in some:
+            pending.is_second_look = True
+            to = pending.letter.to
+            if (others := self._put_off.get(to)) is not None:
+                others.append(pending)
+            else:
+                self._put_off[to] = [pending]
+                self._due.append((now + SECOND_LOOK_S, to))
+
+    def answered(self, pending: Pending) -> None:
+        """Forget a message that was taken."""
+        self.items -= 1
+        self.bytes -= len(pending.letter.frame)
+        left = self._of_senders[pending.sender] - 1
+        if left:
+            self._of_senders[pending.sender] = left
+        else:
+            del self._of_senders[pending.sender]

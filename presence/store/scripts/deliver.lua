@@ -1,0 +1,73 @@
+-- Hands letters to the nodes that have their recipients, over these nodes' control channels. Writes nothing.
+--
+-- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 4 and 7 are looked at). ARGV
+--   10 the calling node's id: what its own sessions get it hands to them itself
+--   11 "1" in a cluster, whose servers know nothing of each other's subscribers
+--   12 letters, MessagePack: one flat array, of uid and frame for each, in order
+-- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each letter: on how
+-- many devices of other nodes it was handed, and all devices that the record names there, as an array. Left out are those
+-- of fenced nodes, whose sessions are about to be swept.
+--
+-- Each node gets one message: its first byte tells it from JSON. It is MessagePack: one flat array, of uid, devices (an
+-- array) and frame for each letter.
+
+local own_id, is_cluster = ARGV[10], ARGV[11] == '1'
+local letters = cmsgpack.unpack(ARGV[12])
+
+local fenced = {}
+local function is_given_up(id)
+  if fenced[id] == nil then fenced[id] = is_fenced(id) end
+  return fenced[id]
+end
+
+local places = {}  -- uid -> {{node id, devices}...} on other nodes
+local devices = {}  -- uid -> all of these devices
+local function find(uid)
+  local by_node, found, all = {}, {}, {}
+  local record = read_record(uid)
+  for device, present in pairs(record and record.sessions or {}) do
+    if present.node ~= own_id and not is_given_up(present.node) then
+      local place = by_node[present.node]
+      if not place then
+        place = {present.node, {}}
+        by_node[present.node], found[#found + 1] = place, place
+      end
+      place[2][#place[2] + 1], all[#all + 1] = device, device
+    end
+  end
+  places[uid], devices[uid] = found, all
+end
+
+local uids = {}
+for i = 1, #letters, 2 do uids[#uids + 1] = letters[i] end
+read_ahead(uids)
+
+local parcels = {}  -- node id -> what it gets
+for i = 1, #letters, 2 do
+  local uid = letters[i]
+  if not places[uid] then find(uid) end
+  for _, place in ipairs(places[uid]) do
+    local parcel = parcels[place[1]]
+    if not parcel then
+      parcel = {}
+      parcels[place[1]] = parcel
+    end
+    local n = #parcel
+    parcel[n + 1], parcel[n + 2], parcel[n + 3] = uid, place[2], letters[i + 1]
+  end
+end
+
+local is_heard = {}
+for id, parcel in pairs(parcels) do
+  is_heard[id] = redis.call('PUBLISH', ARGV[7] .. id, cmsgpack.pack(parcel)) > 0 or is_cluster
+end
+
+local answer = {}
+for i, uid in ipairs(uids) do
+  local handed = 0
+  for _, place in ipairs(places[uid]) do
+    if is_heard[place[1]] then handed = handed + #place[2] end
+  end
+  answer[2 * i - 1], answer[2 * i] = handed, devices[uid]
+end
+return {cmsgpack.pack(answer), history}

@@ -1,0 +1,161 @@
+"""A courier with everything around it replaced by something small: sessions, Redis, threads."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
+
+import protocol
+from presence.clock import Clock
+from presence.messaging.courier import Courier
+from presence.messaging.letters import Found, Letter
+from presence.messaging.waiting import Bounds
+from presence.registry import Guest, Registry, Session
+from presence.requests import Message
+from presence.runtime import TrioRuntime
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.keys import Keys
+from protocol import Decoder, Packet
+
+T = TypeVar("T")
+
+HERE = "here"
+CALL_S = 0.001
+
+
+class Wire:
+    """A `Link` that keeps what is sent, by handle, and each write."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[Any, bytes]] = []
+
+    def hang_up(self, handle: Any, farewell: bytes) -> None:
+        raise AssertionError("nobody is to be hung up on")
+
+    def send(self, handle: Any, data: bytes) -> None:
+        self.writes.append((handle, data))
+
+    def offer(self, handle: Any, data: bytes) -> bool:
+        raise AssertionError("messages are not coalesced")
+
+    def look(self, handle: Any) -> bool:
+        return True
+
+    def unread_s(self, handle: Any) -> float:
+        return 0.0
+
+    def packets(self, handle: Any) -> list[Packet]:
+        """Return all that was sent on a connection."""
+        decoder = Decoder()
+        decoder.feed(b"".join(data for to, data in self.writes if to == handle))
+        packets = []
+        while (packet := decoder.next()) is not None:
+            packets.append(packet)
+        return packets
+
+
+class FakePost:
+    """A `Post` that knows where users are.
+
+    Attributes:
+        records: uid -> node -> devices.
+        deaf: nodes that hear nothing.
+        failure: what the next calls fail with, those before the first that works.
+        calls: the uids of each call.
+        sent: (node, devices, frame) of all that was published.
+        during: called while a call is under way.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[str, list[str]]] = {}
+        self.deaf: set[str] = set()
+        self.failures: list[StoreUnavailable | StoreError] = []
+        self.calls: list[list[str]] = []
+        self.sent: list[tuple[str, tuple[str, ...], bytes]] = []
+        self.during: Callable[[], object] = lambda: None
+
+    def deliver(self, node: str, letters: Sequence[Letter]) -> list[Found | StoreUnavailable | StoreError]:
+        self.calls.append([letter.to for letter in letters])
+        if self.failures:
+            return [self.failures.pop(0)] * len(letters)
+        return [self._deliver(node, letter) for letter in letters]
+
+    def _deliver(self, node: str, letter: Letter) -> Found:
+        others = {name: each for name, each in self.records.get(letter.to, {}).items() if name != node}
+        handed = 0
+        for name, devices in others.items():
+            if name not in self.deaf:
+                self.sent.append((name, tuple(devices), letter.frame))
+                handed += len(devices)
+        return Found(handed, tuple(device for devices in others.values() for device in devices))
+
+    def close(self) -> None:
+        pass
+
+
+class InlineRuntime(TrioRuntime):
+    """Calls take a moment of the mock clock and no thread."""
+
+    def __init__(self, post: FakePost) -> None:
+        self._post = post
+
+    def caller(self, interrupt: Callable[[], None]) -> Any:
+        return self
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        await trio.sleep(CALL_S)
+        self._post.during()
+        return blocking()
+
+
+class Office:
+    """A node's courier, its sessions and their connections; run it in a nursery."""
+
+    def __init__(self, bounds: Bounds | None = None, *, shards: int = 1) -> None:
+        self.wire = Wire()
+        self.post = FakePost()
+        self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
+        self.registry = Registry("boot", self.clock)
+        self.courier = Courier(
+            self.registry,
+            Keys(shards=shards),
+            self.post,
+            self.clock,
+            InlineRuntime(self.post),
+            node=lambda: HERE,
+            bounds=bounds or Bounds(),
+        )
+
+    def log_in(self, uid: str, device: str = "") -> Session:
+        """A session whose handle is (uid, device); Redis does not know of it."""
+        guest = Guest(self.wire, (uid, device))
+        now = self.clock.now()
+        return self.registry.login(guest, (uid, device) if device else uid, 30.0, now, now).session
+
+    def part(self, session: Session) -> None:
+        """Its connection is lost; it has its grace."""
+        session.link = session.handle = None
+
+    def end(self, session: Session) -> None:
+        self.part(session)
+        self.registry.end(session, protocol.Code.LOGOUT, self.clock.now())
+
+    def say(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
+        self.courier.take(sender, Message(id, to, body))
+
+    def packets(self, uid: str, device: str = "") -> list[Packet]:
+        return self.wire.packets((uid, device))
+
+    def bodies(self, uid: str, device: str = "") -> list[Any]:
+        """Return what was delivered to a device, in order."""
+        return [
+            each.payload["body"] for each in self.packets(uid, device) if each.kind == protocol.Kind.DELIVER
+        ]
+
+    def answers(self, uid: str) -> list[tuple[int | None, int | str]]:
+        """Return the answers to a sender: id, and how many it was handed to or the reason why not."""
+        return [
+            (each.id, each.payload["delivered"] if each.kind == protocol.Kind.OK else each.payload["reason"])
+            for each in self.packets(uid)
+            if each.kind in (protocol.Kind.OK, protocol.Kind.ERROR)
+        ]

@@ -1,0 +1,364 @@
+"""Whom a message is handed to, what its sender is told, and in which order; Redis is replaced by a fake."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from trio.testing import MockClock
+
+import protocol
+from presence.messaging.courier import GATHER_S, PATIENCE_S, RETRY_MAX_S
+from presence.messaging.letters import Delivery
+from presence.messaging.waiting import SECOND_LOOK_S, Bounds
+from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
+from tests.messaging.desks import CALL_S, HERE, Office
+
+SOON_S = CALL_S + 0.0001
+BOTH_LOOKS_S = SECOND_LOOK_S + 2 * CALL_S + 0.001
+
+
+@asynccontextmanager
+async def working(office: Office) -> AsyncIterator[Office]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.courier.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield office
+        nursery.cancel_scope.cancel()
+
+
+def frame(body: Any, sender: str = "ann") -> bytes:
+    return protocol.encode(protocol.deliver(sender, body, 5))
+
+
+async def test_a_message_goes_to_a_session_on_the_same_node(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        begun_ms = office.clock.seen_ms(trio.current_time())
+        office.say(ann, "bob", {"text": "hello"}, id=7)
+        await trio.sleep(SOON_S)
+        (packet,) = office.packets("bob")
+        assert packet == protocol.deliver("ann", {"text": "hello"}, begun_ms)
+        assert office.answers("ann") == [(7, 1)]
+
+
+async def test_a_message_goes_to_every_session_wherever_it_is(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _, _ = office.log_in("ann"), office.log_in("bob"), office.log_in("bob", "phone")
+        office.post.records["bob"] = {HERE: ["", "phone"], "n2": ["tv", "car"], "n3": ["watch"]}
+        office.say(ann, "bob")
+        await trio.sleep(SOON_S)
+        assert office.answers("ann") == [(1, 5)]
+        assert office.bodies("bob") == office.bodies("bob", "phone") == ["hello"]
+        assert [(node, devices) for node, devices, _ in office.post.sent] == [
+            ("n2", ("tv", "car")),
+            ("n3", ("watch",)),
+        ]
+
+
+async def test_who_sends_to_himself_gets_it_on_all_his_devices(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("ann", "phone")
+        office.say(ann, "ann")
+        await trio.sleep(SOON_S)
+        assert office.bodies("ann") == office.bodies("ann", "phone") == ["hello"]
+        assert office.answers("ann") == [(1, 2)]
+
+
+async def test_a_message_without_an_id_is_answered_without_one(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        office.say(office.log_in("ann"), "ann", id=None)
+        await trio.sleep(SOON_S)
+        assert office.answers("ann") == [(None, 1)]
+
+
+async def test_a_session_that_redis_does_not_know_of_yet_gets_its_messages(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob", "phone")
+        office.post.records["bob"] = {"n2": [""]}
+        office.say(ann, "bob")
+        await trio.sleep(SOON_S)
+        assert office.bodies("bob", "phone") == ["hello"]
+        assert office.answers("ann") == [(1, 2)]
+
+
+async def test_a_device_that_has_gone_elsewhere_is_handed_it_there_only(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob", "phone")
+        office.post.records["bob"] = {"n2": ["phone"]}
+        office.say(ann, "bob")
+        await trio.sleep(SOON_S)
+        assert office.bodies("bob", "phone") == []
+        assert office.answers("ann") == [(1, 1)]
+
+
+async def test_nobody_found_is_told_after_a_second_look(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        office.say(office.log_in("ann"), "bob")
+        await trio.sleep(SOON_S)
+        assert office.answers("ann") == []
+        await trio.sleep(BOTH_LOOKS_S)
+        assert office.answers("ann") == [(1, "recipient_offline")]
+        assert office.post.calls == [["bob"], ["bob"]]
+
+
+async def test_who_arrives_before_the_second_look_gets_the_message(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        office.say(office.log_in("ann"), "bob")
+        await trio.sleep(SOON_S)
+        office.post.records["bob"] = {"n2": [""]}
+        await trio.sleep(BOTH_LOOKS_S)
+        assert office.answers("ann") == [(1, 1)]
+
+
+async def test_a_session_in_its_grace_is_nobody_to_hand_to(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, bob = office.log_in("ann"), office.log_in("bob")
+        office.post.records["bob"] = {HERE: [""]}
+        office.part(bob)
+        office.say(ann, "bob")
+        await trio.sleep(BOTH_LOOKS_S)
+        assert office.answers("ann") == [(1, "recipient_offline")]
+
+
+async def test_what_follows_to_the_same_recipient_waits_behind_a_second_look(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(Office()) as office:
+        ann = office.log_in("ann")
+        office.say(ann, "bob", "first", id=1)
+        await trio.sleep(SOON_S)
+        office.post.records["bob"] = {"n2": [""]}
+        office.say(ann, "bob", "second", id=2)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert office.post.sent == []
+        await trio.sleep(BOTH_LOOKS_S)
+        sent = [protocol.decode(frame[4:]).payload["body"] for _, _, frame in office.post.sent]
+        assert sent == ["first", "second"]
+
+
+async def test_others_do_not_wait_behind_a_second_look(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("cy")
+        office.say(ann, "bob", id=1)
+        office.say(ann, "cy", id=2)
+        await trio.sleep(SOON_S)
+        assert office.answers("ann") == [(2, 1)]
+
+
+async def test_each_of_those_that_follow_has_a_second_look_of_its_own(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann = office.log_in("ann")
+        office.say(ann, "bob", id=1)
+        await trio.sleep(SECOND_LOOK_S - 0.01)
+        office.say(ann, "bob", id=2)
+        await trio.sleep(0.01 + 2 * SOON_S)
+        assert office.answers("ann") == [(1, "recipient_offline")]
+        await trio.sleep(BOTH_LOOKS_S)
+        assert office.answers("ann") == [(1, "recipient_offline"), (2, "recipient_offline")]
+
+
+async def test_a_recipient_whose_node_hears_nothing_is_not_called_offline(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann = office.log_in("ann")
+        office.post.records["bob"] = {"n2": [""]}
+        office.post.deaf.add("n2")
+        office.say(ann, "bob")
+        await trio.sleep(BOTH_LOOKS_S)
+        assert office.answers("ann") == [(1, "busy")]
+
+
+async def test_one_call_carries_what_has_gathered_in_order(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        for number in range(5):
+            office.say(ann, "bob", number, id=number)
+        await trio.sleep(SOON_S)
+        assert office.post.calls == [["bob"] * 5]
+        assert office.bodies("bob") == [0, 1, 2, 3, 4]
+        assert office.answers("ann") == [(number, 1) for number in range(5)]
+
+
+async def test_a_connection_is_written_to_once_for_a_batch(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        for number in range(5):
+            office.say(ann, "bob", number, id=number)
+        await trio.sleep(SOON_S)
+        assert [handle for handle, _ in office.wire.writes] == [("bob", ""), ("ann", "")]
+
+
+async def test_calls_keep_a_distance(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        for number in range(20):
+            office.say(ann, "bob", number)
+            await trio.sleep(GATHER_S / 10)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert len(office.post.calls) == 3
+        assert office.bodies("bob") == list(range(20))
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
+async def test_what_was_surely_not_handed_is_refused_with_a_time_to_return(
+    autojump_clock: MockClock, failure: StoreUnavailable | StoreError
+) -> None:
+    async with working(Office()) as office:
+        office.post.failures = [failure]
+        office.say(office.log_in("ann"), "bob")
+        await trio.sleep(SOON_S)
+        (refusal,) = office.packets("ann")
+        assert refusal.payload["reason"] == "busy"
+        assert 0 < refusal.payload["retry_after"] <= RETRY_MAX_S
+
+
+async def test_what_broke_off_in_the_middle_is_told_to_be_unknown_and_never_sent_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(Office()) as office:
+        office.post.failures = [StoreInterrupted("broke")]
+        office.say(office.log_in("ann"), "bob")
+        await trio.sleep(1)
+        assert office.answers("ann") == [(1, "server_error")]
+        assert office.post.calls == [["bob"]]
+
+
+async def test_while_redis_is_away_messages_are_refused_at_once(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann = office.log_in("ann")
+        office.post.failures = [StoreUnavailable("away")]
+        office.say(ann, "bob", id=1)
+        await trio.sleep(SOON_S)
+        office.say(ann, "bob", id=2)
+        assert office.answers("ann") == [(1, "busy"), (2, "busy")]
+        assert len(office.post.calls) == 1
+
+
+async def test_what_waits_when_redis_fails_is_refused_then(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann = office.log_in("ann")
+        office.post.failures = [StoreUnavailable("away")]
+        office.post.during = lambda: office.say(ann, "bob", id=2)
+        office.say(ann, "bob", id=1)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert office.answers("ann") == [(1, "busy"), (2, "busy")]
+        assert len(office.post.calls) == 1
+
+
+async def test_once_redis_answers_again_messages_go_on(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        office.post.failures = [StoreUnavailable("away")]
+        with structlog.testing.capture_logs() as logs:
+            office.say(ann, "bob", id=1)
+            await trio.sleep(1)
+            office.say(ann, "bob", id=2)
+            await trio.sleep(SOON_S)
+            office.say(ann, "bob", id=3)
+            await trio.sleep(GATHER_S + SOON_S)
+        assert office.answers("ann") == [(1, "busy"), (2, 1), (3, 1)]
+        assert [line["event"] for line in logs] == [
+            "messages cannot be carried",
+            "messages are carried again",
+        ]
+
+
+async def test_a_shard_that_is_away_holds_up_no_other(autojump_clock: MockClock) -> None:
+    async with working(Office(shards=2)) as office:
+        keys = office.courier._keys
+        ann, (here, there) = office.log_in("ann"), sorted(["bob", "cy"], key=keys.shard)
+        assert keys.shard(here) != keys.shard(there)
+        office.log_in(here)
+        office.post.failures = [StoreUnavailable("away")]
+        office.say(ann, there, id=1)
+        await trio.sleep(SOON_S)
+        office.say(ann, here, id=2)
+        office.say(ann, there, id=3)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert office.answers("ann") == [(1, "busy"), (3, "busy"), (2, 1)]
+
+
+async def test_what_has_waited_for_too_long_is_refused(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+
+        async def hang(blocking: Callable[[], Any]) -> Any:
+            await trio.sleep(PATIENCE_S + 1)
+            return blocking()
+
+        office.courier._thread.call = hang  # type: ignore[method-assign]  # a Redis that hangs, and comes back
+        office.say(ann, "bob", id=1)
+        await trio.sleep(SOON_S)
+        office.say(ann, "bob", id=2)
+        await trio.sleep(PATIENCE_S + 1)
+        assert office.answers("ann") == [(1, 1), (2, "busy")]
+
+
+async def test_beyond_a_bound_messages_are_refused_at_once(autojump_clock: MockClock) -> None:
+    office = Office(Bounds(items=2))
+    ann = office.log_in("ann")
+    for number in range(3):
+        office.say(ann, "bob", id=number)
+    assert office.answers("ann") == [(2, "busy")]
+
+
+async def test_a_sender_who_has_gone_gets_no_answer_and_harms_nobody(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        office.say(ann, "bob")
+        office.end(ann)
+        await trio.sleep(SOON_S)
+        assert office.bodies("bob") == ["hello"]
+        assert office.packets("ann") == []
+
+
+async def test_what_another_node_sends_is_handed_to_the_devices_that_it_names(
+    autojump_clock: MockClock,
+) -> None:
+    office = Office()
+    for device in ("", "phone", "tv"):
+        office.log_in("bob", device)
+    office.courier.deliver(
+        [
+            Delivery("bob", ("", "phone"), frame(1)),
+            Delivery("bob", ("",), frame(2)),
+            Delivery("cy", ("",), frame(3)),
+        ]
+    )
+    assert [office.bodies("bob", device) for device in ("", "phone", "tv")] == [[1, 2], [1], []]
+    assert len(office.wire.writes) == 2
+    counted = office.courier.statistics()
+    assert (counted.delivered_here, counted.gone_meanwhile) == (3, 1)
+
+
+async def test_what_comes_for_a_session_in_its_grace_is_gone(autojump_clock: MockClock) -> None:
+    office = Office()
+    office.part(office.log_in("bob"))
+    office.courier.deliver([Delivery("bob", ("",), frame(1))])
+    assert office.courier.statistics().gone_meanwhile == 1
+
+
+async def test_every_message_has_one_outcome(autojump_clock: MockClock) -> None:
+    async with working(Office(Bounds(items=4))) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        office.say(ann, "bob")
+        office.say(ann, "nobody")
+        await trio.sleep(BOTH_LOOKS_S)
+        office.post.failures = [StoreInterrupted("broke"), StoreUnavailable("away")]
+        office.say(ann, "bob")
+        await trio.sleep(1)
+        for _ in range(5):
+            office.say(ann, "bob")
+        await trio.sleep(1)
+        office.say(ann, "bob")
+        counted = office.courier.statistics()
+        assert (counted.handed, counted.refused_offline, counted.unknown, counted.refused_busy) == (
+            1,
+            1,
+            1,
+            5,
+        )
+        assert counted.waiting == 1
+        assert counted.taken == 9

@@ -1,0 +1,295 @@
+"""Letters through Redis: whom the script finds, what nodes are sent, what becomes of a call that breaks."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+import protocol
+from loadtest.proxy import Proxy
+from loadtest.redis_cluster import Cluster
+from presence.embedded import EmbeddedRedis
+from presence.messaging.letters import Delivery, Found, Letter
+from presence.store.batches import News, NewsKind, StoreError, StoreInterrupted, StoreUnavailable
+from presence.store.control_channel import MESSAGES_A_CALL, ControlChannel
+from presence.store.deliveries import Deliveries, read_deliveries
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import Hand, login
+from tests.store.servers import Server
+
+KEYS = Keys()
+PATIENCE_S = 10.0
+SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
+KICK = json.dumps(
+    {"type": "kicked", "uid": "bob", "device": "", "session": "s", "by": "", "return_allowed": False, "n": 1}
+)
+
+
+@pytest.fixture
+def post(server: Server) -> Iterator[Deliveries]:
+    with closing(Deliveries(server.url, SHAPE)) as post:
+        yield post
+
+
+@pytest.fixture
+def hands(store: RedisStore) -> dict[str, Hand]:
+    hands = {name: Hand(store, name) for name in ("a", "b", "c")}
+    for hand in hands.values():
+        hand.open()
+    return hands
+
+
+@pytest.fixture
+def channels(server: Server) -> Iterator[dict[str, ControlChannel]]:
+    """Those of b and c; a's is not heard."""
+    found = {}
+    for name in ("b", "c"):
+        found[name] = ControlChannel(server.url, KEYS)
+        found[name].subscribe(name)
+    yield found
+    for channel in found.values():
+        channel.close()
+
+
+def letter(to: str, body: Any = "hello") -> Letter:
+    return Letter(to, protocol.encode(protocol.deliver("ann", body, 5)))
+
+
+def told(channel: ControlChannel) -> list[News | Delivery]:
+    """What comes over a channel; a test that waits in vain fails."""
+    limit = threading.Timer(PATIENCE_S, channel.close)
+    limit.start()
+    try:
+        return channel.next()
+    finally:
+        limit.cancel()
+
+
+def delivered(channel: ControlChannel) -> list[Delivery]:
+    """What comes over a channel, which are deliveries."""
+    return [each for each in told(channel) if isinstance(each, Delivery)]
+
+
+Hands = dict[str, Hand]
+Channels = dict[str, ControlChannel]
+
+
+def test_a_letter_reaches_the_node_that_the_record_names(
+    post: Deliveries, hands: Hands, channels: Channels
+) -> None:
+    hands["b"].apply(login("bob", "s1", "phone"))
+    sent = letter("bob", {"t": [1, None, b"\x00\xff", "ü"]})
+    assert post.deliver("a", [sent]) == [Found(1, ("phone",))]
+    assert told(channels["b"]) == [Delivery("bob", ("phone",), sent.frame)]
+
+
+def test_each_node_gets_what_is_for_its_devices(post: Deliveries, hands: Hands, channels: Channels) -> None:
+    hands["b"].apply(login("bob", "s1"), login("bob", "s2", "phone"))
+    hands["c"].apply(login("bob", "s3", "tv"))
+    (found,) = post.deliver("a", [letter("bob")])
+    assert isinstance(found, Found)
+    assert (found.handed, set(found.elsewhere)) == (3, {"", "phone", "tv"})
+    ((_, devices, _),) = delivered(channels["b"])
+    assert set(devices) == {"", "phone"}
+    ((_, devices, _),) = delivered(channels["c"])
+    assert set(devices) == {"tv"}
+
+
+def test_what_is_for_the_callers_own_sessions_is_left_to_it(
+    post: Deliveries, hands: Hands, channels: Channels
+) -> None:
+    hands["a"].apply(login("bob", "s1"))
+    hands["b"].apply(login("bob", "s2", "phone"))
+    assert post.deliver("a", [letter("bob")]) == [Found(1, ("phone",))]
+
+
+def test_nobody_on_record_is_nobody_found(post: Deliveries, hands: Hands) -> None:
+    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+
+
+def test_a_damaged_record_is_none(post: Deliveries, hands: Hands, server: Server) -> None:
+    server.client.hset(KEYS.online(0), "bob", "no record")
+    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+
+
+def test_a_node_that_hears_nothing_was_handed_nothing(post: Deliveries, hands: Hands) -> None:
+    hands["b"].apply(login("bob", "s1"))
+    assert post.deliver("a", [letter("bob")]) == [Found(0, ("",))]
+
+
+def test_a_fenced_node_gets_nothing(post: Deliveries, hands: Hands, channels: Channels) -> None:
+    hands["b"].apply(login("bob", "s1"))
+    hands["c"].fence("b")
+    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+
+
+def test_letters_of_a_call_arrive_in_order_and_in_one_message(
+    post: Deliveries, hands: Hands, channels: Channels
+) -> None:
+    hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
+    hands["c"].apply(login("cy", "s3"))
+    letters = [letter(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody", "bob"])]
+    assert post.deliver("a", letters) == [Found(1, ("",))] * 4 + [Found(0), Found(1, ("",))]
+    assert [(d.uid, protocol.decode(d.frame[4:]).payload["body"]) for d in delivered(channels["b"])] == [
+        ("bob", 0),
+        ("dee", 2),
+        ("bob", 3),
+        ("bob", 5),
+    ]
+
+
+def test_a_channel_is_read_as_far_as_it_goes(
+    post: Deliveries, hands: Hands, channels: Channels, server: Server
+) -> None:
+    hands["b"].apply(login("bob", "s1"))
+    for number in range(3):
+        post.deliver("a", [letter("bob", number)])
+        server.client.publish(KEYS.control_channel("b"), KICK)
+    all_told: list[News | Delivery] = []
+    calls = 0
+    while len(all_told) < 6:
+        all_told += told(channels["b"])
+        calls += 1
+    assert calls < 6
+    assert [type(each) for each in all_told] == [Delivery, News] * 3
+    assert all_told[1] == News(NewsKind.KICKED, "bob", "", "s")
+
+
+def test_what_was_read_before_a_connection_broke_is_told_first(server: Server, channels: Channels) -> None:
+    server.client.publish(KEYS.control_channel("b"), KICK)
+    server.client.client_kill_filter(_type="pubsub")
+    assert told(channels["b"]) == [News(NewsKind.KICKED, "bob", "", "s")]
+    with pytest.raises(StoreUnavailable):
+        told(channels["b"])
+
+
+def test_a_call_takes_only_so_many_messages(server: Server, channels: Channels) -> None:
+    for _ in range(MESSAGES_A_CALL + 1):
+        server.client.publish(KEYS.control_channel("b"), KICK)
+    seen = [len(told(channels["b"]))]
+    while sum(seen) < MESSAGES_A_CALL + 1:
+        seen.append(len(told(channels["b"])))
+    assert max(seen) <= MESSAGES_A_CALL
+
+
+def test_letters_that_no_script_packed_are_passed_over() -> None:
+    for packed in (
+        b"",
+        b"\x91",
+        b"\x93\xa1a\xa1b\xa1c\xc0",
+        b"\xc1",
+        b"\x01",
+        b"\x93\x01\x02\x03",
+        b"\x93\xa1a\x90\x05",
+    ):
+        assert read_deliveries(packed) == [], packed
+
+
+def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
+    hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(100)))
+    letters = [letter(f"u{n % 100}", "x" * 2000) for n in range(512)]
+    assert post.deliver("a", letters) == [Found(1, ("",))] * 512
+    assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in letters]
+
+
+def test_a_refusal_is_no_interruption(server: Server) -> None:
+    server.client.execute_command("ACL", "SETUSER", "tried", "on", ">secret", "~*", "+@all", "-publish", "&*")  # type: ignore[no-untyped-call]  # redis-py's
+    store = RedisStore(server.url, SHAPE)
+    hand = Hand(store, "b")
+    hand.open()
+    hand.apply(login("bob", "s1"))
+    with (
+        closing(store),
+        closing(Deliveries(server.url.replace("unix://", "unix://tried:secret@"), SHAPE)) as post,
+    ):
+        (answer,) = post.deliver("a", [letter("bob")])
+    assert isinstance(answer, StoreError)
+
+
+@pytest.fixture
+def proxy(redis_server: EmbeddedRedis) -> Iterator[Proxy]:
+    with Proxy(redis_server.url.removeprefix("unix://")) as proxy:
+        yield proxy
+
+
+def sent_through(proxy: Proxy, redis_server: EmbeddedRedis) -> tuple[Deliveries, ControlChannel]:
+    """A way through a proxy, in use already, and the channel of the node that has bob."""
+    store = RedisStore(redis_server.url, SHAPE)
+    hand = Hand(store, "b")
+    hand.open()
+    hand.apply(login("bob", "s1"))
+    store.close()
+    channel = ControlChannel(redis_server.url, KEYS)
+    channel.subscribe("b")
+    post = Deliveries(proxy.url, SHAPE)
+    assert post.deliver("a", [letter("bob", "before")]) == [Found(1, ("",))]
+    told(channel)
+    return post, channel
+
+
+def test_a_lost_reply_is_told_and_the_letter_arrives_once(proxy: Proxy, redis_server: EmbeddedRedis) -> None:
+    post, channel = sent_through(proxy, redis_server)
+    with closing(post), closing(channel):
+        proxy.drop_reply(1)
+        (answer,) = post.deliver("a", [letter("bob", "lost")])
+        assert isinstance(answer, StoreInterrupted)
+        assert proxy.injected.replies_dropped == 1
+        assert post.deliver("a", [letter("bob", "after")]) == [Found(1, ("",))]
+        bodies: list[Any] = []
+        while "after" not in bodies:
+            bodies += [protocol.decode(each.frame[4:]).payload["body"] for each in delivered(channel)]
+        assert bodies == ["lost", "after"]
+
+
+def test_what_was_never_sent_is_no_interruption(server: Server) -> None:
+    server.kill()
+    with closing(Deliveries(server.url, SHAPE)) as post:
+        (answer,) = post.deliver("a", [letter("bob")])
+    assert isinstance(answer, StoreUnavailable)
+    assert not isinstance(answer, StoreInterrupted)
+
+
+def test_a_server_that_went_and_came_back_is_connected_to_anew(server: Server) -> None:
+    with closing(Deliveries(server.url, SHAPE)) as post:
+        assert post.deliver("a", [letter("bob")]) == [Found(0)]
+        server.kill()
+        server.start()
+        assert post.deliver("a", [letter("bob")]) == [Found(0)]
+
+
+def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -> None:
+    keys = Keys(shards=16)
+    shape = Shape(keys, maxlen=1000, seen_retention_ms=10**13)
+    uids = [next(f"u{n}" for n in range(1000) if keys.shard(f"u{n}") == shard) for shard in range(16)]
+    record = {
+        "id": "1-0",
+        "since_ms": 1,
+        "sessions": {
+            "": {
+                "session": "s",
+                "node": "b",
+                "generation": 1,
+                "login_ms": 1,
+                "arrived_ms": 1,
+                "idle_timeout_ms": 1,
+            }
+        },
+    }
+    for uid in uids:
+        key = keys.online(keys.shard(uid))
+        redis_cluster.primary_of(key).client.hset(key, uid, json.dumps(record))
+    channel = ControlChannel(redis_cluster.url, keys)
+    with closing(Deliveries(redis_cluster.url, shape)) as post, closing(channel):
+        channel.subscribe("b")
+        letters = [letter(uid, number) for number in range(3) for uid in uids]
+        assert post.deliver("a", letters) == [Found(1, ("",))] * 48
+        got: dict[str, list[int]] = {uid: [] for uid in uids}
+        while sum(map(len, got.values())) < 48:
+            for each in delivered(channel):
+                got[each.uid].append(protocol.decode(each.frame[4:]).payload["body"])
+        assert list(got.values()) == [[0, 1, 2]] * 16
