@@ -128,13 +128,13 @@ class Core:
         self._frames += outcome.frames
         after = outcome.peer
         if isinstance(after, Session):
+            if outcome.changes is not None:
+                self._append_all(outcome.changes)
             if after is not peer:
                 self._enter(after, outcome)
             elif outcome.frames and after in self._registry:
                 after.last_seen = now
                 self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
-            if outcome.changes is not None:
-                self._append_all(outcome.changes)
             if outcome.crowded is not None:
                 self._end_crowded(outcome.crowded, now)
             if self._away_after and outcome.attentive and after in self._registry:
@@ -146,7 +146,7 @@ class Core:
         return outcome
 
     def _enter(self, session: Session, outcome: Outcome) -> None:
-        """A login: the wheel and whoever it takes the place of come to know."""
+        """A login that Redis is told of: the wheel and whoever it takes the place of come to know."""
         self._logins += 1
         self._wheel.touch(session.key, self._ticks.at_or_after(session.last_seen + session.idle_timeout))
         self._flapping.returned(session.key, session.last_seen)

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import World
 
-ITEM_VALUES: Final = 8  # see apply.lua
+ITEM_VALUES: Final = 9  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
 
 
@@ -128,7 +128,7 @@ class Judge:
 
     def queued(self, host: Host, change: Change) -> None:
         """An outbox took a change."""
-        if change.op is not Op.REGISTER:
+        if change.op in (Op.LOGIN, Op.END):
             self.accepted.setdefault(host, []).append((change.op is Op.END, change.session))
 
     def decided(self, host: Host, change: Change) -> None:
@@ -197,6 +197,8 @@ class Judge:
             items: list[Any] = msgpack.unpackb(ran.arguments[10])
             for first in range(0, len(items), ITEM_VALUES):
                 op, session = items[first], items[first + 3]
+                if op == "update":
+                    continue
                 if op not in ENDS:
                     self.registered_at[session] = now
                     self.liveness.applied((items[first + 1], items[first + 2]))
