@@ -87,7 +87,7 @@ ROOMS = [
         },
         {"redis", "time", "presence.runtime", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
     ),
-    # Watches: what is known and who is told is pure; the tasks around it know what a channel is, and no Redis.
+    # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
     Room(
         {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel")},
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},

@@ -1,0 +1,181 @@
+"""Messages between clients of two real servers on one Redis."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+import protocol
+from loadtest.proxy import Proxy
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.store.scripting import digest
+from protocol import Kind, Packet
+from tests.transports.harness import Client
+
+KEYS = Keys()
+PATIENCE_S = 10.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - Redis rings no bell
+            await trio.sleep(0.005)
+
+
+class Pair:
+    """Two servers; `redis_url` is the way of the first one to Redis."""
+
+    def __init__(self, redis_url: str, redis: EmbeddedRedis, client: Redis) -> None:
+        urls = (redis_url, redis.url)
+        self.redis = client
+        self.servers = [Server(Settings(port=0, redis=url), url, 100, Clock()) for url in urls]
+        self._clients: list[Client] = []
+
+    def listeners(self, number: int) -> int:
+        """How many have subscribed to the control channel of a server."""
+        answer: Any = self.redis.pubsub_numsub(KEYS.control_channel(self.servers[number].node.relay.node))
+        count: int = answer[0][1]
+        return count
+
+    def is_on_record(self, uid: str, device: str, number: int) -> bool:
+        text: Any = self.redis.hget(KEYS.online(0), uid)
+        sessions = json.loads(text)["sessions"] if text else {}
+        present = sessions.get(device)
+        return present is not None and present["node"] == self.servers[number].node.relay.node
+
+    async def log_in(self, number: int, uid: str, device: str = "") -> Client:
+        """Log in at a server; return once Redis knows."""
+        client = Client(await trio.open_tcp_stream(*self.addresses[number]))
+        self._clients.append(client)
+        await client.login(uid, device or None)
+        await until(lambda: self.is_on_record(uid, device, number))
+        return client
+
+    def counted(self, number: int) -> dict[str, Any]:
+        messages: Any = self.servers[number].report()["messages"]
+        return dict(messages)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            self.addresses = [await nursery.start(server.serve) for server in self.servers]
+            await until(lambda: self.listeners(0) and self.listeners(1))
+            try:
+                yield
+            finally:
+                for client in self._clients:
+                    client.close()
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(redis_server: EmbeddedRedis, url: str | None = None) -> AsyncIterator[Pair]:
+    with open_client(redis_server.url) as client:
+        pair = Pair(url or redis_server.url, redis_server, client)
+        async with pair.serving():
+            yield pair
+
+
+async def received(client: Client) -> Packet:
+    with trio.fail_after(PATIENCE_S):
+        packet = await client.receive()
+    assert packet is not None
+    return packet
+
+
+async def outcome(client: Client) -> tuple[int | None, int | str]:
+    """The answer that comes next: its id, and how many were handed the message or why none was."""
+    answer = await received(client)
+    assert answer.kind in (Kind.OK, Kind.ERROR), answer
+    return answer.id, answer.payload["delivered"] if answer.kind == Kind.OK else answer.payload["reason"]
+
+
+async def test_a_message_crosses_from_one_server_to_the_other(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
+        await ann.send(protocol.message("bob", {"n": [1, None, b"\0\xff"]}, id=9))
+        delivered = await received(bob)
+        assert delivered.kind == Kind.DELIVER
+        assert (delivered.payload["from"], delivered.payload["body"]) == ("ann", {"n": [1, None, b"\0\xff"]})
+        assert await outcome(ann) == (9, 1)
+
+
+async def test_all_sessions_of_a_user_get_it(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        ann = await pair.log_in(0, "ann")
+        devices = [await pair.log_in(number, "bob", f"d{n}") for n, number in enumerate([0, 1, 1])]
+        await ann.send(protocol.message("bob", "hello", id=1))
+        assert await outcome(ann) == (1, 3)
+        assert [(await received(each)).payload["body"] for each in devices] == ["hello"] * 3
+
+
+async def test_many_messages_arrive_once_and_in_order(redis_server: EmbeddedRedis) -> None:
+    count = 400
+    async with serving(redis_server) as pair:
+        ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
+        for start in range(0, count, 100):
+            await ann.send(*(protocol.message("bob", n, id=n) for n in range(start, start + 100)))
+        assert [(await received(bob)).payload["body"] for _ in range(count)] == list(range(count))
+        assert [await outcome(ann) for _ in range(count)] == [(n, 1) for n in range(count)]
+        assert pair.counted(0)["calls"] < count / 4
+
+
+async def test_a_message_follows_who_moves(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        ann, _ = await pair.log_in(0, "ann"), await pair.log_in(0, "bob")
+        moved = await pair.log_in(1, "bob")
+        await ann.send(protocol.message("bob", "hello", id=1))
+        assert await outcome(ann) == (1, 1)
+        assert (await received(moved)).payload["body"] == "hello"
+
+
+async def test_nobody_there_is_recipient_offline(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        ann = await pair.log_in(0, "ann")
+        await ann.send(protocol.message("nobody", "hello", id=1))
+        assert await outcome(ann) == (1, "recipient_offline")
+
+
+async def test_a_lost_reply_is_reported_and_delivers_once(redis_server: EmbeddedRedis) -> None:
+    with Proxy(redis_server.url.removeprefix("unix://")) as proxy:
+        async with serving(redis_server, proxy.url) as pair:
+            ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
+            await ann.send(protocol.message("bob", "first", id=1))
+            assert await outcome(ann) == (1, 1)
+            proxy.drop_reply(1, containing=digest("deliver").encode())
+            await ann.send(protocol.message("bob", "second", id=2))
+            assert await outcome(ann) == (2, "server_error")
+            answer: tuple[int | None, int | str] = (None, "busy")
+            while answer[1] == "busy":
+                await ann.send(protocol.message("bob", "third", id=3))
+                answer = await outcome(ann)
+            assert answer == (3, 1)
+            assert [(await received(bob)).payload["body"] for _ in range(3)] == ["first", "second", "third"]
+            assert pair.counted(1)["delivered_here"] == 3
+            assert pair.counted(0)["unknown"] == 1
+
+
+async def test_with_redis_away_messages_are_refused_and_soon_go_on(redis_server: EmbeddedRedis) -> None:
+    with Proxy(redis_server.url.removeprefix("unix://")) as proxy:
+        async with serving(redis_server, proxy.url) as pair:
+            ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
+            proxy.refuse()
+            await ann.send(protocol.message("bob", "refused", id=1))
+            began = trio.current_time()
+            assert await outcome(ann) == (1, "busy")
+            assert trio.current_time() - began < 2.0
+            proxy.heal()
+            answer: tuple[int | None, int | str] = (None, "busy")
+            while answer[1] == "busy":
+                await trio.sleep(0.01)
+                await ann.send(protocol.message("bob", "taken", id=2))
+                answer = await outcome(ann)
+            assert answer == (2, 1)
+            assert (await received(bob)).payload["body"] == "taken"
