@@ -1,0 +1,98 @@
+/**
+ * One device on the command line: a line of JSON for each event, and for each answer to a command.
+ *
+ *     node dist/examples/device.js 127.0.0.1 7400 ann phone
+ *
+ * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]],
+ * ["unwatch", ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"],
+ * ["back"], ["logout", "background"]. At the end of the input it logs out.
+ */
+
+import { createInterface } from "node:readline";
+
+import {
+  EncodeError,
+  PresenceClient,
+  PresenceError,
+  type Status,
+  type Value,
+  type ValueMap,
+} from "../src/index.js";
+
+const [host = "127.0.0.1", port = "7400", uid = "ann", device] = process.argv.slice(2);
+const client = new PresenceClient({ host, port: Number(port), uid, device, persistent: true });
+
+/** What JSON has no form for: Maps become objects, binary becomes hex, errors their names. */
+function plain(_key: string, value: unknown): unknown {
+  if (value instanceof Map) {
+    return Object.fromEntries(value as Map<string, unknown>);
+  }
+  if (value instanceof Uint8Array) {
+    return Buffer.from(value).toString("hex");
+  }
+  if (value instanceof Error) {
+    return { error: value.name, message: value.message };
+  }
+  return typeof value === "bigint" ? value.toString() : value;
+}
+
+function print(what: Record<string, unknown>): void {
+  process.stdout.write(`${JSON.stringify(what, plain)}\n`);
+}
+
+function carryOut([verb, ...rest]: readonly unknown[]): Promise<unknown> {
+  const [first, second] = rest;
+  switch (verb) {
+    case "query":
+      return client.query(first as string[]);
+    case "watch":
+      return client.watch(first as string[]);
+    case "unwatch":
+      return client.unwatch(first as string[] | undefined);
+    case "message":
+      return client.sendMessage(first as string, second as Value);
+    case "update":
+      return client.update(first as { meta?: ValueMap; status?: Status; token?: string });
+    case "away":
+      return client.away();
+    case "back":
+      return client.back();
+    case "logout":
+      return client.logout(first as "logout" | "background" | undefined);
+    default:
+      return Promise.reject(new EncodeError(`no such verb: ${String(verb)}`));
+  }
+}
+
+for (const name of ["connected", "disconnected", "goodbye", "message", "presence", "unwatched"] as const) {
+  client.on(name, (event) => {
+    print({ ...event, event: name });
+  });
+}
+client.on("end", (error) => {
+  print({ event: "end", error });
+  process.exitCode = error ? 1 : 0;
+  process.stdin.destroy();
+});
+
+const lines = createInterface({ input: process.stdin });
+lines.on("line", (line) => {
+  const command = JSON.parse(line) as unknown[];
+  carryOut(command).then(
+    (answer) => {
+      print({ verb: command[0], answer: answer ?? null });
+    },
+    (error: unknown) => {
+      print({ verb: command[0], error });
+    },
+  );
+});
+lines.on("close", () => {
+  client.logout().catch((error: unknown) => {
+    if (!(error instanceof PresenceError)) {
+      throw error;
+    } // else it has ended all the same
+  });
+});
+
+client.connect().catch(() => undefined); // `end` has told why

@@ -1,0 +1,354 @@
+/** The client: what a program holds in its hand. */
+
+import { EventEmitter } from "node:events";
+
+import { Kind, mayReturn } from "./constants.js";
+import { ConnectionLost, Offline, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
+import { Link, type Server } from "./link.js";
+import { type Identity, Machine, type State, type Status } from "./machine.js";
+import type { Chance } from "./pacing.js";
+import {
+  type Connected,
+  type Delivered,
+  type Disconnected,
+  type Goodbye,
+  type PresenceChanged,
+  type Push,
+  type UserState,
+  userStates,
+} from "./pushes.js";
+import type { Caused } from "./session.js";
+import type { Value, ValueMap } from "./values.js";
+import { lists, Watches } from "./watches.js";
+
+const REQUEST_TIMEOUT_MS = 10_000;
+const WATCH_AGAIN_MS = 1000; // at most, and what a busy server asks for, until the next attempt to watch again
+
+export interface Options extends Identity, Server {
+  /** Repeat a first attempt that fails, as later ones are; without it `connect` rejects. */
+  readonly persistent?: boolean;
+  /** So long a request waits for its answer; 10,000 if left out. */
+  readonly requestTimeoutMs?: number;
+  /**
+   * One of so many beats wants an answer; 1 if left out. A dead server is noticed within `askEvery + 1`
+   * intervals; 3 spares the server two of three answers.
+   */
+  readonly askEvery?: number;
+  /** Where jitter comes from: uniform in [0, 1); `Math.random` if left out. */
+  readonly chance?: Chance;
+}
+
+/** Users could not be watched again after a return; they are watched no more. */
+export interface Unwatched {
+  readonly uids: readonly string[];
+  readonly error: PresenceError;
+}
+
+/** What listeners are told, by the event's name. */
+export interface Events {
+  connected: Connected;
+  disconnected: Disconnected;
+  goodbye: Goodbye;
+  message: Delivered;
+  presence: PresenceChanged;
+  unwatched: Unwatched;
+  /** The client is over: null after its own logout or close, else why. Always the last event. */
+  end: PresenceError | null;
+}
+
+type Listener<Name extends keyof Events> = (event: Events[Name]) => void;
+
+interface Waiting {
+  grant(payload: ValueMap): void;
+  refuse(error: PresenceError): void;
+}
+
+/**
+ * One device of a user. It beats as the server dictates, notices a dead server, comes back by itself until the
+ * server forbids it, and then watches again whom it watched.
+ *
+ * Attach listeners, then `connect`. Requests reject with `Offline` while the client is not logged in; they are
+ * not queued, for what they would say may be stale by then. Every request also rejects with `Unsupported`,
+ * `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an argument that
+ * breaks a rule of the protocol.
+ */
+export class PresenceClient {
+  private readonly emitter = new EventEmitter();
+  private readonly chance: Chance;
+  private readonly machine: Machine;
+  private readonly link: Link;
+  private readonly watches = new Watches();
+  private readonly waiting = new Map<number, Waiting>();
+  private readonly retries = new Set<NodeJS.Timeout>();
+  private readonly caused: Caused = []; // what listeners and those who wait are still to be told
+  private telling = false;
+  private begun: Promise<Connected> | null = null;
+  private over = false;
+
+  /** @throws EncodeError the login would break a rule of the protocol. */
+  constructor(private readonly options: Options) {
+    this.chance = options.chance ?? Math.random;
+    this.machine = new Machine(options, { ...options, persistent: options.persistent ?? false });
+    this.link = new Link(this.machine, options, (caused) => {
+      this.caused.push(...caused);
+      this.tell();
+    });
+  }
+
+  on<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
+    this.emitter.on(name, listener);
+    return this;
+  }
+
+  once<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
+    this.emitter.once(name, listener);
+    return this;
+  }
+
+  off<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
+    this.emitter.off(name, listener);
+    return this;
+  }
+
+  /**
+   * Log in; resolves as soon as the client is online.
+   *
+   * Rejects with `Unreachable` or `LoginRefused` if the first attempt fails (with `persistent`: only with
+   * `LoginRefused`, where the server forbids a return), with `Ended` if it is closed meanwhile.
+   */
+  connect(): Promise<Connected> {
+    this.begun ??= new Promise((resolve, reject) => {
+      this.emitter.once("connected", resolve);
+      this.emitter.once("end", () => {
+        reject(this.machine.over());
+      });
+      this.link.begin();
+    });
+    return this.begun;
+  }
+
+  // Requests
+
+  /**
+   * Send `body` to all sessions of the user `to`; resolves with their number, at least 1.
+   *
+   * Rejects with `RecipientOffline` if there is none, with `Busy` if it was surely not delivered, with
+   * `OutcomeUnknown`, `ConnectionLost` or `RequestTimeout` if nobody knows. It is delivered at most once.
+   */
+  sendMessage(to: string, body: Value): Promise<number> {
+    return this.ask(Kind.MESSAGE, { to, body }, (payload) => Number(payload["delivered"] ?? 0));
+  }
+
+  /** Resolves with the states of at most 500 users. */
+  query(uids: Iterable<string>): Promise<Map<string, UserState>> {
+    return this.ask(Kind.QUERY, { uids: [...uids] }, userStates);
+  }
+
+  /**
+   * Watch at most 500 users more; resolves with their states. `presence` follows for each change, also after
+   * the client has lost its connection and come back. Whoever awaits gets the states before what follows them.
+   */
+  async watch(uids: Iterable<string>): Promise<Map<string, UserState>> {
+    const list = [...new Set(uids)];
+    const request = this.watches.begin(list);
+    try {
+      return await this.ask(Kind.WATCH, { uids: list }, (payload) => {
+        const states = userStates(payload);
+        this.tellChanges(this.watches.told(states));
+        const known = this.watches.known(); // of somebody watched already it may be newer
+        return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
+      });
+    } catch (error) {
+      this.watches.failed(request);
+      throw error;
+    }
+  }
+
+  /** Watch some users no more, or nobody. Nothing of them is told from the moment of the call. */
+  async unwatch(uids?: Iterable<string>): Promise<void> {
+    const list = uids && [...uids];
+    this.watches.remove(list);
+    try {
+      await this.ask(Kind.UNWATCH, { uids: list }, () => undefined);
+    } catch (error) {
+      if (!(error instanceof Offline || error instanceof ConnectionLost)) {
+        throw error;
+      } // else the server's watches have ended with the connection
+    }
+  }
+
+  /** The newest states of all who are watched. */
+  watched(): Map<string, UserState> {
+    return this.watches.known();
+  }
+
+  /**
+   * Change what others see, now and in later logins: meta (an empty map removes it), status; or give a fresh
+   * token before the old one expires. What is left out stays.
+   */
+  update(change: { meta?: ValueMap; status?: Status; token?: string }): Promise<void> {
+    return this.ask(Kind.UPDATE, change, () => {
+      this.machine.logInWith(change);
+    });
+  }
+
+  /** Be shown as away, until `back`: also when the client returns after a loss. */
+  away(): Promise<void> {
+    return this.update({ status: "away" });
+  }
+
+  /** Be shown as online again. */
+  back(): Promise<void> {
+    return this.update({ status: "online" });
+  }
+
+  /**
+   * Change what later logins carry, also while offline: after `disconnected` with code 302, a fresh token.
+   *
+   * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
+   */
+  logInWith(change: { meta?: ValueMap; status?: Status; token?: string }): void {
+    this.machine.logInWith(change);
+  }
+
+  /**
+   * Log out: the user is offline at once, and the client has ended, whatever this rejects with; `background`
+   * says that the app went to sleep.
+   */
+  logout(reason?: "logout" | "background"): Promise<void> {
+    return new Promise((resolve, reject) => {
+      try {
+        const id = this.machine.logOut(reason, performance.now());
+        this.waiting.set(id, { grant: () => resolve(), refuse: reject });
+      } finally {
+        this.link.settle();
+      }
+    });
+  }
+
+  /** End without a logout, as if the network broke: the user is offline after the server's grace. */
+  close(): void {
+    this.link.settle(this.machine.close());
+  }
+
+  // State
+
+  get state(): State {
+    return this.machine.state;
+  }
+
+  /** How often it came online, how often a connection was lost or not to be had, and the last round trip. */
+  statistics(): { logins: number; losses: number; roundTripMs: number | null } {
+    const { logins, losses, roundTripMs } = this.machine;
+    return { logins, losses, roundTripMs };
+  }
+
+  // Between the machine and those who wait
+
+  private ask<Result>(
+    kind: number,
+    payload: Readonly<Record<string, unknown>>,
+    grant: (payload: ValueMap) => Result,
+  ): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      const timeoutMs = this.options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS;
+      const id = this.machine.request(kind, payload, timeoutMs, performance.now());
+      this.waiting.set(id, { grant: (answer) => resolve(grant(answer)), refuse: reject });
+      this.link.settle();
+    });
+  }
+
+  /** Tell what was caused, in order, whatever listeners do meanwhile. */
+  private tell(): void {
+    if (this.telling) {
+      return;
+    }
+    this.telling = true;
+    for (let each = this.caused.shift(); each; each = this.caused.shift()) {
+      if (each.type !== "answer") {
+        this.tellPush(each);
+      } else if (this.tellAnswer(each.id, each.result)) {
+        // Whoever awaits states runs before the changes that follow them are told.
+        setImmediate(() => {
+          this.telling = false;
+          this.tell();
+        });
+        return;
+      }
+    }
+    this.telling = false;
+    if (this.machine.state === "ended" && !this.over) {
+      this.over = true;
+      this.retries.forEach(clearTimeout);
+      this.emit("end", this.machine.error);
+    }
+  }
+
+  private tellPush(push: Push): void {
+    if (push.type !== "presence" || this.watches.changed(push)) {
+      this.emit(push.type, push);
+    }
+    if (push.type === "connected" && push.again) {
+      this.watchAgain(this.watches.known().keys());
+    }
+  }
+
+  /** Return whether the answer told states. */
+  private tellAnswer(id: number, result: ValueMap | PresenceError): boolean {
+    const waiting = this.waiting.get(id);
+    this.waiting.delete(id);
+    if (result instanceof PresenceError) {
+      waiting?.refuse(result);
+      return false;
+    }
+    waiting?.grant(result);
+    return "presence" in result;
+  }
+
+  private tellChanges(changes: readonly PresenceChanged[]): void {
+    for (const change of changes) {
+      this.emit("presence", change);
+    }
+  }
+
+  /** A listener that throws is the program's mistake, and ends it as such, but not what is told to others. */
+  private emit(name: keyof Events, event: Events[keyof Events]): void {
+    try {
+      this.emitter.emit(name, event);
+    } catch (error) {
+      setImmediate(() => {
+        throw error;
+      });
+    }
+  }
+
+  private watchAgain(uids: Iterable<string>): void {
+    for (const list of lists(uids)) {
+      this.ask(Kind.WATCH, { uids: list }, (payload) => {
+        this.tellChanges(this.watches.told(userStates(payload)));
+      }).catch((error: unknown) => {
+        this.notWatchedAgain(list, error as PresenceError);
+      });
+    }
+  }
+
+  private notWatchedAgain(list: readonly string[], error: PresenceError): void {
+    const { logins } = this.machine;
+    if (error instanceof RequestTimeout || (error instanceof RequestFailed && mayReturn(error.code))) {
+      const afterMs = (error instanceof RequestFailed && error.refusal.retryAfterMs) || 0;
+      const retry = setTimeout(
+        () => {
+          this.retries.delete(retry);
+          if (this.machine.state === "online" && this.machine.logins === logins) {
+            this.watchAgain(list.filter((uid) => this.watches.has(uid)));
+          }
+        },
+        afterMs + WATCH_AGAIN_MS * this.chance(),
+      );
+      this.retries.add(retry);
+    } else if (error instanceof RequestFailed) {
+      this.watches.remove(list);
+      this.emit("unwatched", { uids: list, error });
+    } // else the connection is lost, or the client over: the next return watches again, or none does
+  }
+}

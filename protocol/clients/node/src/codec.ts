@@ -1,0 +1,141 @@
+/** Frames to packets and back. A frame is a 4-byte big-endian length and that many bytes of MessagePack. */
+
+import { Code, DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
+import { EncodeError, ProtocolError } from "./errors.js";
+import { Reader } from "./reader.js";
+import { checkPayload, isUint } from "./schema.js";
+import { isMap, type Raw, settle, type ValueMap } from "./values.js";
+import { pack } from "./writer.js";
+
+export const HEADER_BYTES = 4;
+const ELEMENTS_MAX = 3; // kind, id, payload
+
+/** One packet, in either direction. Keys of the payload that the kind does not define are kept. */
+export interface Packet {
+  /** A `Kind`, or a number that this version does not know; a bigint beyond 2^53. */
+  readonly kind: number | bigint;
+  /** Chosen by the client, carried back by the reply; null if there is none. */
+  readonly id: number | bigint | null;
+  readonly payload: ValueMap;
+}
+
+/**
+ * Return the end of the frame that begins at `start`, or 0 while the bytes up to `end` do not hold it all.
+ *
+ * @throws ProtocolError the length is over the limit (TOO_LARGE) or 0, seen on its four bytes alone.
+ */
+export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBytes: number): number {
+  if (end - start < HEADER_BYTES) {
+    return 0;
+  }
+  const length = new DataView(buffer.buffer, buffer.byteOffset).getUint32(start);
+  if (length > limitBytes) {
+    throw new ProtocolError(
+      Code.TOO_LARGE,
+      `a frame of ${length} bytes is over the limit of ${limitBytes} bytes`,
+    );
+  }
+  if (length === 0) {
+    throw malformed("a frame is empty");
+  }
+  const frame = start + HEADER_BYTES + length;
+  return frame <= end ? frame : 0;
+}
+
+/**
+ * Turn one frame's body, without its length, into a packet that obeys every rule of the protocol.
+ *
+ * @throws ProtocolError the body breaks a rule; `kind` and `id` are set as far as they can be read.
+ */
+export function decode(body: Uint8Array): Packet {
+  try {
+    return decodeSound(body);
+  } catch (error) {
+    if (error instanceof ProtocolError) {
+      peek(body, error);
+    }
+    throw error;
+  }
+}
+
+/**
+ * Return a packet as a frame, with its length; an empty payload and a missing id are left out.
+ *
+ * Whatever a server would refuse is refused here, so that a mistake shows where it was made.
+ *
+ * @throws EncodeError the packet breaks a rule of the protocol, or its body is longer than `limitBytes`.
+ */
+export function encode(
+  kind: number | bigint,
+  id: number | bigint | null,
+  payload: Readonly<Record<string, unknown>> = {},
+  limitBytes = SERVER_FRAME_LIMIT_BYTES,
+): Uint8Array {
+  const empty = Object.values(payload).every((value) => value === undefined);
+  const body = pack(!empty ? [kind, id, payload] : id !== null ? [kind, id] : [kind]);
+  if (body.length > limitBytes) {
+    throw new EncodeError(`a packet of ${body.length} bytes is over the limit of ${limitBytes} bytes`);
+  }
+  try {
+    decodeSound(body);
+  } catch (error) {
+    throw error instanceof ProtocolError ? new EncodeError(error.message) : error;
+  }
+  const frame = new Uint8Array(HEADER_BYTES + body.length);
+  new DataView(frame.buffer).setUint32(0, body.length);
+  frame.set(body, HEADER_BYTES);
+  return frame;
+}
+
+function decodeSound(body: Uint8Array): Packet {
+  const reader = new Reader(body);
+  const elements = reader.value(DEPTH_MAX + 1);
+  if (reader.at !== body.length) {
+    throw malformed("bytes follow the array");
+  }
+  if (!Array.isArray(elements) || elements.length < 1 || elements.length > ELEMENTS_MAX) {
+    throw malformed("a frame must hold an array of 1 to 3 elements");
+  }
+  const [kind, id = null, payload = {}] = elements as [Raw, Raw?, Raw?];
+  if (!isUint(kind)) {
+    throw malformed("kind must be an unsigned integer");
+  }
+  if (id !== null && !isUint(id)) {
+    throw malformed("id must be an unsigned integer or nil");
+  }
+  if (!isMap(payload)) {
+    throw malformed("payload must be a map");
+  }
+  checkPayload(kind, payload);
+  return { kind, id, payload: (reader.wholeFloats ? settle(payload) : payload) as ValueMap };
+}
+
+/** Read kind and id from a body that was refused, as far as they are sound. */
+function peek(body: Uint8Array, error: ProtocolError): void {
+  const reader = new Reader(body);
+  try {
+    const count = reader.arrayHeader();
+    if (count < 1 || count > ELEMENTS_MAX) {
+      return;
+    }
+    reader.restart();
+    const kind = reader.value(0);
+    if (!isUint(kind)) {
+      return;
+    }
+    error.kind = kind;
+    if (count > 1) {
+      reader.restart();
+      const id = reader.value(0);
+      error.id = isUint(id) ? id : null;
+    }
+  } catch (end) {
+    if (!(end instanceof ProtocolError)) {
+      throw end;
+    }
+  }
+}
+
+function malformed(message: string): ProtocolError {
+  return new ProtocolError(Code.PROTOCOL_ERROR, message);
+}

@@ -1,0 +1,83 @@
+/** Numbers of protocol version 1: kinds, reason codes and limits, as in SPEC.md. */
+
+export const VERSION = 1;
+
+/** What a packet is. Below 64 the client sends it, from 64 on the server. */
+export const Kind = {
+  LOGIN: 1,
+  MESSAGE: 2,
+  KEEPALIVE: 3,
+  LOGOUT: 4,
+  QUERY: 5,
+  WATCH: 6,
+  UNWATCH: 7,
+  UPDATE: 8,
+  OK: 64,
+  ERROR: 65,
+  PRESENCE: 66,
+  DELIVER: 67,
+  GOODBYE: 68,
+} as const;
+
+/** Reason codes, one table for errors, goodbyes and presence packets. A server may know more. */
+export const Code = {
+  LOGIN: 1,
+  RETURNED: 2,
+  AWAY: 3,
+  BACK: 4,
+  UPDATED: 5,
+  LOGOUT: 100,
+  BACKGROUND: 101,
+  CLOSED: 200,
+  IDLE_TIMEOUT: 201,
+  SLOW_CONSUMER: 202,
+  REPLACED: 300,
+  KICKED: 301,
+  AUTH_EXPIRED: 302,
+  AUTH_FAILED: 303,
+  SESSION_LIMIT: 304,
+  PROTOCOL_ERROR: 310,
+  RATE_LIMITED: 311,
+  LOGIN_TIMEOUT: 312,
+  UNSUPPORTED: 313,
+  RECIPIENT_OFFLINE: 314,
+  TOO_LARGE: 315,
+  NOT_LOGGED_IN: 316,
+  SERVER_DRAIN: 400,
+  SERVER_RESTART: 401,
+  NODE_DOWN: 402,
+  SERVER_ERROR: 403,
+  BUSY: 404,
+} as const;
+
+const KNOWN: ReadonlySet<number> = new Set(Object.values(Code));
+const RETURN: ReadonlySet<number> = new Set([
+  Code.CLOSED,
+  Code.IDLE_TIMEOUT,
+  Code.SLOW_CONSUMER,
+  Code.AUTH_EXPIRED,
+  Code.RATE_LIMITED,
+  Code.LOGIN_TIMEOUT,
+  Code.SERVER_DRAIN,
+  Code.SERVER_RESTART,
+  Code.NODE_DOWN,
+  Code.SERVER_ERROR,
+  Code.BUSY,
+]);
+
+/** Whether a client may come back by itself after this code: yes of one that it does not know. */
+export function mayReturn(code: number): boolean {
+  return RETURN.has(code) || !KNOWN.has(code);
+}
+
+// Frames: the length N, without the four bytes that carry it.
+export const FRAME_LIMIT_BEFORE_LOGIN_BYTES = 1024;
+export const FRAME_LIMIT_BYTES = 16_384;
+export const SERVER_FRAME_LIMIT_BYTES = 262_144;
+
+export const UIDS_MAX = 500;
+export const UID_MAX_BYTES = 128;
+export const DEVICE_MAX_BYTES = 64;
+export const META_MAX_BYTES = 256; // in MessagePack's shortest encoding
+export const TOKEN_MAX_BYTES = 768;
+export const DEPTH_MAX = 12; // containers inside each other, the payload counted as the first

@@ -1,0 +1,103 @@
+/** When to beat and when to come back. Time (ms) and chance are arguments: `chance()` is uniform in [0, 1). */
+
+export type Chance = () => number;
+
+const BEAT_JITTER = 0.1; // a beat comes up to this share of the interval early, never late: lateness costs slack
+const BEAT_MIN_MS = 20; // whatever a server dictates, a client is no flood
+// Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
+// a client whose path broke is back before it counts as offline. One of three would take four intervals.
+export const ASK_EVERY = 1;
+const RETURN_FIRST_MS = 1000;
+const RETURN_MAX_MS = 60_000;
+const STABLE_MS = 60_000; // so long online, and the next return is quick again
+
+/**
+ * Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
+ *
+ * The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
+ */
+export class Backoff {
+  private returns = 0;
+
+  /**
+   * Return how long to stay away.
+   *
+   * @param onlineMs how long the connection that was lost had been logged in.
+   * @param retryAfterMs what the server asked for. The jitter comes on top, or all clients that were told the
+   *   same would come at the same moment.
+   */
+  nextMs(chance: Chance, onlineMs = 0, retryAfterMs: number | null = null): number {
+    if (onlineMs >= STABLE_MS) {
+      this.returns = 0;
+    }
+    const mostMs = Math.min(RETURN_MAX_MS, RETURN_FIRST_MS * 2 ** Math.min(this.returns, 16));
+    this.returns += 1;
+    return (retryAfterMs ?? 0) + mostMs * chance();
+  }
+}
+
+/**
+ * The beats of one logged-in connection, and whether the server is still there.
+ *
+ * The first beat comes at a random moment of the first interval, so that clients who came together do not
+ * beat together. The first of every `askEvery` beats asks for an answer: after one that asked, something must
+ * arrive within an interval, or the server is dead. A server that stops is therefore noticed at most
+ * `askEvery + 1` intervals later.
+ */
+export class Beats {
+  /** When the next beat is due. */
+  nextAt: number;
+  /** When the server counts as dead; infinite while no answer is due. */
+  deadAt = Infinity;
+  /** Id of the beat whose answer is due. */
+  asked: number | null = null;
+  /** From the last answered beat to its answer; null before one. */
+  roundTripMs: number | null = null;
+  private readonly intervalMs: number;
+  private askedAt = 0;
+  private sent = 0;
+
+  /** @param now when the login was answered. */
+  constructor(
+    intervalMs: number,
+    private readonly askEvery: number,
+    now: number,
+    chance: Chance,
+  ) {
+    this.intervalMs = Math.max(BEAT_MIN_MS, intervalMs);
+    this.nextAt = now + this.intervalMs * chance();
+  }
+
+  /**
+   * Count a beat that is sent now; return whether it should carry an id.
+   *
+   * The next is due an interval from now: beats that were missed are not made up for.
+   */
+  beat(now: number, chance: Chance): boolean {
+    const asks = this.sent % this.askEvery === 0 && this.asked === null;
+    this.sent += 1;
+    this.nextAt = now + this.intervalMs * (1 - BEAT_JITTER * chance());
+    return asks;
+  }
+
+  /** The beat just counted carries this id. */
+  ask(id: number, now: number): void {
+    this.asked = id;
+    this.askedAt = now;
+    this.deadAt = now + this.intervalMs;
+  }
+
+  /** Something arrived: whoever sends is alive, though the answer may stand behind other things. */
+  heard(now: number): void {
+    if (this.asked !== null) {
+      this.deadAt = now + this.intervalMs;
+    }
+  }
+
+  /** The answer to the beat that asked has come. */
+  answered(now: number): void {
+    this.roundTripMs = now - this.askedAt;
+    this.asked = null;
+    this.deadAt = Infinity;
+  }
+}

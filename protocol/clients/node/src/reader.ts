@@ -1,0 +1,216 @@
+/**
+ * MessagePack as the protocol allows it: a strict reader.
+ *
+ * Stock decoders will not do. They hold 1.0 and 1 for the same, take bytes that are not UTF-8, drop a byte
+ * order mark, choke on the key `__proto__`, round integers beyond 2^53, or allocate what a container claims.
+ *
+ * Invariant: `owed`, the values still missing in all open containers together, never exceeds the bytes that
+ * are left, since a value takes at least one byte. What is built is therefore linear in the frame.
+ */
+
+import { Code } from "./constants.js";
+import { ProtocolError } from "./errors.js";
+import { type Raw, type RawMap, setKey, WholeFloat } from "./values.js";
+
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+export class Reader {
+  /** Offset of the next byte. */
+  at = 0;
+  /** Whether a `WholeFloat` was read. */
+  wholeFloats = false;
+  private owed = 1;
+  private readonly view: DataView;
+
+  constructor(private readonly bytes: Uint8Array) {
+    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  }
+
+  /**
+   * Read the value that begins at `at`.
+   *
+   * @param depth how many containers may lie inside each other; 0 allows none.
+   * @throws ProtocolError the value does not fit, nests too deep, has a map key that is no string, a NaN or an
+   *   infinity, a string that is not UTF-8, an extension type, or a byte that MessagePack leaves unused.
+   */
+  value(depth: number): Raw {
+    const tag = this.tag();
+    if (tag < 0x80) {
+      return tag;
+    }
+    if (tag >= 0xe0) {
+      return tag - 0x100;
+    }
+    if (tag < 0x90) {
+      return this.map(tag & 0x0f, depth);
+    }
+    if (tag < 0xa0) {
+      return this.array(tag & 0x0f, depth);
+    }
+    if (tag < 0xc0) {
+      return this.string(tag & 0x1f);
+    }
+    return this.sized(tag, depth);
+  }
+
+  /** Return the count of the array that begins here and step behind its header; 0 if there is no array. */
+  arrayHeader(): number {
+    const tag = this.tag();
+    if (tag >= 0x90 && tag < 0xa0) {
+      return tag & 0x0f;
+    }
+    return tag === 0xdc ? this.uint(2) : tag === 0xdd ? this.uint(4) : 0;
+  }
+
+  /** Begin to read one more value, whatever was claimed before. */
+  restart(): void {
+    this.owed = 1;
+  }
+
+  private tag(): number {
+    if (this.owed > this.bytes.length - this.at) {
+      throw cut();
+    }
+    this.owed -= 1;
+    return this.bytes[this.at++] as number;
+  }
+
+  private sized(tag: number, depth: number): Raw {
+    switch (tag) {
+      case 0xc0:
+        return null;
+      case 0xc2:
+      case 0xc3:
+        return tag === 0xc3;
+      case 0xc4:
+      case 0xc5:
+      case 0xc6:
+        return this.take(this.uint(1 << (tag - 0xc4))).slice(); // a copy: the frame may be large
+      case 0xca:
+        return this.float(this.view.getFloat32(this.step(4)));
+      case 0xcb:
+        return this.float(this.view.getFloat64(this.step(8)));
+      case 0xcc:
+        return this.uint(1);
+      case 0xcd:
+        return this.uint(2);
+      case 0xce:
+        return this.uint(4);
+      case 0xcf:
+        return exact(this.view.getBigUint64(this.step(8)));
+      case 0xd0:
+        return this.view.getInt8(this.step(1));
+      case 0xd1:
+        return this.view.getInt16(this.step(2));
+      case 0xd2:
+        return this.view.getInt32(this.step(4));
+      case 0xd3:
+        return exact(this.view.getBigInt64(this.step(8)));
+      case 0xd9:
+      case 0xda:
+      case 0xdb:
+        return this.string(this.uint(1 << (tag - 0xd9)));
+      case 0xdc:
+      case 0xdd:
+        return this.array(this.uint(2 << (tag - 0xdc)), depth);
+      case 0xde:
+      case 0xdf:
+        return this.map(this.uint(2 << (tag - 0xde)), depth);
+      default:
+        throw wrong(tag === 0xc1 ? "a byte that MessagePack never uses" : "an extension type");
+    }
+  }
+
+  private array(count: number, depth: number): Raw[] {
+    this.open(count, depth);
+    const array: Raw[] = [];
+    while (array.length < count) {
+      array.push(this.value(depth - 1));
+    }
+    return array;
+  }
+
+  private map(count: number, depth: number): RawMap {
+    this.open(2 * count, depth);
+    const map: RawMap = {};
+    for (let index = 0; index < count; index += 1) {
+      const key = this.key();
+      setKey(map, key, this.value(depth - 1)); // of a key that repeats the last value counts
+    }
+    return map;
+  }
+
+  private open(values: number, depth: number): void {
+    if (depth === 0) {
+      throw wrong("containers nest too deep");
+    }
+    this.owed += values;
+  }
+
+  private key(): string {
+    const tag = this.tag();
+    if (tag >= 0xa0 && tag < 0xc0) {
+      return this.string(tag & 0x1f);
+    }
+    if (tag < 0xd9 || tag > 0xdb) {
+      throw wrong("a map key is not a string");
+    }
+    return this.string(this.uint(1 << (tag - 0xd9)));
+  }
+
+  private string(length: number): string {
+    const bytes = this.take(length);
+    try {
+      return utf8.decode(bytes);
+    } catch {
+      throw wrong("a string is not UTF-8");
+    }
+  }
+
+  private float(value: number): number | WholeFloat {
+    if (!Number.isFinite(value)) {
+      throw wrong("a number is NaN or infinite");
+    }
+    if (!Number.isInteger(value)) {
+      return value;
+    }
+    this.wholeFloats = true;
+    return new WholeFloat(value);
+  }
+
+  private uint(width: number): number {
+    const at = this.step(width);
+    return width === 1
+      ? this.view.getUint8(at)
+      : width === 2
+        ? this.view.getUint16(at)
+        : this.view.getUint32(at);
+  }
+
+  private take(length: number): Uint8Array {
+    const at = this.step(length);
+    return this.bytes.subarray(at, at + length);
+  }
+
+  private step(length: number): number {
+    const at = this.at;
+    if (length > this.bytes.length - at) {
+      throw cut();
+    }
+    this.at = at + length;
+    return at;
+  }
+}
+
+function exact(value: bigint): number | bigint {
+  const number = Number(value);
+  return Number.isSafeInteger(number) ? number : value;
+}
+
+function cut(): ProtocolError {
+  return wrong("the frame ends before its values do");
+}
+
+function wrong(message: string): ProtocolError {
+  return new ProtocolError(Code.PROTOCOL_ERROR, message);
+}

@@ -1,0 +1,247 @@
+/**
+ * What the payload of each kind may hold: a table, and the checks that it names.
+ *
+ * A key that the table does not name is ignored, so that newer peers can send more. A key that it names must
+ * have the right type; nil is not "absent".
+ */
+
+import {
+  Code,
+  DEVICE_MAX_BYTES,
+  Kind,
+  META_MAX_BYTES,
+  TOKEN_MAX_BYTES,
+  UID_MAX_BYTES,
+  UIDS_MAX,
+} from "./constants.js";
+import { ProtocolError } from "./errors.js";
+import { isMap, type Raw, type RawMap, WholeFloat } from "./values.js";
+import { packedBytes } from "./writer.js";
+
+/** Throws a ProtocolError that begins with `name`. */
+type Check = (value: Raw, name: string) => void;
+
+interface Field {
+  readonly check: Check;
+  readonly required?: boolean;
+  /** The key whose presence lifts the requirement. */
+  readonly unless?: string;
+}
+
+type Fields = Readonly<Record<string, Field>>;
+
+// C0, DEL and C1 controls, every Unicode white space, and braces. (`\s` would refuse U+FEFF as well.)
+const FORBIDDEN = /[\x00-\x1f\x7f-\x9f\p{White_Space}{}]/u;
+
+function wrong(name: string, what: string): ProtocolError {
+  return new ProtocolError(Code.PROTOCOL_ERROR, `${name} ${what}`);
+}
+
+function tooLarge(name: string, what: string): ProtocolError {
+  return new ProtocolError(Code.TOO_LARGE, `${name} ${what}`);
+}
+
+function text(maxBytes: number, forbidden?: RegExp): Check {
+  return (value, name) => {
+    if (typeof value !== "string" || !value) {
+      throw wrong(name, "must be a string that is not empty");
+    }
+    if (Buffer.byteLength(value) > maxBytes) {
+      throw tooLarge(name, `is longer than ${maxBytes} bytes`);
+    }
+    if (forbidden?.test(value)) {
+      throw wrong(name, "holds a control character, white space, { or }");
+    }
+  };
+}
+
+const uid = text(UID_MAX_BYTES, FORBIDDEN);
+const device = text(DEVICE_MAX_BYTES, FORBIDDEN);
+const token = text(TOKEN_MAX_BYTES);
+
+const uids: Check = (value, name) => {
+  if (!Array.isArray(value)) {
+    throw wrong(name, "must be a list of uids");
+  }
+  if (value.length > UIDS_MAX) {
+    throw tooLarge(name, `holds more than ${UIDS_MAX} uids`);
+  }
+  value.forEach((each) => uid(each, `an element of ${name}`));
+};
+
+const meta: Check = (value, name) => {
+  if (!isMap(value)) {
+    throw wrong(name, "must be a map");
+  }
+  if (packedBytes(value) > META_MAX_BYTES) {
+    throw tooLarge(name, `takes more than ${META_MAX_BYTES} bytes packed`);
+  }
+};
+
+const string: Check = (value, name) => {
+  if (typeof value !== "string") {
+    throw wrong(name, "must be a string");
+  }
+};
+
+const boolean: Check = (value, name) => {
+  if (typeof value !== "boolean") {
+    throw wrong(name, "must be a boolean");
+  }
+};
+
+const uint: Check = (value, name) => {
+  if (!isUint(value)) {
+    throw wrong(name, "must be an unsigned integer");
+  }
+};
+
+const seconds: Check = (value, name) => {
+  const number = asNumber(value);
+  if (number === null || number <= 0) {
+    throw wrong(name, "must be a number above 0");
+  }
+};
+
+const delay: Check = (value, name) => {
+  const number = asNumber(value);
+  if (number === null || number < 0) {
+    throw wrong(name, "must be a number of at least 0");
+  }
+};
+
+const any: Check = () => undefined;
+
+function oneOf(...choices: readonly string[]): Check {
+  return (value, name) => {
+    if (typeof value !== "string" || !choices.includes(value)) {
+      throw wrong(name, `must be ${choices.join(" or ")}`);
+    }
+  };
+}
+
+function orNil(check: Check): Check {
+  return (value, name) => {
+    if (value !== null) {
+      check(value, name);
+    }
+  };
+}
+
+const STATE: Fields = {
+  // Any string: a status that a later server adds must not end an older client's connection.
+  status: { check: string, required: true },
+  since_ms: { check: orNil(uint) },
+  last_seen_ms: { check: orNil(uint) },
+  id: { check: orNil(string) },
+  meta: { check: meta },
+};
+
+const states: Check = (value, name) => {
+  if (!isMap(value)) {
+    throw wrong(name, "must be a map of uids to states");
+  }
+  const entries = Object.entries(value);
+  if (entries.length > UIDS_MAX) {
+    throw tooLarge(name, `holds more than ${UIDS_MAX} states`);
+  }
+  for (const [whose, state] of entries) {
+    uid(whose, `a uid of ${name}`);
+    if (!isMap(state)) {
+      throw wrong(name, "has a state that is no map");
+    }
+    checkFields(state, STATE, `a state of ${name}: `);
+  }
+};
+
+const UIDS: Field = { check: uids, required: true };
+const BODY: Field = { check: any, required: true };
+const REQUIRED_STRING: Field = { check: string, required: true };
+const REQUIRED_UINT: Field = { check: uint, required: true };
+
+const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fields>([
+  [
+    Kind.LOGIN,
+    {
+      uid: { check: uid, required: true, unless: "token" },
+      device: { check: device },
+      token: { check: token },
+      idle_timeout: { check: seconds },
+      meta: { check: meta },
+      status: { check: oneOf("away", "online") },
+      v: { check: uint },
+    },
+  ],
+  [Kind.MESSAGE, { to: { check: uid, required: true }, body: BODY }],
+  [Kind.LOGOUT, { reason: { check: oneOf("logout", "background") } }],
+  [Kind.QUERY, { uids: UIDS }],
+  [Kind.WATCH, { uids: UIDS }],
+  [Kind.UNWATCH, { uids: { check: uids } }],
+  [
+    Kind.UPDATE,
+    { meta: { check: meta }, token: { check: token }, status: { check: oneOf("away", "online") } },
+  ],
+  [
+    Kind.OK,
+    {
+      session: { check: string },
+      idle_timeout: { check: seconds },
+      keepalive: { check: seconds },
+      time_ms: { check: uint },
+      v: { check: uint },
+      delivered: { check: uint },
+      presence: { check: states },
+    },
+  ],
+  [
+    Kind.ERROR,
+    { code: REQUIRED_UINT, reason: REQUIRED_STRING, message: REQUIRED_STRING, retry_after: { check: delay } },
+  ],
+  [Kind.PRESENCE, { uid: { check: uid, required: true }, ...STATE, reason: REQUIRED_STRING }],
+  [Kind.DELIVER, { from: { check: uid, required: true }, body: BODY, at_ms: REQUIRED_UINT }],
+  [
+    Kind.GOODBYE,
+    {
+      code: REQUIRED_UINT,
+      reason: REQUIRED_STRING,
+      reconnect: { check: boolean, required: true },
+      retry_after: { check: delay },
+      message: { check: string },
+    },
+  ],
+]);
+
+/**
+ * Check a payload against the table; a kind that the table does not know may hold anything.
+ *
+ * @throws ProtocolError a key is missing, of the wrong type, or over a limit (then TOO_LARGE).
+ */
+export function checkPayload(kind: number | bigint, payload: RawMap): void {
+  const fields = SCHEMA.get(kind);
+  if (fields) {
+    checkFields(payload, fields, "");
+  }
+}
+
+export function isUint(value: Raw): value is number | bigint {
+  return typeof value === "bigint"
+    ? value >= 0n
+    : typeof value === "number" && Number.isInteger(value) && value >= 0;
+}
+
+function asNumber(value: Raw): number | null {
+  if (value instanceof WholeFloat) {
+    return value.value;
+  }
+  return typeof value === "number" || typeof value === "bigint" ? Number(value) : null;
+}
+
+function checkFields(payload: RawMap, fields: Fields, where: string): void {
+  for (const [name, field] of Object.entries(fields)) {
+    if (Object.hasOwn(payload, name)) {
+      field.check(payload[name] as Raw, where + name);
+    } else if (field.required && !(field.unless !== undefined && Object.hasOwn(payload, field.unless))) {
+      throw wrong(where + name, "is missing");
+    }
+  }
+}

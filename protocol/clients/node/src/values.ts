@@ -1,0 +1,63 @@
+/** Values that packets are made of, as JavaScript has them. */
+
+/**
+ * Any value of MessagePack's own types, without extensions. Integers beyond 2^53 are bigints, smaller ones
+ * and floats are numbers; binary is a Uint8Array.
+ */
+export type Value = null | boolean | number | bigint | string | Uint8Array | readonly Value[] | ValueMap;
+
+export interface ValueMap {
+  readonly [key: string]: Value;
+}
+
+/**
+ * A float on the wire whose value is whole. The protocol never takes a float for an integer, JavaScript
+ * cannot tell them apart, so between reading and checking such a float travels in this box.
+ */
+export class WholeFloat {
+  constructor(readonly value: number) {}
+}
+
+/** A value as it was read, before it was checked. */
+export type Raw = null | boolean | number | bigint | string | Uint8Array | WholeFloat | Raw[] | RawMap;
+
+export interface RawMap {
+  [key: string]: Raw;
+}
+
+export function isMap(value: Raw): value is RawMap {
+  return (
+    typeof value === "object" &&
+    value !== null &&
+    !Array.isArray(value) &&
+    !(value instanceof Uint8Array) &&
+    !(value instanceof WholeFloat)
+  );
+}
+
+/** Set a key of a map; an assignment to `__proto__` would change the object's prototype instead. */
+export function setKey<T>(map: { [key: string]: T }, key: string, value: T): void {
+  if (key === "__proto__") {
+    Object.defineProperty(map, key, { value, writable: true, enumerable: true, configurable: true });
+  } else {
+    map[key] = value;
+  }
+}
+
+/** Take every whole float out of its box. */
+export function settle(raw: Raw): Value {
+  if (raw instanceof WholeFloat) {
+    return raw.value;
+  }
+  if (Array.isArray(raw)) {
+    return raw.map(settle);
+  }
+  if (isMap(raw)) {
+    const map: { [key: string]: Value } = {};
+    for (const [key, value] of Object.entries(raw)) {
+      setKey(map, key, settle(value));
+    }
+    return map;
+  }
+  return raw;
+}

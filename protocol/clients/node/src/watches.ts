@@ -1,0 +1,136 @@
+/**
+ * Whom a client watches, what it knows of them, and what is news. No I/O.
+ *
+ * A watch ends with its connection, so a client that has come back watches again. The snapshot that answers
+ * is compared with what was known: ids decide, so nothing is told twice and nothing older after newer.
+ */
+
+import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
+import type { PresenceChanged, UserState } from "./pushes.js";
+
+// In the frame of a watch: its array, kind, id, map and key, the list's header, and the header of each uid.
+const FRAME_SPARE_BYTES = 32;
+const UID_SPARE_BYTES = 2;
+
+interface Watch {
+  /** Null until the first answer. */
+  state: UserState | null;
+  /** The request that asked for it last. */
+  request: number;
+}
+
+export class Watches {
+  private readonly watches = new Map<string, Watch>();
+  private requests = 0;
+
+  /** Somebody asks to watch these; return the request's number. */
+  begin(uids: Iterable<string>): number {
+    const request = (this.requests += 1);
+    for (const uid of uids) {
+      this.watches.set(uid, { state: this.watches.get(uid)?.state ?? null, request });
+    }
+    return request;
+  }
+
+  /** The request was not granted: what it alone would have brought is not watched. */
+  failed(request: number): void {
+    for (const [uid, watch] of this.watches) {
+      if (watch.request === request && !watch.state) {
+        this.watches.delete(uid);
+      }
+    }
+  }
+
+  /** A snapshot has come. Return what is new in it of those who were known already. */
+  told(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
+    const changes: PresenceChanged[] = [];
+    for (const [uid, state] of states) {
+      const watch = this.watches.get(uid);
+      if (!watch) {
+        continue; // unwatched since
+      }
+      if (!watch.state) {
+        watch.state = state;
+      } else if (isNews(state, watch.state)) {
+        watch.state = state;
+        changes.push({ type: "presence", uid, state, reason: null });
+      }
+    }
+    return changes;
+  }
+
+  /** A push has come; return whether it is news of somebody who is watched. */
+  changed({ uid, state }: PresenceChanged): boolean {
+    const watch = this.watches.get(uid);
+    if (!watch || (watch.state && !isNews(state, watch.state))) {
+      return false;
+    }
+    watch.state = state;
+    return true;
+  }
+
+  /** Watch these no more; left out: nobody. */
+  remove(uids?: Iterable<string>): void {
+    for (const uid of uids ?? [...this.watches.keys()]) {
+      this.watches.delete(uid);
+    }
+  }
+
+  has(uid: string): boolean {
+    return this.watches.has(uid);
+  }
+
+  /** The newest states of those whose first answer has come. */
+  known(): Map<string, UserState> {
+    const known = new Map<string, UserState>();
+    for (const [uid, { state }] of this.watches) {
+      if (state) {
+        known.set(uid, state);
+      }
+    }
+    return known;
+  }
+}
+
+/** Cut uids into lists each of which fits into one request. */
+export function lists(uids: Iterable<string>): string[][] {
+  const cut: string[][] = [];
+  let list: string[] = [];
+  let room = 0;
+  for (const uid of uids) {
+    const size = Buffer.byteLength(uid) + UID_SPARE_BYTES;
+    if (list.length === UIDS_MAX || size > room) {
+      list = [];
+      cut.push(list);
+      room = FRAME_LIMIT_BYTES - FRAME_SPARE_BYTES;
+    }
+    list.push(uid);
+    room -= size;
+  }
+  return cut;
+}
+
+/** Whether a state says something that the known one does not, and is not older. */
+export function isNews(state: UserState, known: UserState): boolean {
+  if (state.id !== null && known.id !== null) {
+    return compareIds(state.id, known.id) > 0;
+  }
+  // Of a user who is offline a snapshot may not tell the event.
+  return state.status !== known.status || state.lastSeenMs !== known.lastSeenMs || state.id !== null;
+}
+
+/** Compare ids of events, `milliseconds-number`, both decimal: as text "9-0" would be higher than "10-0". */
+export function compareIds(one: string, other: string): number {
+  const [a, b] = [parts(one), parts(other)];
+  for (const index of [0, 1] as const) {
+    if (a[index] !== b[index]) {
+      return a[index] < b[index] ? -1 : 1;
+    }
+  }
+  return 0;
+}
+
+function parts(id: string): readonly [bigint, bigint] {
+  const found = /^(\d+)-(\d+)$/.exec(id);
+  return found ? [BigInt(found[1] as string), BigInt(found[2] as string)] : [0n, 0n];
+}

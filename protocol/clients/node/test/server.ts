@@ -1,0 +1,126 @@
+/** A server whose every answer the test writes. */
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
+
+import { Decoder, encode, Kind, type Packet, type ValueMap } from "../src/index.js";
+
+const PATIENCE_MS = 5000;
+
+/** What came and was not asked for yet, and those who ask for what has not come yet. */
+class Waiting<T> {
+  private readonly come: T[] = [];
+  private readonly asking: ((value: T) => void)[] = [];
+
+  put(value: T): void {
+    const ask = this.asking.shift();
+    if (ask) {
+      ask(value);
+    } else {
+      this.come.push(value);
+    }
+  }
+
+  async next(what: string): Promise<T> {
+    const [value] = this.come.splice(0, 1);
+    if (value !== undefined) {
+      return value;
+    }
+    return new Promise((resolve, reject) => {
+      const late = setTimeout(() => {
+        reject(new Error(`${what} did not come`));
+      }, PATIENCE_MS);
+      this.asking.push((come) => {
+        clearTimeout(late);
+        resolve(come);
+      });
+    });
+  }
+}
+
+/** One connection, as the server has it. Keepalives that ask are answered, and handed to nobody. */
+export class Peer {
+  deaf = false;
+  readonly closed: Promise<unknown>;
+  private readonly packets = new Waiting<Packet>();
+
+  constructor(readonly socket: Socket) {
+    const decoder = new Decoder();
+    this.closed = once(socket, "close");
+    socket.on("error", () => undefined);
+    socket.on("data", (bytes: Buffer) => {
+      decoder.feed(bytes);
+      for (let packet = decoder.next(); packet; packet = decoder.next()) {
+        if (packet.kind !== Kind.KEEPALIVE) {
+          this.packets.put(packet);
+        } else if (packet.id !== null && !this.deaf) {
+          this.send({ kind: Kind.OK, id: packet.id, payload: {} });
+        }
+      }
+    });
+  }
+
+  /** Send packets in one piece. */
+  send(...packets: Packet[]): void {
+    this.socket.write(Buffer.concat(packets.map(({ kind, id, payload }) => encode(kind, id, payload))));
+  }
+
+  async next(kind: number): Promise<Packet> {
+    const packet = await this.packets.next(`a packet of kind ${kind}`);
+    assert.equal(packet.kind, kind);
+    return packet;
+  }
+
+  /** Grant the next request, which must be of this kind, and return it; more may follow in the same piece. */
+  async grant(kind: number, payload: ValueMap = {}, ...more: Packet[]): Promise<Packet> {
+    const request = await this.next(kind);
+    this.send({ kind: Kind.OK, id: request.id, payload }, ...more);
+    return request;
+  }
+
+  async refuse(kind: number, code: number, reason: string, more: ValueMap = {}): Promise<Packet> {
+    const request = await this.next(kind);
+    const payload = { code, reason, message: "", ...more };
+    this.send({ kind: Kind.ERROR, id: request.id, payload });
+    return request;
+  }
+
+  /** Grant the login; beats come every `keepalive` seconds. */
+  async logIn(keepalive = 12, ...more: Packet[]): Promise<Packet> {
+    const payload = { session: "s", idle_timeout: keepalive / 0.4, keepalive, time_ms: 1, v: 1 };
+    return this.grant(Kind.LOGIN, payload, ...more);
+  }
+}
+
+export class ScriptedServer {
+  private readonly peers = new Waiting<Peer>();
+  private readonly sockets = new Set<Socket>();
+
+  private constructor(private readonly server: Server) {
+    server.on("connection", (socket) => {
+      this.sockets.add(socket);
+      this.peers.put(new Peer(socket));
+    });
+  }
+
+  static async start(): Promise<ScriptedServer> {
+    const server = createServer();
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    return new ScriptedServer(server);
+  }
+
+  get port(): number {
+    return (this.server.address() as AddressInfo).port;
+  }
+
+  accept(): Promise<Peer> {
+    return this.peers.next("a connection");
+  }
+
+  stop(): void {
+    this.server.close();
+    this.sockets.forEach((socket) => socket.destroy());
+  }
+}

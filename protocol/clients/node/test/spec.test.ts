@@ -1,0 +1,55 @@
+/** The numbers of this client are those of SPEC.md. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import {
+  Code,
+  DEVICE_MAX_BYTES,
+  FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+  FRAME_LIMIT_BYTES,
+  Kind,
+  mayReturn,
+  META_MAX_BYTES,
+  SERVER_FRAME_LIMIT_BYTES,
+  TOKEN_MAX_BYTES,
+  UID_MAX_BYTES,
+} from "../src/index.js";
+
+const SPEC = readFileSync(new URL("../../../../SPEC.md", import.meta.url), "utf-8");
+
+test("kinds", () => {
+  const kinds = [...SPEC.matchAll(/^### (\d+) (\w+)$/gm)].map(([, kind, name]) => [
+    name?.toUpperCase(),
+    Number(kind),
+  ]);
+  assert.deepEqual(Object.fromEntries(kinds), Kind);
+});
+
+test("reason codes, and after which a client may come back", () => {
+  const rows = [...SPEC.matchAll(/^\| (\d+) \| `(\w+)` \| (yes|no) \|/gm)];
+  const codes = rows.map(([, code, name]) => [name?.toUpperCase(), Number(code)]);
+  assert.deepEqual(Object.fromEntries(codes), Code);
+  for (const [, code, , reconnect] of rows) {
+    assert.equal(mayReturn(Number(code)), reconnect === "yes", code);
+  }
+  assert.ok(mayReturn(9999));
+});
+
+test("limits", () => {
+  const limits = [...SPEC.matchAll(/^\| (client|server)[^|]* \| ([\d,]+) bytes \|$/gm)];
+  assert.deepEqual(
+    limits.map(([, , limit]) => Number(limit?.replaceAll(",", ""))),
+    [FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES, SERVER_FRAME_LIMIT_BYTES],
+  );
+  const rules: [RegExp, number][] = [
+    [/^\| uid \| string of 1 to (\d+) bytes/m, UID_MAX_BYTES],
+    [/^\| device \| like uid, to (\d+) bytes/m, DEVICE_MAX_BYTES],
+    [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
+    [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],
+  ];
+  for (const [rule, limit] of rules) {
+    assert.equal(Number(rule.exec(SPEC)?.[1]), limit, String(rule));
+  }
+});

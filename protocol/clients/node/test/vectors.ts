@@ -1,0 +1,72 @@
+/** Reads vectors.json of the protocol. */
+
+import { readFileSync } from "node:fs";
+
+import type { Packet } from "../src/index.js";
+
+export interface Good {
+  readonly name: string;
+  readonly frame: Uint8Array;
+  readonly limitBytes: number;
+  readonly packet: Packet;
+}
+
+export interface Bad {
+  readonly name: string;
+  readonly frame: Uint8Array;
+  readonly limitBytes: number;
+  readonly code: number;
+  readonly kind: number | bigint | null;
+  readonly id: number | bigint | null;
+}
+
+export const LIMITS = { before_login: 1024, none: 16_384, server: 262_144 };
+
+interface Entry {
+  name: string;
+  hex: string;
+  limit?: "before_login" | "server";
+  packet: unknown;
+  code: number;
+  kind: unknown;
+  id: unknown;
+}
+
+/** What JSON cannot say stands in an object of one key. */
+function plain(value: unknown): unknown {
+  if (Array.isArray(value)) {
+    return value.map(plain);
+  }
+  if (typeof value !== "object" || value === null) {
+    return value;
+  }
+  const entries = Object.entries(value);
+  const [key, only] = entries[0] ?? [];
+  if (entries.length === 1 && key === "$bin") {
+    return new Uint8Array(Buffer.from(only as string, "hex"));
+  }
+  if (entries.length === 1 && key === "$int") {
+    return BigInt(only as string);
+  }
+  return Object.fromEntries(entries.map(([name, each]) => [name, plain(each)]));
+}
+
+function common(entry: Entry): { name: string; frame: Uint8Array; limitBytes: number } {
+  const frame = new Uint8Array(Buffer.from(entry.hex, "hex"));
+  return { name: entry.name, frame, limitBytes: LIMITS[entry.limit ?? "none"] };
+}
+
+const text = readFileSync(new URL("../../../../vectors.json", import.meta.url), "utf-8");
+const all = JSON.parse(text) as { good: Entry[]; bad: Entry[] };
+
+export const GOOD: readonly Good[] = all.good.map((entry) => ({
+  ...common(entry),
+  packet: plain(entry.packet) as Packet,
+}));
+
+export const BAD: readonly Bad[] = all.bad.map((entry) => ({
+  ...common(entry),
+  code: entry.code,
+  kind: plain(entry.kind) as Bad["kind"],
+  id: plain(entry.id) as Bad["id"],
+}));
