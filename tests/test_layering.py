@@ -231,7 +231,11 @@ ROOMS = [
         {"redis", "structlog", "presence.core", "presence.session", *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
-        {f"presence.client.{name}" for name in ("errors", "pushes", "pacing", "session", "machine")},
+        {
+            f"presence.client.{name}"
+            for name in ("errors", "pushes", "pacing", "session", "machine", "inbox", "lasting", "watches")
+        }
+        | {"presence.client.rewatching"},
         {"time", *SOCKETS, *LOOPS},
     ),
     # Workers of timers serve nobody; what they hold, and how they pace themselves, knows no clock.

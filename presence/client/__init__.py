@@ -3,26 +3,33 @@ r"""A client of the presence server: it beats, notices a dead server, and comes 
 On trio:
 
 >>> import trio
->>> from presence.client import Delivered, Unsupported, connect
+>>> from presence.client import PresenceChanged, RecipientOffline, connect
 >>> async def main():
 ...     async with connect("127.0.0.1", 7400, uid="ann", device="phone") as client:
+...         states = await client.watch(["bob"])
+...         print("bob is", states["bob"].status)
 ...         try:
 ...             print("sessions reached:", await client.send_message("bob", "hello"))
-...         except Unsupported:
-...             print("this server delivers no messages")
-...         async for push in client:
-...             print(type(push).__name__)
-...             break
+...         except RecipientOffline:
+...             print("mail him instead")
+...         async with connect("127.0.0.1", 7400, uid="bob"):
+...             async for push in client:
+...                 if isinstance(push, PresenceChanged):
+...                     print(push.uid, "is", push.state.status)
+...                     break
 >>> trio.run(main)
-this server delivers no messages
-Connected
+bob is offline
+mail him instead
+bob is online
 
 In a script, with a thread in the background that keeps the user online:
 
 >>> from presence.client import connect_blocking
->>> with connect_blocking("127.0.0.1", 7400, uid="bob") as client:
+>>> with connect_blocking("127.0.0.1", 7400, uid="eve") as client:
 ...     print(client.receive(timeout=5).idle_timeout)
+...     print(client.query(["eve"])["eve"].status in ("online", "offline"))  # it may not have got round yet
 30
+True
 
 Both log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without
 I/O, for those who bring an event loop of their own.
@@ -32,8 +39,11 @@ from typing import TYPE_CHECKING, Any
 
 from presence.client.blocking import BlockingClient, connect_blocking
 from presence.client.errors import (
+    Busy,
     ConnectionLost,
     Ended,
+    Kicked,
+    LimitReached,
     LoginRefused,
     Offline,
     PresenceError,
@@ -42,6 +52,9 @@ from presence.client.errors import (
     RequestError,
     RequestFailed,
     RequestTimeout,
+    ServerFailed,
+    SessionLimit,
+    Uncertain,
     Unreachable,
     Unsupported,
 )
@@ -54,6 +67,7 @@ from presence.client.pushes import (
     PresenceChanged,
     Push,
     UserState,
+    WatchEnded,
 )
 from presence.client.verbs import Statistics
 
@@ -62,6 +76,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingClient",
+    "Busy",
     "Client",
     "Connected",
     "ConnectionLost",
@@ -69,6 +84,8 @@ __all__ = [
     "Disconnected",
     "Ended",
     "Goodbye",
+    "Kicked",
+    "LimitReached",
     "LoginRefused",
     "Offline",
     "PresenceChanged",
@@ -79,11 +96,15 @@ __all__ = [
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
+    "ServerFailed",
+    "SessionLimit",
     "State",
     "Statistics",
+    "Uncertain",
     "Unreachable",
     "Unsupported",
     "UserState",
+    "WatchEnded",
     "connect",
     "connect_blocking",
 ]

@@ -1,30 +1,18 @@
 """The client without an event loop, for scripts: a thread keeps it alive, the caller's threads block."""
 
-import socket
 import ssl
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import protocol
-from presence.client import wire
-from presence.client.errors import Ended, Offline, PresenceError, RequestError
+from presence.client.blocking_link import Link, Server
+from presence.client.errors import ConnectionLost, Ended, Offline, PresenceError, RequestError
 from presence.client.machine import Machine, State
 from presence.client.pacing import ASK_EVERY
-from presence.client.pushes import Push, UserState
-from presence.client.session import Answer, Caused
-from presence.client.verbs import (
-    MAX_PUSHES,
-    REQUEST_TIMEOUT_S,
-    Payload,
-    Statistics,
-    delivered,
-    states,
-    why,
-)
+from presence.client.pushes import Push, UserState, user_states
+from presence.client.verbs import MAX_PUSHES, REQUEST_TIMEOUT_S, Payload, Statistics, delivered
 from protocol import Packet
 
 
@@ -38,6 +26,7 @@ def connect_blocking(
     token: str | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    status: str | None = None,
     ssl_context: ssl.SSLContext | None = None,
     wait: bool = True,
     request_timeout: float = REQUEST_TIMEOUT_S,
@@ -50,12 +39,19 @@ def connect_blocking(
     thread has ended and no socket is left. Only the look-up of the server's name cannot be cut short.
     """
     login = protocol.login(
-        uid, device=device, token=token, idle_timeout=idle_timeout, meta=meta, v=protocol.VERSION
+        uid,
+        device=device,
+        token=token,
+        idle_timeout=idle_timeout,
+        meta=meta,
+        status=status,
+        v=protocol.VERSION,
     )
     machine = Machine(login, time.monotonic(), persistent=not wait, ask_every=ask_every)
-    client = BlockingClient(machine, _Server(host, port, ssl_context), request_timeout, max_pushes)
+    link = Link(machine, Server(host, port, ssl_context), max_pushes)
+    client = BlockingClient(link, request_timeout)
     try:
-        client._thread.start()
+        link.thread.start()
         if wait:
             client.wait_online()
         yield client
@@ -63,18 +59,7 @@ def connect_blocking(
             with suppress(RequestError, Ended):  # it ends, and cannot say so
                 client.logout()
     finally:
-        client.close()
-        client._thread.join()
-        client._waiter.close()
-
-
-class _Server:
-    """Where to connect to."""
-
-    def __init__(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> None:
-        self.host = host
-        self.port = port
-        self.ssl_context = ssl_context
+        link.close()
 
 
 class BlockingClient:
@@ -85,17 +70,9 @@ class BlockingClient:
     raise `Offline` while the client is not logged in.
     """
 
-    def __init__(self, machine: Machine, server: _Server, request_timeout_s: float, max_pushes: int) -> None:
-        self._machine = machine  # only used under the lock of `_news`
-        self._server = server
+    def __init__(self, link: Link, request_timeout_s: float) -> None:
+        self._link = link
         self._request_timeout_s = request_timeout_s
-        self._max_pushes = max_pushes
-        self._pushes: deque[Push] = deque()
-        self._dropped = 0
-        self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
-        self._news = threading.Condition()
-        self._waiter = wire.Waiter()
-        self._thread = threading.Thread(target=self._run, name="presence client", daemon=True)
 
     # Requests
 
@@ -105,57 +82,86 @@ class BlockingClient:
 
     def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users."""
-        return states(self._ask(protocol.query(uids)))
+        return user_states(self._ask(protocol.query(uids)))
 
     def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
-        """Return the states of users; `PresenceChanged` follows for each change on this connection."""
-        return states(self._ask(protocol.watch(uids)))
+        """Return the states of at most 500 users; `PresenceChanged` follows. See `Client.watch`."""
+        with self._link.news:
+            machine = self._link.machine
+            id = machine.request(protocol.watch(uids), self._request_timeout_s, time.monotonic())
+            try:
+                answer = self._link.answer(id)
+            except BaseException:  # Ctrl-C too
+                machine.give_up(id)
+                self._link.wake()
+                raise
+            return machine.lasting.watches.newest(user_states(answer))
 
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
-        """Stop watching some users, or all."""
-        self._ask(protocol.unwatch(uids))
+        """Stop watching some users, or all. See `Client.unwatch`."""
+        with self._link.news:
+            given = None if uids is None else list(uids)
+            id = self._link.machine.unwatch(given, self._request_timeout_s, time.monotonic())
+            if id is not None:
+                with suppress(ConnectionLost):
+                    self._link.answer(id)
 
     def update(
         self, *, meta: Mapping[str, Any] | None = None, token: str | None = None, status: str | None = None
     ) -> None:
-        """Change what is given: meta, token (both also of later logins) or status."""
+        """Change what is given, for later logins too: meta, token, or status. See `Client.update`."""
         self._ask(protocol.update(meta=meta, token=token, status=status))
-        self.log_in_with(token=token, meta=meta)
 
-    def log_in_with(self, *, token: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
+    def away(self) -> None:
+        """Show the user as away, until `back`: ``update(status="away")``."""
+        self.update(status="away")
+
+    def back(self) -> None:
+        """Show the user as online again: ``update(status="online")``."""
+        self.update(status="online")
+
+    def log_in_with(
+        self, *, token: str | None = None, meta: Mapping[str, Any] | None = None, status: str | None = None
+    ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
-        with self._news:
-            self._machine.log_in_with(token=token, meta=meta)
+        with self._link.news:
+            self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline at once, and the client has ended. See `Client.logout`."""
-        with self._news:
+        with self._link.news:
             try:
-                id = self._machine.log_out(reason, time.monotonic())
+                id = self._link.machine.log_out(reason, time.monotonic())
             except Offline:
-                self._perform([])
-                self._waiter.interrupt()
+                self._link.perform([])
+                self._link.wake()
                 raise
-            self._answer(id)
+            self._link.answer(id)
 
     def close(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
-        with self._news:
-            self._perform(self._machine.close())
-        self._waiter.interrupt()
+        with self._link.news:
+            self._link.perform(self._link.machine.close())
+        self._link.wake()
 
     # State
 
     @property
     def state(self) -> State:
         """Where the client stands."""
-        with self._news:
-            return self._machine.state
+        with self._link.news:
+            return self._link.machine.state
+
+    @property
+    def watched(self) -> dict[str, UserState]:
+        """The newest known state of everybody who is watched. See `Client.watched`."""
+        with self._link.news:
+            return self._link.machine.lasting.watches.states()
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        with self._news:
-            return Statistics.of(self._machine, len(self._pushes), self._dropped)
+        with self._link.news:
+            return Statistics.of(self._link.machine, self._link.inbox)
 
     def wait_online(self, timeout: float | None = None) -> None:
         """Wait until the client is logged in.
@@ -165,11 +171,11 @@ class BlockingClient:
             TimeoutError: it was not within `timeout` seconds.
         """
         settled = (State.ONLINE, State.ENDED)
-        with self._news:
-            if not self._news.wait_for(lambda: self._machine.state in settled, timeout):
+        with self._link.news:
+            if not self._link.news.wait_for(lambda: self._link.machine.state in settled, timeout):
                 raise TimeoutError("not online yet")
-            if self._machine.state is State.ENDED:
-                raise self._machine.over().with_traceback(None)
+            if self._link.machine.state is State.ENDED:
+                raise self._link.machine.over().with_traceback(None)
 
     def receive(self, timeout: float | None = None) -> Push:
         """Return the next push.
@@ -178,12 +184,13 @@ class BlockingClient:
             TimeoutError: none came within `timeout` seconds.
             Ended: there will be none; `LoginRefused`, `Replaced` … where the server ended the client.
         """
-        with self._news:
-            if not self._news.wait_for(lambda: self._pushes or self._machine.state is State.ENDED, timeout):
+        link = self._link
+        with link.news:
+            if not link.news.wait_for(lambda: len(link.inbox) or link.machine.state is State.ENDED, timeout):
                 raise TimeoutError("no push came in time")
-            if self._pushes:
-                return self._pushes.popleft()
-            raise self._machine.over().with_traceback(None)
+            if len(link.inbox):
+                return link.inbox.take()
+            raise link.machine.over().with_traceback(None)
 
     def __iter__(self) -> Self:
         return self
@@ -192,119 +199,11 @@ class BlockingClient:
         try:
             return self.receive()
         except PresenceError:
-            if self._machine.error is None:
+            if self._link.machine.error is None:
                 raise StopIteration from None
             raise
 
-    # Between the machine and the callers; all under the lock
-
     def _ask(self, packet: Packet) -> Payload:
-        with self._news:
-            return self._answer(self._machine.request(packet, self._request_timeout_s, time.monotonic()))
-
-    def _answer(self, id: int) -> Payload:
-        self._answers[id] = None
-        self._waiter.interrupt()
-        try:
-            self._news.wait_for(lambda: self._answers[id] is not None)
-        finally:
-            result = self._answers.pop(id)
-        if isinstance(result, PresenceError):
-            raise result.with_traceback(None)
-        return result or {}
-
-    def _perform(self, caused: Caused) -> None:
-        for each in caused:
-            if isinstance(each, Answer):
-                if each.id in self._answers:
-                    self._answers[each.id] = each.result
-                continue
-            if len(self._pushes) >= self._max_pushes:
-                self._pushes.popleft()
-                self._dropped += 1
-            self._pushes.append(each)
-        if caused or self._machine.state is State.ENDED:
-            self._news.notify_all()
-
-    # The thread
-
-    def _run(self) -> None:
-        try:
-            self._live()
-        finally:  # whatever happens here, no caller waits for ever
-            with self._news:
-                self._perform(self._machine.close())
-
-    def _live(self) -> None:
-        while True:
-            with self._news:
-                self._perform(self._machine.tick(time.monotonic()))
-                state, deadline = self._machine.state, self._machine.deadline
-            if state is State.ENDED:
-                return
-            if state is State.WAITING:
-                self._rest(None, 0, deadline)
-            elif (sock := self._open(deadline)) is not None:
-                with sock:
-                    self._converse(sock)
-
-    def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        with suppress(TimeoutError, wire.Interrupted):
-            self._waiter.wait(sock, events, deadline)
-
-    def _open(self, deadline: float) -> socket.socket | None:
-        server = self._server
-        try:
-            sock = wire.open_socket(
-                server.host,
-                server.port,
-                server.ssl_context,
-                lambda sock, events: self._waiter.wait(sock, events, deadline),
-            )
-        except wire.Interrupted:
-            return None  # by `close`; whatever else it was is looked at before the next attempt
-        except (OSError, UnicodeError) as error:
-            with self._news:
-                self._perform(self._machine.tick(time.monotonic()))  # knows best if the time is over
-                self._perform(self._machine.disconnected(why(error), time.monotonic()))
-            return None
-        with self._news:
-            if self._machine.state is State.ENDED:
-                sock.close()
-                return None
-            self._machine.established(time.monotonic())
-        return sock
-
-    def _converse(self, sock: socket.socket) -> None:
-        unsent = bytearray()
-        deaf = False
-        while True:
-            with self._news:
-                self._perform(self._machine.tick(time.monotonic()))
-                if not self._machine.connected:
-                    return
-                unsent += self._machine.take_outgoing()
-                deadline = self._machine.deadline
-            try:
-                wire.send(sock, unsent)
-            except OSError:  # the answer to what was sent before may still be there to be read
-                deaf = True
-            if deaf:
-                unsent.clear()
-            self._rest(sock, wire.READABLE | (wire.WRITABLE if unsent else 0), deadline)
-            self._read(sock)
-
-    def _read(self, sock: socket.socket) -> None:
-        """Read all that lies there."""
-        message = "the server closed it"
-        try:
-            while data := wire.receive(sock):
-                with self._news:
-                    self._perform(self._machine.received(data, time.monotonic()))
-                    if not self._machine.connected:
-                        return
-        except OSError as error:
-            data, message = b"", why(error)
-        if data is not None:
-            with self._news:
-                self._perform(self._machine.disconnected(message, time.monotonic()))
+        with self._link.news:
+            id = self._link.machine.request(packet, self._request_timeout_s, time.monotonic())
+            return self._link.answer(id)

@@ -23,12 +23,16 @@ class Offline(RequestError):
     """Not logged in at the moment, so nothing was sent."""
 
 
-class ConnectionLost(RequestError):
-    """The connection broke before the answer came: the request may or may not have been carried out."""
+class Uncertain(RequestError):
+    """The request may or may not have been carried out: a message that is sent again may come twice."""
 
 
-class RequestTimeout(RequestError, TimeoutError):
-    """No answer came in time: the request may or may not have been carried out."""
+class ConnectionLost(Uncertain):
+    """The connection broke before the answer came."""
+
+
+class RequestTimeout(Uncertain, TimeoutError):
+    """No answer came in time."""
 
 
 class _Coded(PresenceError):
@@ -61,6 +65,18 @@ class RecipientOffline(RequestFailed):
     """The user whom a message was for has no session (314)."""
 
 
+class LimitReached(RequestFailed):
+    """More than the server allows, say of watches on one connection (315); nothing was done."""
+
+
+class Busy(RequestFailed):
+    """The server is at its limits, or its Redis is away (404): nothing was done, try after `retry_after`."""
+
+
+class ServerFailed(RequestFailed, Uncertain):
+    """The server failed while it carried the request out (403)."""
+
+
 class Ended(_Coded):
     """The client has ended and does not come back by itself."""
 
@@ -73,9 +89,25 @@ class Replaced(Ended):
     """The same device of the same user has logged in elsewhere (300)."""
 
 
+class Kicked(Ended):
+    """An operator ended the user's sessions (301)."""
+
+
+class SessionLimit(Ended):
+    """The user has too many sessions, and this one had to go (304)."""
+
+
 _FAILED: dict[int, type[RequestFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
+    Code.TOO_LARGE: LimitReached,
+    Code.SERVER_ERROR: ServerFailed,
+    Code.BUSY: Busy,
+}
+_ENDED: dict[int, type[Ended]] = {
+    Code.REPLACED: Replaced,
+    Code.KICKED: Kicked,
+    Code.SESSION_LIMIT: SessionLimit,
 }
 
 
@@ -88,4 +120,4 @@ def request_failed(
 
 def ended(code: int, reason: str, message: str = "") -> Ended:
     """Return the error for a logged-in connection that ended for good."""
-    return (Replaced if code == Code.REPLACED else Ended)(code, reason, message)
+    return _ENDED.get(code, Ended)(code, reason, message)

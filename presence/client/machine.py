@@ -27,8 +27,10 @@ from presence.client.errors import (
     Unreachable,
     ended,
 )
+from presence.client.lasting import Lasting
 from presence.client.pacing import ASK_EVERY, Backoff, Beats, Chance
 from presence.client.pushes import Connected, Disconnected, Goodbye
+from presence.client.rewatching import Rewatching
 from presence.client.session import Answer, Caused, Session
 from protocol import Code, Kind, Packet, ProtocolError
 
@@ -65,6 +67,7 @@ class Machine:
         chance: uniform in [0, 1).
 
     Attributes:
+        lasting: what it keeps over all connections: the login, which may be changed, and whom it watches.
         state: where it stands.
         error: why it has ended; None while it has not, and after its own logout or close.
         logins: how often it came online.
@@ -76,8 +79,9 @@ class Machine:
     """
 
     __slots__ = (
-        *("_ask_every", "_backoff", "_chance", "_decoder", "_due", "_ids", "_login", "_logout_id"),
-        *("_outgoing", "_persistent", "_session", "beats", "error", "logins", "losses", "state"),
+        *("_ask_every", "_backoff", "_chance", "_decoder", "_due", "_ids", "_logout_id"),
+        *("_outgoing", "_persistent", "_rewatching", "_session", "beats", "error", "lasting", "logins"),
+        *("losses", "state"),
     )
 
     def __init__(
@@ -89,7 +93,7 @@ class Machine:
         ask_every: int = ASK_EVERY,
         chance: Chance = random.random,
     ) -> None:
-        self._login = _checked(login._replace(id=_LOGIN_ID))
+        self.lasting = Lasting(login._replace(id=_LOGIN_ID))
         self._persistent = persistent
         self._ask_every = ask_every
         self._chance = chance
@@ -100,6 +104,7 @@ class Machine:
         self._logout_id: int | None = None
         self._outgoing = bytearray()
         self._session: Session | None = None
+        self._rewatching: Rewatching | None = None
         self.state = State.CONNECTING
         self.error: PresenceError | None = None
         self.logins = self.losses = self.beats = 0
@@ -115,7 +120,8 @@ class Machine:
     def deadline(self) -> float:
         """When `tick` is to be called; infinite after the end."""
         if self.state is State.ONLINE and self._session is not None:
-            return self._session.deadline
+            again = self._rewatching.due if self._rewatching else math.inf
+            return min(self._session.deadline, again)
         return math.inf if self.state is State.ENDED else self._due
 
     @property
@@ -143,7 +149,7 @@ class Machine:
     def established(self, now: float) -> None:
         """The connection stands: log in."""
         self._decoder = protocol.Decoder()
-        self._outgoing[:] = protocol.encode(self._login)
+        self._outgoing[:] = protocol.encode(self.lasting.login)
         self.state, self._due = State.LOGGING_IN, now + LOGIN_TIMEOUT_S
 
     def received(self, data: bytes | bytearray, now: float) -> Caused:
@@ -182,7 +188,7 @@ class Machine:
         elif self.state is State.LOGGING_IN:
             return self._lose("login_timeout", f"no answer to the login within {LOGIN_TIMEOUT_S:.0f} s", now)
         elif self.state is State.LOGGING_OUT and self._session is not None:
-            return [*self._session.expire(now), *self._end(None)]
+            return [*self._settled(self._session.expire(now), now), *self._end(None)]
         return []
 
     def request(self, packet: Packet, timeout_s: float, now: float) -> int:
@@ -224,14 +230,24 @@ class Machine:
         """End without a logout: the user is offline after the server's grace for lost connections."""
         return [] if self.state is State.ENDED else self._end(None)
 
-    def log_in_with(self, *, token: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
-        """Change what later logins carry; None leaves a part as it is.
+    def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
+        """Watch some no more, or nobody; None: no server has to be told, for there is no connection.
 
         Raises:
-            protocol.EncodeError: a part breaks a rule of the protocol; nothing was changed.
+            Ended: over for good.
+            protocol.EncodeError: what is given are no uids.
         """
-        given = {key: value for key, value in (("token", token), ("meta", meta)) if value is not None}
-        self._login = _checked(self._login._replace(payload={**self._login.payload, **given}))
+        try:
+            return self.request(protocol.unwatch(uids), timeout_s, now)
+        except Offline:
+            protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
+            self.lasting.watches.forget(uids)
+            return None
+
+    def give_up(self, id: int) -> None:
+        """Nobody waits for the answer to this request any more; a watch is taken back."""
+        if self._session is not None:
+            self._session.give_up(id)
 
     # What follows
 
@@ -240,7 +256,7 @@ class Machine:
             return self._take_goodbye(packet.payload, now)
         if self._session is None:
             return self._take_login_answer(packet, now)
-        caused = self._session.take(packet, now)
+        caused = self._settled(self._session.take(packet, now), now)
         if any(isinstance(each, Answer) and each.id == self._logout_id for each in caused):
             caused += self._end(None)
         return caused
@@ -251,7 +267,9 @@ class Machine:
             idle_timeout = payload.get("idle_timeout", IDLE_TIMEOUT_DEFAULT_S)
             keepalive = payload.get("keepalive", KEEPALIVE_SHARE * idle_timeout)
             beats = Beats(keepalive, self._ask_every, now, self._chance)
-            self._session = Session(beats, now, self._ids, self._outgoing)
+            self._session = Session(beats, now, self._ids, self._outgoing, self.lasting)
+            self._rewatching = Rewatching(self._session, self.lasting.watches, now, self._chance)
+            self._rewatching.tick(now)
             self.state = State.ONLINE
             self.logins += 1
             again = self.logins > 1
@@ -283,11 +301,16 @@ class Machine:
         return self._lose(reason, message, now, code, retry_after)
 
     def _live(self, session: Session, now: float) -> Caused:
-        caused = session.expire(now)
+        caused = self._settled(session.expire(now), now)
+        if self._rewatching is not None:
+            self._rewatching.tick(now)
         if now >= session.beats.dead_at:
             return caused + self._lose("dead_server", "the server did not answer a beat in time", now)
         self.beats += session.beat(now, self._chance)
         return caused
+
+    def _settled(self, caused: Caused, now: float) -> Caused:
+        return self._rewatching.settle(caused, now) if self._rewatching else caused
 
     def _lose(
         self, reason: str, message: str, now: float, code: int | None = None, retry_after: float | None = None
@@ -311,10 +334,7 @@ class Machine:
 
     def _drop(self, error: PresenceError) -> Caused:
         session, self._session = self._session, None
+        rewatching, self._rewatching = self._rewatching, None
         self._outgoing.clear()
-        return session.fail(error) if session else []
-
-
-def _checked(login: Packet) -> Packet:
-    protocol.encode(login, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
-    return login
+        failed = session.fail(error) if session else []
+        return rewatching.without_own(failed) if rewatching else failed

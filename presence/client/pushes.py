@@ -1,15 +1,20 @@
 """What a client hands out without being asked: messages, changes of others' presence, its own connection."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+MEANWHILE: Final = "meanwhile"
+_ENTRY_ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
     """Logged in: for the first time, or again.
 
-    What the server knew of an earlier connection (watches, status) ended with it.
+    The client watches again by itself whom it watched, and shows itself as it did (meta, away). What has
+    changed meanwhile follows as `PresenceChanged`.
 
     Attributes:
         session: the server's name for this session, as in its logs and events.
@@ -85,10 +90,11 @@ class UserState:
 
     Attributes:
         status: ``online``, ``away``, ``offline`` or ``unknown``; treat any other as ``unknown``.
-        since_ms: when it began, Unix milliseconds; None if not told.
-        last_seen_ms: last sign of life; None while online, or if not told.
-        id: of the event that led to it: of two states of a user the one with the higher id is the newer.
-        meta: as the user set it.
+            With several devices: online if one of them is, else away if one is.
+        since_ms: when this status began, Unix milliseconds; None if not told.
+        last_seen_ms: last sign of life; None while online or away, or if the server does not know.
+        id: of the event that led to it; None for a user who has long been offline.
+        meta: as the user's devices set it: that of the latest login among those that have the status.
     """
 
     status: str
@@ -97,15 +103,21 @@ class UserState:
     id: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    def is_newer_than(self, other: "UserState") -> bool:
+        """Say which of two states of one user is the newer; True too where one of them has no id."""
+        mine, others = _position(self.id), _position(other.id)
+        return mine is None or others is None or mine > others
+
 
 @dataclass(frozen=True, slots=True)
 class PresenceChanged:
-    """A watched user's state has changed.
+    """A watched user's state has changed. Of one user each comes once, and the older before the newer.
 
     Attributes:
         uid: whose.
         state: the new one.
-        reason: name of the code that caused it.
+        reason: name of the code that caused it; ``meanwhile`` for what had changed when the client came back
+            from a lost connection: what lay between is not told.
     """
 
     uid: str
@@ -113,7 +125,32 @@ class PresenceChanged:
     reason: str
 
 
-Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged
+@dataclass(frozen=True, slots=True)
+class WatchEnded:
+    """After a return the server refused to go on with a watch: of these users no more changes come.
+
+    What passes, a busy server, say, is no reason: then the client tries again by itself.
+
+    Attributes:
+        uids: whose.
+        code: a reason code.
+        reason: its name.
+        message: for people; may be empty.
+    """
+
+    uids: tuple[str, ...]
+    code: int
+    reason: str
+    message: str
+
+
+Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded
+
+
+def _position(id: str | None) -> tuple[int, int] | None:
+    """Return an entry id as numbers: as text, 9-0 is above 10-0."""
+    found = _ENTRY_ID.fullmatch(id or "")
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def user_state(payload: Mapping[str, Any]) -> UserState:
@@ -125,3 +162,8 @@ def user_state(payload: Mapping[str, Any]) -> UserState:
         payload.get("id"),
         payload.get("meta", {}),
     )
+
+
+def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:
+    """Return the states by uid that an answer holds."""
+    return {uid: user_state(state) for uid, state in answer.get("presence", {}).items()}

@@ -9,19 +9,12 @@ from typing import Any, Self
 import trio
 
 import protocol
-from presence.client.errors import Ended, Offline, RequestError
+from presence.client.errors import ConnectionLost, Ended, Offline, RequestError
 from presence.client.machine import Machine, State
 from presence.client.pacing import ASK_EVERY
-from presence.client.pushes import Push, UserState
+from presence.client.pushes import Push, UserState, user_states
 from presence.client.trio_link import Link, OpenStream, open_tcp
-from presence.client.verbs import (
-    MAX_PUSHES,
-    REQUEST_TIMEOUT_S,
-    Payload,
-    Statistics,
-    delivered,
-    states,
-)
+from presence.client.verbs import MAX_PUSHES, REQUEST_TIMEOUT_S, Payload, Statistics, delivered
 from protocol import Packet
 
 
@@ -35,6 +28,7 @@ async def connect(
     token: str | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    status: str | None = None,
     ssl_context: ssl.SSLContext | None = None,
     wait: bool = True,
     request_timeout: float = REQUEST_TIMEOUT_S,
@@ -56,13 +50,15 @@ async def connect(
         device: which of the user's devices; None means the one default device.
         token: proof of who it is, where the server asks for one.
         idle_timeout: a wish, seconds; the server decides, and `Connected` tells.
-        meta: shown to others with the user's state; at most 256 bytes packed.
+        meta: shown to others with the user's state: a map of at most 256 bytes packed.
+        status: ``away`` for a user who is online and not looking; None means ``online``.
         ssl_context: for a server behind TLS.
         wait: enter the block when the first login is granted, and raise if the first attempt fails.
             With False it is entered at once, and the first login is sought as later ones are; `Connected`
             and `Disconnected` tell, and `Client.wait_online` waits.
         request_timeout: seconds that a request waits for its answer; ``trio.fail_after`` makes it less.
-        max_pushes: how many may wait to be taken; beyond it the oldest is dropped and counted.
+        max_pushes: how many may wait to be taken; beyond it one goes and is counted: a change of presence
+            for which a later one of the same user waits, or else the oldest.
         ask_every: one of so many beats wants an answer: a dead server is noticed within ``ask_every + 1``
             intervals. 3 spares the server two of three answers.
         open_stream: makes the connection in place of host and port (for tunnels, proxies, tests). It may
@@ -74,7 +70,13 @@ async def connect(
         protocol.EncodeError: an argument breaks a rule of the protocol.
     """
     login = protocol.login(
-        uid, device=device, token=token, idle_timeout=idle_timeout, meta=meta, v=protocol.VERSION
+        uid,
+        device=device,
+        token=token,
+        idle_timeout=idle_timeout,
+        meta=meta,
+        status=status,
+        v=protocol.VERSION,
     )
     machine = Machine(login, trio.current_time(), persistent=not wait, ask_every=ask_every)
     link = Link(machine, open_stream or partial(open_tcp, host, port, ssl_context), max_pushes)
@@ -119,28 +121,58 @@ class Client:
         Returns:
             The number of sessions that it went to, at least 1.
 
+        Messages that one client sends to one user arrive in that order.
+
         Raises:
             RecipientOffline: the user has none.
-            Unsupported, RequestFailed: the server refused.
-            Offline, ConnectionLost, RequestTimeout, Ended: no answer.
+            Busy, Unsupported, RequestFailed: the server refused, and delivered it to nobody.
+            Uncertain: it may have been delivered, or not: `ConnectionLost`, `RequestTimeout`, `ServerFailed`.
+            Offline, Ended: not logged in; nothing was sent.
             protocol.EncodeError: an argument breaks a rule of the protocol.
         """
         return delivered(await self._ask(protocol.message(to, body)))
 
     async def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users. Raises as `send_message`."""
-        return states(await self._ask(protocol.query(uids)))
+        return user_states(await self._ask(protocol.query(uids)))
 
     async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
-        """Return the states of users; `PresenceChanged` follows for each change on this connection.
+        """Return the states of at most 500 users; `PresenceChanged` follows for each change.
 
-        After a `Connected` with ``again`` watch anew. Raises as `send_message`.
+        It outlives the connection: after each return the client watches again by itself, and
+        `PresenceChanged` tells what is otherwise than it was last told; `WatchEnded`, if the server will not
+        any more. Watching somebody twice is watching him once. `watched` has the newest state of everybody.
+
+        Raises as `send_message`, and then watches nobody who was not watched before; `LimitReached`: there
+        would be more than the server allows on a connection.
         """
-        return states(await self._ask(protocol.watch(uids)))
+        machine = self._link.machine
+        id = machine.request(protocol.watch(uids), self._request_timeout_s, trio.current_time())
+        try:
+            answer = await self._link.answer(id)
+        except trio.Cancelled:
+            machine.give_up(id)
+            self._link.perform([])
+            raise
+        return machine.lasting.watches.newest(user_states(answer))
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
-        """Stop watching some users, or all. Raises as `send_message`."""
-        await self._ask(protocol.unwatch(uids))
+        """Stop watching some users, or all, at once and whatever is raised; a push that waits still comes.
+
+        While the client is not logged in there is nobody to be told, and it returns at once.
+
+        Raises:
+            Unsupported, RequestFailed, RequestTimeout: the server did not confirm it.
+            Ended: it has ended.
+            protocol.EncodeError: an argument breaks a rule of the protocol; then nothing changed.
+        """
+        given = None if uids is None else list(uids)
+        id = self._link.machine.unwatch(given, self._request_timeout_s, trio.current_time())
+        if id is None:
+            await trio.lowlevel.checkpoint()
+            return
+        with suppress(ConnectionLost):  # and with the connection went the watch
+            await self._link.answer(id)
 
     async def update(
         self,
@@ -149,20 +181,42 @@ class Client:
         token: str | None = None,
         status: str | None = None,
     ) -> None:
-        """Change what is given: meta, token (both also of later logins) or status, ``away`` or ``online``.
+        """Change what is given: how the user is shown on this device, or the token.
 
-        Raises as `send_message`.
+        Once granted it is also what later logins carry, so that a user who is away stays so when the
+        connection breaks and comes back.
+
+        Args:
+            meta: takes the place of the former; an empty one removes it.
+            token: a fresh one, before the old one expires.
+            status: ``away`` or ``online``. A server may have set the user away by itself, because nothing
+                but beats came for long; any request ends that.
+
+        Raises as `send_message`, and is then not remembered.
         """
         await self._ask(protocol.update(meta=meta, token=token, status=status))
-        self._link.machine.log_in_with(token=token, meta=meta)
 
-    def log_in_with(self, *, token: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
+    async def away(self) -> None:
+        """Show the user as away, until `back`: ``update(status="away")``."""
+        await self.update(status="away")
+
+    async def back(self) -> None:
+        """Show the user as online again: ``update(status="online")``."""
+        await self.update(status="online")
+
+    def log_in_with(
+        self,
+        *,
+        token: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        status: str | None = None,
+    ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a fresh token.
 
         Raises:
             protocol.EncodeError: a part breaks a rule of the protocol.
         """
-        self._link.machine.log_in_with(token=token, meta=meta)
+        self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
 
     async def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline at once, and the client has ended, whatever is raised.
@@ -193,9 +247,17 @@ class Client:
         """Where the client stands."""
         return self._link.machine.state
 
+    @property
+    def watched(self) -> dict[str, UserState]:
+        """The newest known state of everybody who is watched, whether its push was taken yet or not.
+
+        While the client is offline, and until the server has answered after a return, it is what was known.
+        """
+        return self._link.machine.lasting.watches.states()
+
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        return Statistics.of(self._link.machine, len(self._link.pushes), self._link.dropped)
+        return Statistics.of(self._link.machine, self._link.inbox)
 
     async def wait_online(self) -> None:
         """Wait until the client is logged in.
@@ -214,13 +276,13 @@ class Client:
 
     async def __anext__(self) -> Push:
         await trio.lowlevel.checkpoint()
-        while not self._link.pushes:
+        while not len(self._link.inbox):
             if self._link.machine.state is State.ENDED:
                 if self._link.machine.error is None:
                     raise StopAsyncIteration
                 raise self._link.machine.error.with_traceback(None)
             await self._link.news.park()
-        return self._link.pushes.popleft()
+        return self._link.inbox.take()
 
     async def _ask(self, packet: Packet) -> Payload:
         id = self._link.machine.request(packet, self._request_timeout_s, trio.current_time())

@@ -1,7 +1,6 @@
 """What keeps a client alive on trio: a task that connects, reads and keeps time, and one that writes."""
 
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -10,8 +9,8 @@ import trio
 from trio.abc import Stream
 
 from presence.client.errors import PresenceError
+from presence.client.inbox import Inbox
 from presence.client.machine import Machine, State
-from presence.client.pushes import Push
 from presence.client.session import Answer, Caused
 from presence.client.verbs import READ_BYTES, Payload, why
 
@@ -24,23 +23,20 @@ class Link:
 
     Attributes:
         machine: after each change of it, call `perform`.
-        pushes: what came and nobody took yet.
-        dropped: how many were dropped for newer ones.
+        inbox: what came and nobody took yet.
         news: parks those who wait for pushes or another state.
     """
 
     __slots__ = (
-        *("_max_pushes", "_open_stream", "_running", "_timer", "_waiting", "_wake"),
-        *("dropped", "machine", "news", "pushes"),
+        *("_open_stream", "_running", "_timer", "_waiting", "_wake"),
+        *("inbox", "machine", "news"),
     )
 
     def __init__(self, machine: Machine, open_stream: OpenStream, max_pushes: int) -> None:
         self.machine = machine
-        self.pushes: deque[Push] = deque()
-        self.dropped = 0
+        self.inbox = Inbox(max_pushes)
         self.news = trio.lowlevel.ParkingLot()
         self._open_stream = open_stream
-        self._max_pushes = max_pushes
         self._waiting: dict[int, _Slot] = {}
         self._running = trio.CancelScope()
         self._timer = trio.CancelScope()
@@ -61,15 +57,11 @@ class Link:
     def perform(self, caused: Caused) -> None:
         """Hand on what the machine caused, and let the tasks know what it wants now."""
         for each in caused:
-            if isinstance(each, Answer):
-                if (slot := self._waiting.get(each.id)) is not None:
-                    slot.result = each.result
-                    slot.done.set()
-                continue
-            if len(self.pushes) >= self._max_pushes:
-                self.pushes.popleft()
-                self.dropped += 1
-            self.pushes.append(each)
+            if not isinstance(each, Answer):
+                self.inbox.put(each)
+            elif (slot := self._waiting.get(each.id)) is not None:
+                slot.result = each.result
+                slot.done.set()
         ended = self.machine.state is State.ENDED
         if caused or ended:
             self.news.unpark_all()

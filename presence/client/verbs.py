@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from presence.client.inbox import Inbox
 from presence.client.machine import Machine
-from presence.client.pushes import UserState, user_state
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_PUSHES = 1000  # that wait to be taken
@@ -25,7 +25,8 @@ class Statistics:
         beats: how many were sent.
         round_trip_s: of the last beat with an answer on this connection; None before one.
         pushes_waiting: pushes that nobody took yet.
-        pushes_dropped: those that were dropped for newer ones.
+        pushes_superseded: changes of presence that went, where too many waited, for a later one of the user.
+        pushes_dropped: the oldest ones that went because there were none of those.
     """
 
     logins: int
@@ -33,23 +34,27 @@ class Statistics:
     beats: int
     round_trip_s: float | None
     pushes_waiting: int
+    pushes_superseded: int
     pushes_dropped: int
 
     @classmethod
-    def of(cls, machine: Machine, waiting: int, dropped: int) -> Self:
-        """Read the machine's counters."""
-        return cls(machine.logins, machine.losses, machine.beats, machine.round_trip_s, waiting, dropped)
+    def of(cls, machine: Machine, inbox: Inbox) -> Self:
+        """Read the counters."""
+        return cls(
+            machine.logins,
+            machine.losses,
+            machine.beats,
+            machine.round_trip_s,
+            len(inbox),
+            inbox.superseded,
+            inbox.dropped,
+        )
 
 
 def delivered(payload: Payload) -> int:
     """Return the number of sessions that a message went to."""
     count: int = payload.get("delivered", 0)
     return count
-
-
-def states(payload: Payload) -> dict[str, UserState]:
-    """Return the states by uid."""
-    return {uid: user_state(state) for uid, state in payload.get("presence", {}).items()}
 
 
 def why(error: BaseException) -> str:

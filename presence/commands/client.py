@@ -12,18 +12,14 @@ import trio
 
 from presence.client import (
     Client,
-    Connected,
-    Delivered,
-    Disconnected,
     Ended,
-    Goodbye,
     PresenceError,
-    Push,
     RequestError,
     Unreachable,
     UserState,
     connect,
 )
+from presence.commands.client_text import push_lines, state_line
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.rendering import printable
 from protocol import EncodeError
@@ -31,7 +27,10 @@ from protocol import EncodeError
 STDIN = 0
 READ_BYTES = 65_536
 LINE_MAX_BYTES = 65_536  # no frame holds as much
-HELP = "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /away | /back | /quit"
+HELP = (
+    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /back | /status [TEXT] | "
+    "/quit [background]"
+)
 
 
 class Device(NamedTuple):
@@ -124,7 +123,7 @@ async def _live(device: Device, stop: _Stop) -> None:
 async def _print_pushes(client: Client, stop: _Stop) -> None:
     try:
         async for push in client:
-            for line in _described(push):
+            for line in push_lines(push):
                 _tell(line)
     except (PresenceError, BrokenPipeError) as error:
         stop(error)
@@ -167,22 +166,32 @@ def _is_terminal() -> bool:
 
 async def _take(client: Client, line: str) -> bool:
     """Carry out one line; return whether to go on."""
-    verb, *uids = line.split() or [""]
+    verb, *words = line.split() or [""]
+    text = line.strip()[len(verb) :].strip()
     try:
         if verb == "/quit":
+            if words == ["background"]:
+                await client.logout("background")
             return False
         if verb == "/query":
-            _tell_states(await client.query(uids))
+            _tell_states(await client.query(words))
         elif verb == "/watch":
-            _tell_states(await client.watch(uids))
+            _tell_states(await client.watch(words))
         elif verb == "/unwatch":
-            await client.unwatch(uids or None)
+            await client.unwatch(words or None)
+            _tell(f"watching {len(client.watched)}")
+        elif verb == "/who":
+            _tell_states(client.watched)
         elif verb in {"/away", "/back"}:
-            await client.update(status="away" if verb == "/away" else "online")
-        elif verb.startswith("/") or (verb and not uids):
+            await (client.away() if verb == "/away" else client.back())
+            _tell(f"shown as {'away' if verb == '/away' else 'online'}")
+        elif verb == "/status":
+            await client.update(meta={"status": text} if text else {})
+            _tell(f"shown with status: {text}" if text else "shown without a status")
+        elif verb.startswith("/") or (verb and not words):
             _tell(HELP)
         elif verb:
-            count = await client.send_message(verb, line.split(maxsplit=1)[1].strip())
+            count = await client.send_message(verb, text)
             _tell(f"delivered to {count} session{'' if count == 1 else 's'}")
     except (RequestError, EncodeError) as error:
         _tell(f"not done: {error}")
@@ -191,27 +200,9 @@ async def _take(client: Client, line: str) -> bool:
     return True
 
 
-def _described(push: Push) -> list[str]:
-    if isinstance(push, Connected):
-        again = " again" if push.again else ""
-        return [
-            f"online{again}: session {push.session}, a beat every {push.keepalive:g} s, "
-            f"idle time-out {push.idle_timeout:g} s"
-        ]
-    if isinstance(push, Disconnected):
-        message = f": {push.message}" if push.message else ""
-        return [f"lost the connection ({push.reason}{message}); back in {push.retry_in:.1f} s"]
-    if isinstance(push, Goodbye):
-        return [f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()]
-    if isinstance(push, Delivered):
-        body = push.body if isinstance(push.body, str) else repr(push.body)
-        return [f"{push.sender}: {line}" for line in body.split("\n")]
-    return [f"{push.uid} is {push.state.status} ({push.reason})"]
-
-
 def _tell_states(states: Mapping[str, UserState]) -> None:
     for uid, state in states.items():
-        _tell(f"{uid} is {state.status}")
+        _tell(state_line(uid, state))
 
 
 def _tell(text: str) -> None:

@@ -1,8 +1,11 @@
 """Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import protocol
 from presence.client.machine import Machine, State
-from presence.client.pushes import Push
+from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import Answer
 from protocol import Packet
 
@@ -85,3 +88,21 @@ class Driven:
         id = self.machine.request(packet, timeout_s, self.now)
         self.note([])
         return id
+
+    def watch(self, **states: Mapping[str, Any]) -> None:
+        """Watch some users; the server answers with these states."""
+        self.receive(protocol.ok(self.ask(protocol.watch(states)), presence=states))
+
+    def come_back(self) -> list[Packet]:
+        """Lose the connection, wait, and log in again; return what the client sent by itself."""
+        self.lose()
+        while self.machine.state is not State.CONNECTING:
+            self.run(1.0)
+        before = len(self.sent)
+        self.log_in()
+        return self.sent[before + 1 :]
+
+    def changes(self) -> list[tuple[str, str, str | None, str]]:
+        """Return the changes of presence that were handed out: who, status, id, reason."""
+        changed = [push for push in self.pushes if isinstance(push, PresenceChanged)]
+        return [(push.uid, push.state.status, push.state.id, push.reason) for push in changed]

@@ -6,12 +6,15 @@ import pytest
 
 import protocol
 from presence.client import (
+    Busy,
     Connected,
     ConnectionLost,
     Delivered,
     Disconnected,
     Ended,
     Goodbye,
+    Kicked,
+    LimitReached,
     LoginRefused,
     Offline,
     PresenceChanged,
@@ -19,7 +22,10 @@ from presence.client import (
     Replaced,
     RequestFailed,
     RequestTimeout,
+    ServerFailed,
+    SessionLimit,
     State,
+    Uncertain,
     Unreachable,
     Unsupported,
     UserState,
@@ -239,9 +245,18 @@ def test_of_a_goodbye_its_own_word_decides(online: Driven, code: Code, reconnect
         assert online.machine.error.code == code
 
 
-def test_a_take_over_is_an_error_of_its_own(online: Driven) -> None:
-    online.receive(protocol.goodbye(Code.REPLACED))
-    assert type(online.machine.error) is Replaced
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.REPLACED, Replaced),
+        (Code.KICKED, Kicked),
+        (Code.SESSION_LIMIT, SessionLimit),
+        (Code.AUTH_FAILED, Ended),
+    ],
+)
+def test_an_end_for_good_is_typed(online: Driven, code: Code, error: type[Ended]) -> None:
+    online.receive(protocol.goodbye(code))
+    assert type(online.machine.error) is error
 
 
 @pytest.mark.parametrize("code", [Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN])
@@ -252,6 +267,13 @@ def test_an_error_that_ends_the_connection_and_forbids_a_return_ends_the_client(
     online.lose()
     assert isinstance(online.machine.error, Ended)
     assert online.machine.error.code == code
+
+
+def test_a_watch_too_many_does_not_forbid_a_return(online: Driven) -> None:
+    id = online.ask(protocol.watch(["bob"]))
+    online.receive(protocol.error(id, Code.TOO_LARGE, "too many watches"))
+    online.lose()
+    assert online.machine.state is State.WAITING
 
 
 @pytest.mark.parametrize("code", [Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE])
@@ -281,12 +303,20 @@ def test_what_follows_a_goodbye_is_dropped(online: Driven) -> None:
         (Code.UNSUPPORTED, Unsupported),
         (Code.RECIPIENT_OFFLINE, RecipientOffline),
         (Code.RATE_LIMITED, RequestFailed),
+        (Code.BUSY, Busy),
+        (Code.SERVER_ERROR, ServerFailed),
+        (Code.TOO_LARGE, LimitReached),
     ],
 )
 def test_an_error_reply_is_typed(online: Driven, code: Code, error: type[RequestFailed]) -> None:
     id = online.ask(protocol.message("bob", "hi"))
     online.receive(protocol.error(id, code, "no"))
     assert type(online.answers[id]) is error
+
+
+@pytest.mark.parametrize("error", [ConnectionLost, RequestTimeout, ServerFailed])
+def test_what_may_have_been_done_is_one_kind_of_error(error: type[Exception]) -> None:
+    assert issubclass(error, Uncertain)
 
 
 def test_answers_find_their_requests_in_any_order(online: Driven) -> None:
@@ -332,6 +362,7 @@ def test_a_request_that_is_too_large_is_refused_here(online: Driven) -> None:
 
 
 def test_messages_and_presence_are_handed_out_in_order(online: Driven) -> None:
+    online.watch(bob={"status": "offline"})
     online.receive(
         protocol.deliver("bob", {"text": "hi"}, 5),
         protocol.presence("bob", {"status": "away", "since_ms": 4, "id": "4-0"}, "away"),
@@ -376,7 +407,7 @@ def test_after_the_end_everything_is_refused(online: Driven) -> None:
 
 
 def test_a_new_token_is_for_later_logins(online: Driven) -> None:
-    online.machine.log_in_with(token="fresh")
+    online.machine.lasting.log_in_with(token="fresh")
     online.receive(protocol.goodbye(Code.AUTH_EXPIRED))
     online.run(1.0)
     online.establish()
@@ -385,7 +416,7 @@ def test_a_new_token_is_for_later_logins(online: Driven) -> None:
 
 def test_a_token_that_breaks_a_rule_changes_nothing(online: Driven) -> None:
     with pytest.raises(protocol.EncodeError):
-        online.machine.log_in_with(token="x" * 800)
+        online.machine.lasting.log_in_with(token="x" * 800)
     online.lose()
     online.run(1.0)
     online.establish()

@@ -264,7 +264,7 @@ async def test_another_device_takes_nobody_over(autojump_clock: MockClock, netwo
         assert client.state is State.ONLINE
 
 
-@pytest.mark.parametrize("verb", ["message", "query", "watch", "unwatch", "update"])
+@pytest.mark.parametrize("verb", ["message", "query", "watch", "unwatch"])
 async def test_what_this_server_does_not_serve_is_an_error_of_its_own(
     autojump_clock: MockClock, network: Network, verb: str
 ) -> None:
@@ -274,7 +274,6 @@ async def test_what_this_server_does_not_serve_is_an_error_of_its_own(
             "query": lambda: client.query(["bob"]),
             "watch": lambda: client.watch(["bob"]),
             "unwatch": client.unwatch,
-            "update": lambda: client.update(status="away"),
         }
         with pytest.raises(Unsupported) as error:
             await verbs[verb]()

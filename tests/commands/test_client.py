@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,14 +69,52 @@ def test_a_device_logs_in_beats_and_quits(server: QuickServer, uid: str, start: 
 
 
 def test_lines_of_input_become_requests(uid: str, start: StartClient) -> None:
-    script = "bob hello there\n/query bob\n/away\n/dance\nbob\n\n/query a\tb{\n/quit"
+    nobody = f"{uid}-nobody"
+    script = f"""{nobody} hello there
+/query {nobody}
+/away
+/dance
+{nobody}
+
+/query a\tb{{
+/status at lunch
+/status
+/back
+/watch {nobody}
+/who
+/unwatch
+/quit"""
     out, err = start(uid).communicate(script, DEADLINE_S)
     said = [each[10:] for each in out.splitlines()]
-    unsupported = "not done: unsupported (313): this server does not handle {} packets"
-    assert said[1:4] == [unsupported.format(each) for each in ("message", "query", "update")]
+    assert said[1].startswith("not done: recipient_offline (314): ")
+    assert said[2:4] == [f"{nobody} is offline, never seen or long ago", "shown as away"]
     assert [each.startswith("TO text | /query") for each in said[4:6]] == [True, True]
     assert said[6].startswith("not done: kind 5: query: uids has an element")
-    assert (len(said), err) == (7, "")
+    assert said[7:10] == ["shown with status: at lunch", "shown without a status", "shown as online"]
+    assert said[10:] == [*[f"{nobody} is offline, never seen or long ago"] * 2, "watching 0"]
+    assert err == ""
+
+
+def test_two_devices_see_each_other_and_talk(uid: str, start: StartClient) -> None:
+    ann, bob = f"{uid}-a", f"{uid}-b"
+    watcher = start(ann)
+    assert line(watcher).startswith("online: ")
+    assert watcher.stdin is not None
+    watcher.stdin.write(f"/watch {bob}\n")
+    assert line(watcher) == f"{bob} is offline, never seen or long ago"
+    other = start(bob)
+    assert line(other).startswith("online: ")
+    assert re.fullmatch(rf"{bob} is online since [\d:]+ \(login\)", line(watcher))
+    assert other.stdin is not None
+    told = []
+    for each in (f"{ann} hello there", "/status at lunch", "/away", "/quit background"):
+        other.stdin.write(f"{each}\n")
+        told.append(line(watcher))
+    assert told[0] == f"{bob}: hello there"
+    assert re.fullmatch(rf"{bob} is online since [\d:]+, status: at lunch \(updated\)", told[1])
+    assert re.fullmatch(rf"{bob} is away since [\d:]+, status: at lunch \(away\)", told[2])
+    assert re.fullmatch(rf"{bob} is offline, last seen [\d:]+ \(background\)", told[3])
+    assert line(other) == "delivered to 1 session"
 
 
 @pytest.mark.parametrize("stdin", ["pipe", "null", "file", "closed"])
@@ -100,7 +139,7 @@ def test_input_that_is_no_terminal_may_end(
         )
     else:
         file = tmp_path / "input"
-        file.write_text("/away\n")
+        file.write_text("/who\n")
         with Path(os.devnull if stdin == "null" else file).open() as source:
             client = start(uid, stdin=source.fileno())
     assert line(client).startswith("online: ")
@@ -196,9 +235,10 @@ def test_control_characters_of_others_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from presence.client import Delivered  # noqa: PLC0415
-    from presence.commands.client import _described, _tell  # noqa: PLC0415
+    from presence.commands.client import _tell  # noqa: PLC0415
+    from presence.commands.client_text import push_lines  # noqa: PLC0415
 
-    for text in _described(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
+    for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
         _tell(text)
     lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
     assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]

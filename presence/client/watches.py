@@ -1,0 +1,104 @@
+"""Whom a client watches, over all its connections, and the newest state that it knows of each.
+
+Two things keep a view right. A state that is not newer by its id than what is known is passed over: a server
+may be a moment behind the one before it. And what a new connection's answer shows otherwise than it was known
+is told as a change, so that a view is right again after any loss.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from presence.client.pushes import MEANWHILE, PresenceChanged, UserState
+from protocol import UIDS_MAX
+
+REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16 KiB
+_UNTOLD = UserState("unknown")  # of a user of whom an answer says nothing
+
+
+class Watches:
+    """A view of others; every request for more is known by its id until it is settled."""
+
+    __slots__ = ("_asked", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[str, UserState] = {}
+        self._asked: dict[int, dict[str, None]] = {}
+
+    def states(self) -> dict[str, UserState]:
+        """Return the newest known state of everybody who is watched."""
+        return dict(self._known)
+
+    def newest(self, states: Mapping[str, UserState]) -> dict[str, UserState]:
+        """Return the newest known states of those in an answer, which may be older than what followed it."""
+        return {uid: self._known.get(uid, state) for uid, state in states.items()}
+
+    def batches(self) -> Iterator[list[str]]:
+        """Return everybody who is watched, as lists that fit into a request each."""
+        batch: list[str] = []
+        size = 0
+        for uid in list(self._known):
+            cost = len(uid.encode()) + 2  # its header in MessagePack
+            if batch and (len(batch) == UIDS_MAX or size + cost > REQUEST_UIDS_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(uid)
+            size += cost
+        if batch:
+            yield batch
+
+    def ask(self, id: int, uids: Iterable[str]) -> None:
+        """A request to watch these was sent."""
+        self._asked[id] = dict.fromkeys(uids)
+
+    def grant(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
+        """The request was granted; return what has changed of those who were watched before."""
+        changed = []
+        for uid in self._asked.pop(id, ()):
+            state = states.get(uid, _UNTOLD)
+            known = self._known.get(uid)
+            if known is None:
+                self._known[uid] = state
+            elif _differs(state, known):
+                self._known[uid] = state
+                changed.append(PresenceChanged(uid, state, MEANWHILE))
+            elif known.id is None:
+                self._known[uid] = state  # the same, and by now it may have an id
+        return changed
+
+    def refuse(self, id: int) -> list[str]:
+        """The request came to nothing; return those of its users who are not watched otherwise."""
+        return [uid for uid in self._asked.pop(id, ()) if uid not in self._known]
+
+    def left(self) -> None:
+        """The connection is gone, and with it what was asked for on it."""
+        self._asked.clear()
+
+    def change(self, push: PresenceChanged) -> bool:
+        """Take a change; return whether it is one, and of somebody who is watched."""
+        known = self._known.get(push.uid)
+        if known is None or not push.state.is_newer_than(known):
+            return False
+        self._known[push.uid] = push.state
+        return True
+
+    def forget(self, uids: Iterable[str] | None) -> None:
+        """Watch some no more, or nobody if `uids` is None, not by requests under way either."""
+        gone = list(self._known) if uids is None else list(uids)
+        for asked in self._asked.values():
+            for uid in list(asked) if uids is None else gone:
+                asked.pop(uid, None)
+        for uid in gone:
+            self._known.pop(uid, None)
+
+
+def _differs(state: UserState, known: UserState) -> bool:
+    """Whether an answer shows a user otherwise than he was known.
+
+    Ids tell it. A user who has long been offline has none any more: then it is told by what is shown.
+    """
+    if state.id is not None and known.id is not None:
+        return state.is_newer_than(known)
+    return _shown(state) != _shown(known)
+
+
+def _shown(state: UserState) -> tuple[object, ...]:
+    return state.status, state.last_seen_ms, dict(state.meta)

@@ -1,0 +1,88 @@
+"""What waits to be taken is bounded, and its reader sees the newest state of everybody."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence.client import Delivered, PresenceChanged, Push, UserState
+from presence.client.inbox import Inbox
+
+
+def change(uid: str, number: int) -> PresenceChanged:
+    return PresenceChanged(uid, UserState("online", id=f"{number}-0"), "login")
+
+
+def message(number: int) -> Delivered:
+    return Delivered("bob", number, number)
+
+
+def taken(inbox: Inbox) -> list[Push]:
+    return [inbox.take() for _ in range(len(inbox))]
+
+
+def test_the_order_is_that_of_arrival() -> None:
+    inbox = Inbox(10)
+    pushes: list[Push] = [change("ann", 1), message(2), change("ann", 3), change("bob", 4)]
+    for push in pushes:
+        inbox.put(push)
+    assert taken(inbox) == pushes
+    with pytest.raises(LookupError):
+        inbox.take()
+
+
+def test_a_change_that_a_later_one_supersedes_goes_first() -> None:
+    inbox = Inbox(3)
+    for push in (message(1), change("ann", 2), change("ann", 3), message(4)):
+        inbox.put(push)
+    assert taken(inbox) == [message(1), change("ann", 3), message(4)]
+    assert (inbox.superseded, inbox.dropped) == (1, 0)
+
+
+def test_without_one_the_oldest_goes() -> None:
+    inbox = Inbox(2)
+    for push in (message(1), change("ann", 2), message(3)):
+        inbox.put(push)
+    assert taken(inbox) == [change("ann", 2), message(3)]
+    assert (inbox.superseded, inbox.dropped) == (0, 1)
+
+
+def test_a_change_that_was_taken_makes_no_room() -> None:
+    inbox = Inbox(2)
+    inbox.put(change("ann", 1))
+    inbox.take()
+    for push in (change("ann", 2), message(3), message(4)):
+        inbox.put(push)
+    assert taken(inbox) == [message(3), message(4)]
+
+
+def test_what_it_notes_of_stale_changes_is_bounded() -> None:
+    inbox = Inbox(10)
+    inbox.put(message(0))
+    for number in range(1, 10_000):
+        inbox.put(change("ann", number))
+        if number > 1:
+            inbox.take()
+    assert len(inbox._stale) <= 20
+
+
+@given(st.integers(1, 5), st.lists(st.one_of(st.none(), st.sampled_from("abcx")), max_size=60))
+def test_as_long_as_nothing_is_dropped_the_newest_of_everybody_is_seen(
+    most: int, steps: list[str | None]
+) -> None:
+    inbox = Inbox(most)
+    put: list[Push] = []
+    seen: list[Push] = []
+    for number, step in enumerate(steps):
+        if step is None:
+            if len(inbox):
+                seen.append(inbox.take())
+        else:
+            put.append(message(number) if step == "x" else change(step, number))
+            inbox.put(put[-1])
+        assert len(inbox) <= most
+    seen += taken(inbox)
+    assert len(seen) + inbox.dropped + inbox.superseded == len(put)
+    assert seen == [push for push in put if push in seen], "in order, each once"
+    if not inbox.dropped:
+        newest = {push.uid: push for push in put if isinstance(push, PresenceChanged)}
+        assert all(push in seen for push in newest.values())

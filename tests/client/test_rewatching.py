@@ -1,0 +1,258 @@
+"""What a client watches outlives its connections: nobody is forgotten, nothing is told twice or backwards."""
+
+import pytest
+
+import protocol
+from presence.client import LimitReached, Offline, RequestTimeout, State, UserState, WatchEnded
+from presence.client.rewatching import ANSWER_TIMEOUT_S
+from protocol import Code, Kind, Packet
+from tests.client.driving import Driven
+
+
+def state(status: str, id: str | None = None, **rest: object) -> dict[str, object]:
+    return {"status": status, "id": id, **rest}
+
+
+def push(uid: str, status: str, id: str | None, reason: str = "login", **rest: object) -> Packet:
+    return protocol.presence(uid, state(status, id, **rest), reason)
+
+
+@pytest.fixture
+def online() -> Driven:
+    driven = Driven()
+    driven.log_in()
+    return driven
+
+
+def known(driven: Driven) -> dict[str, str]:
+    return {uid: each.status for uid, each in driven.machine.lasting.watches.states().items()}
+
+
+# On one connection
+
+
+def test_a_change_of_somebody_watched_is_handed_out_and_known(online: Driven) -> None:
+    online.watch(bob=state("offline", last_seen_ms=5))
+    online.receive(push("bob", "online", "7-0"))
+    assert online.changes() == [("bob", "online", "7-0", "login")]
+    assert known(online) == {"bob": "online"}
+
+
+@pytest.mark.parametrize("id", ["9-0", "8-9", "9-1"])
+def test_a_change_that_is_not_newer_is_passed_over(online: Driven, id: str) -> None:
+    online.watch(bob=state("online", "9-1"))
+    online.receive(push("bob", "offline", id, "logout"))
+    assert online.changes() == []
+    assert known(online) == {"bob": "online"}
+
+
+def test_ids_are_numbers_and_no_text(online: Driven) -> None:
+    online.watch(bob=state("online", "9-9"))
+    online.receive(push("bob", "away", "9-10", "away"), push("bob", "offline", "10-0", "logout"))
+    assert [id for _, _, id, _ in online.changes()] == ["9-10", "10-0"]
+
+
+def test_a_watch_that_was_refused_watches_nobody(online: Driven) -> None:
+    id = online.ask(protocol.watch(["bob"]))
+    online.receive(protocol.error(id, Code.TOO_LARGE, "too many"))
+    assert isinstance(online.answers[id], LimitReached)
+    online.receive(push("bob", "online", "7-0"))
+    assert (online.changes(), known(online), online.come_back()) == ([], {}, [])
+
+
+def test_a_watch_without_an_answer_is_taken_back(online: Driven) -> None:
+    online.watch(ann=state("online", "1-0"))
+    id = online.ask(protocol.watch(["ann", "bob"]), timeout_s=2.0)
+    online.run(2.0)
+    assert isinstance(online.answers[id], RequestTimeout)
+    assert online.sent[-1] == protocol.unwatch(["bob"])
+    online.receive(protocol.ok(id, presence={"bob": state("online", "7-0")}), push("bob", "away", "8-0"))
+    assert (online.changes(), known(online)) == ([], {"ann": "online"})
+
+
+def test_a_watch_that_nobody_waits_for_any_more_is_taken_back(online: Driven) -> None:
+    online.machine.give_up(online.ask(protocol.watch(["bob"])))
+    online.note([])
+    assert online.sent[-1] == protocol.unwatch(["bob"])
+
+
+def test_an_unwatch_holds_from_the_moment_it_is_sent(online: Driven) -> None:
+    online.watch(ann=state("online", "1-0"), bob=state("online", "1-0"))
+    online.ask(protocol.unwatch(["bob"]))
+    online.receive(push("bob", "away", "7-0"), push("ann", "away", "7-0"))
+    assert [uid for uid, *_ in online.changes()] == ["ann"]
+    assert online.come_back() == [protocol.watch(["ann"], id=online.sent[-1].id)]
+
+
+def test_an_unwatch_goes_before_a_watch_that_is_not_answered_yet(online: Driven) -> None:
+    id = online.ask(protocol.watch(["bob"]))
+    online.ask(protocol.unwatch())
+    online.receive(protocol.ok(id, presence={"bob": state("online", "7-0")}))
+    assert known(online) == {}
+
+
+def test_watching_twice_is_watching_once(online: Driven) -> None:
+    online.watch(bob=state("online", "7-0"))
+    online.watch(bob=state("online", "7-0"))
+    assert online.changes() == []
+    assert online.machine.lasting.watches.newest({"bob": UserState("away", id="6-0")}) == {
+        "bob": UserState("online", id="7-0")
+    }
+
+
+# After a return
+
+
+def test_whom_it_watched_it_watches_again_and_tells_what_is_otherwise(online: Driven) -> None:
+    online.watch(ann=state("online", "1-0"), bob=state("online", "2-0"))
+    (again,) = online.come_back()
+    assert again == protocol.watch(["ann", "bob"], id=again.id)
+    answer = {"ann": state("online", "1-0"), "bob": state("away", "9-0", meta={"status": "lunch"})}
+    online.receive(protocol.ok(again.id, presence=answer))
+    online.receive(push("bob", "online", "10-0", "back"))
+    assert online.changes() == [("bob", "away", "9-0", "meanwhile"), ("bob", "online", "10-0", "back")]
+    assert again.id not in online.answers, "nobody asked for it"
+
+
+def test_a_server_that_is_behind_takes_nothing_back(online: Driven) -> None:
+    online.watch(bob=state("offline"))
+    online.receive(push("bob", "online", "9-0"))
+    (again,) = online.come_back()
+    online.receive(
+        protocol.ok(again.id, presence={"bob": state("offline", "8-0")}), push("bob", "online", "9-0")
+    )
+    assert online.changes() == [("bob", "online", "9-0", "login")]
+
+
+def test_who_is_long_offline_and_stays_so_has_not_changed(online: Driven) -> None:
+    online.watch(bob=state("online", "2-0"))
+    online.receive(push("bob", "offline", "9-0", "logout", since_ms=9, last_seen_ms=8))
+    (again,) = online.come_back()
+    online.receive(protocol.ok(again.id, presence={"bob": state("offline", last_seen_ms=8)}))
+    assert [id for _, _, id, _ in online.changes()] == ["9-0"]
+    assert online.machine.lasting.watches.states()["bob"].since_ms == 9, "what is known in more detail stays"
+
+
+def test_who_came_and_went_meanwhile_was_seen_later(online: Driven) -> None:
+    online.watch(bob=state("offline", last_seen_ms=8))
+    (again,) = online.come_back()
+    online.receive(protocol.ok(again.id, presence={"bob": state("offline", last_seen_ms=20)}))
+    assert online.changes() == [("bob", "offline", None, "meanwhile")]
+
+
+def test_after_an_answer_without_an_id_every_change_is_newer(online: Driven) -> None:
+    online.watch(bob=state("online", "9-0"))
+    (again,) = online.come_back()
+    online.receive(protocol.ok(again.id, presence={"bob": state("offline")}), push("bob", "online", "8-0"))
+    assert [status for _, status, *_ in online.changes()] == ["offline", "online"]
+
+
+def test_many_are_watched_again_in_requests_that_fit(online: Driven) -> None:
+    names = [f"{number:0>127}" for number in range(600)]
+    for start in range(0, 600, 100):
+        online.watch(**{name: state("offline") for name in names[start : start + 100]})
+    requests = online.come_back()
+    assert [uid for each in requests for uid in each.payload["uids"]] == names
+    assert all(len(protocol.encode(each)) <= protocol.FRAME_LIMIT_BYTES for each in requests)
+    assert len(requests) == 6
+
+
+@pytest.mark.parametrize("code", [Code.BUSY, Code.SERVER_ERROR, Code.RATE_LIMITED])
+def test_a_server_that_cannot_now_is_asked_again_after_the_time_named(online: Driven, code: Code) -> None:
+    online.watch(bob=state("online", "2-0"))
+    (again,) = online.come_back()
+    online.receive(protocol.error(again.id, code, "not now", 3.0))
+    before = len(online.sent)
+    online.run(3.9)
+    assert len(online.sent) == before
+    online.run(0.1)
+    assert online.sent[-1] == protocol.watch(["bob"], id=online.sent[-1].id)
+    online.receive(protocol.ok(online.sent[-1].id, presence={"bob": state("away", "3-0")}))
+    assert [status for _, status, *_ in online.changes()] == ["away"]
+
+
+def test_a_server_that_does_not_answer_is_asked_again(online: Driven) -> None:
+    online.watch(bob=state("online", "2-0"))
+    online.come_back()
+    online.run(ANSWER_TIMEOUT_S + 1.0, answering=False)
+    watches = [packet for packet in online.sent if packet.kind == Kind.WATCH]
+    assert [packet.payload["uids"] for packet in watches] == [["bob"]] * 3
+    assert not any(packet.kind == Kind.UNWATCH for packet in online.sent)
+
+
+def test_whoever_was_unwatched_meanwhile_is_not_asked_for_again(online: Driven) -> None:
+    online.watch(ann=state("online", "2-0"), bob=state("online", "2-0"))
+    (again,) = online.come_back()
+    online.receive(protocol.error(again.id, Code.BUSY, "not now", 3.0))
+    online.ask(protocol.unwatch(["bob"]))
+    online.run(4.0)
+    assert online.sent[-1].payload == {"uids": ["ann"]}
+
+
+@pytest.mark.parametrize("code", [Code.UNSUPPORTED, Code.TOO_LARGE])
+def test_a_refusal_for_good_is_told_and_not_tried_again(online: Driven, code: Code) -> None:
+    online.watch(bob=state("online", "2-0"))
+    (again,) = online.come_back()
+    online.receive(protocol.error(again.id, code, "no more"))
+    assert online.pushes[-1] == WatchEnded(("bob",), code, code.reason, "no more")
+    assert (known(online), online.come_back()) == ({}, [])
+
+
+def test_a_connection_that_is_lost_again_begins_anew(online: Driven) -> None:
+    online.watch(bob=state("online", "2-0"))
+    (first,) = online.come_back()
+    (second,) = online.come_back()
+    assert second == first._replace(id=second.id)
+    assert online.answers.keys().isdisjoint({first.id, second.id})
+
+
+def test_while_offline_a_watch_is_refused_and_an_unwatch_is_done(online: Driven) -> None:
+    online.watch(ann=state("online", "2-0"), bob=state("online", "2-0"))
+    online.lose()
+    with pytest.raises(Offline):
+        online.ask(protocol.watch(["eve"]))
+    assert online.machine.unwatch(["bob"], 1.0, online.now) is None
+    with pytest.raises(protocol.EncodeError):
+        online.machine.unwatch(["b b"], 1.0, online.now)
+    assert known(online) == {"ann": "online"}
+
+
+def test_a_client_that_watches_nobody_asks_for_nobody(online: Driven) -> None:
+    assert online.come_back() == []
+    assert online.machine.state is State.ONLINE
+
+
+# What is shown of the user
+
+
+def logins(driven: Driven) -> list[dict[str, object]]:
+    return [dict(packet.payload) for packet in driven.sent if packet.kind == Kind.LOGIN]
+
+
+def test_an_update_that_was_granted_is_what_later_logins_carry(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(meta={"app": "2"}, status="away"))))
+    online.come_back()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", "meta": {"app": "2"}, "status": "away"}
+
+
+def test_back_and_an_empty_meta_leave_nothing_to_carry(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(meta={"app": "2"}, status="away"))))
+    online.receive(protocol.ok(online.ask(protocol.update(meta={}, status="online"))))
+    online.come_back()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone"}
+
+
+def test_an_update_that_was_refused_is_forgotten(online: Driven) -> None:
+    online.receive(protocol.error(online.ask(protocol.update(status="away")), Code.UNSUPPORTED, "no"))
+    online.come_back()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone"}
+
+
+def test_what_later_logins_carry_can_be_said_while_offline(online: Driven) -> None:
+    online.lose()
+    online.machine.lasting.log_in_with(status="away")
+    with pytest.raises(protocol.EncodeError):
+        online.machine.lasting.log_in_with(status="asleep")
+    online.run(1.0)
+    online.log_in()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", "status": "away"}

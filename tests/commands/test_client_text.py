@@ -1,0 +1,61 @@
+"""What `presence client` says of others: since when, last seen when, and what they say of themselves."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from presence.client import PresenceChanged, UserState, WatchEnded
+from presence.commands.client_text import push_lines, state_line
+
+LONG_AGO_MS = 1_700_000_000_123
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (UserState("online", LONG_AGO_MS, None, "1-0"), "bob is online since 2023-11-14 22:13:20"),
+        (UserState("away", LONG_AGO_MS, None, "1-0"), "bob is away since 2023-11-14 22:13:20"),
+        (
+            UserState("offline", LONG_AGO_MS + 9000, LONG_AGO_MS),
+            "bob is offline, last seen 2023-11-14 22:13:20",
+        ),
+        (UserState("offline"), "bob is offline, never seen or long ago"),
+        (UserState("unknown", LONG_AGO_MS), "bob is unknown"),
+        (UserState("asleep"), "bob is asleep"),
+        (UserState("online", 10**30), f"bob is online since {10**30} ms"),
+        (
+            UserState("online", meta={"status": "at\nlunch", "app": 2}),
+            "bob is online, status: at lunch, app: 2",
+        ),
+    ],
+)
+def test_a_state_is_one_line(state: UserState, line: str) -> None:
+    assert state_line("bob", state) == line
+
+
+def test_of_today_only_the_time_is_said() -> None:
+    now_ms = int(time.time() * 1000)
+    assert state_line("bob", UserState("away", now_ms)) in {
+        f"bob is away since {time.strftime('%H:%M:%S', time.gmtime(now_ms / 1000))}",
+        f"bob is away since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now_ms / 1000))}",  # at midnight
+    }
+
+
+def test_a_change_says_why() -> None:
+    push = PresenceChanged("bob", UserState("offline", 5, LONG_AGO_MS, "5-0"), "idle_timeout")
+    assert push_lines(push) == ["bob is offline, last seen 2023-11-14 22:13:20 (idle_timeout)"]
+
+
+def test_the_end_of_a_watch_names_whom_and_why() -> None:
+    push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
+    assert push_lines(push) == ["watched no more: ann bob: too_large (315) too many watches"]
