@@ -22,7 +22,7 @@ from presence.store.batches import News, StoreError, StoreUnavailable
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
-BACKOFF_LIMIT_S: Final = 5.0  # the inbox is read more often
+BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis is back
 
 _log = structlog.get_logger(__name__)
 
@@ -55,15 +55,21 @@ class Control:
         self._deliver = deliver
         self._thread = TrioCaller(channel.close)
         self._listening = trio.CancelScope()
+        self._whole = trio.CancelScope()
         self._failures = 0  # in a row
 
     async def run(self) -> None:
-        """Listen for ever; cancel it to stop."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_id)
-            while True:
-                with trio.CancelScope() as self._listening:
-                    await self._listen()
+        """Listen until it is stopped or cancelled."""
+        with self._whole:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow_id)
+                while True:
+                    with trio.CancelScope() as self._listening:
+                        await self._listen()
+
+    def stop(self) -> None:
+        """Listen no more: nobody is here who could be handed anything, and senders had better know."""
+        self._whole.cancel()
 
     async def _follow_id(self) -> None:
         while True:
@@ -83,7 +89,8 @@ class Control:
         except (StoreUnavailable, StoreError) as error:
             if not self._failures:
                 _log.warning(
-                    "control channel is lost: what others say comes a little later", error=str(error)
+                    "control channel is lost: what others say comes late, what they send not at all",
+                    error=str(error),
                 )
             limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
             self._failures += 1

@@ -94,6 +94,8 @@ class Server:
             TrioRuntime(),
             node=lambda: self.node.relay.node,
         )
+        channel = ControlChannel(redis_url, self.node.keys)
+        self._control = Control(self.node, channel, self._courier.deliver)
         self._watching = _watching(redis_url, settings, self.node.keys)
         self.node.core.desk = FrontDesk(self._watching, self._courier)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
@@ -118,8 +120,7 @@ class Server:
             self._serving = nursery.cancel_scope
             nursery.start_soon(self.node.relay.run)
             nursery.start_soon(self.node.cluster.run)
-            channel = ControlChannel(self._redis_url, self.node.keys)
-            nursery.start_soon(Control(self.node, channel, self._courier.deliver).run)
+            nursery.start_soon(self._control.run)
             nursery.start_soon(self._courier.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
@@ -145,6 +146,7 @@ class Server:
             self._transport.stop_accepting()
             with trio.move_on_at(deadline):
                 await self._say_goodbye(return_after)
+                self._control.stop()
                 with trio.move_on_after(DRAIN_S + 0.2 + len(self.node.core.sessions) / FAREWELLS_PER_S):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)

@@ -179,3 +179,14 @@ async def test_with_redis_away_messages_are_refused_and_soon_go_on(redis_server:
                 answer = await outcome(ann)
             assert answer == (2, 1)
             assert (await received(bob)).payload["body"] == "taken"
+
+
+async def test_a_server_that_has_said_goodbye_is_sent_nothing_any_more(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair, trio.open_nursery() as nursery:
+        ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
+        nursery.start_soon(pair.servers[1].stop)
+        assert (await received(bob)).kind == Kind.GOODBYE
+        await until(lambda: not pair.listeners(1))
+        assert not pair.servers[1].stopped, "bob has not closed his connection yet"
+        await ann.send(protocol.message("bob", "hello", id=1))
+        assert await outcome(ann) == (1, "busy")
