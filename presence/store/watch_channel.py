@@ -5,9 +5,10 @@ thread writes to the connection, that works over TLS too. Looks go over another 
 what is heard and what is seen then have one order, that of the entry ids.
 """
 
+import os
 import select
-import socket
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -48,9 +49,10 @@ class WatchChannel:
         self._closings = 0
         self._lock = threading.Lock()
         self._orders: deque[tuple[str | bytes, ...]] = deque()
-        self._waked, self._waker = socket.socketpair()
-        self._waked.setblocking(False)
-        self._waker.setblocking(False)
+        self._waked, self._waker = os.pipe()
+        for end in (self._waked, self._waker):
+            os.set_blocking(end, False)
+            weakref.finalize(self, os.close, end)  # not sooner: a thread may wait there
 
     def open(self) -> None:
         """See `Channel`."""
@@ -120,12 +122,12 @@ class WatchChannel:
         while True:
             while self._orders:
                 connection.send_command(*self._orders.popleft())
-            answers = self._available(connection)
-            if answers:
-                return [heard for each in answers if (heard := self._read(each)) is not None]
+            heard = [found for each in self._available(connection) if (found := self._read(each))]
+            if heard:
+                return heard
             poll.poll()
             with suppress(BlockingIOError):
-                while self._waked.recv(4096):
+                while os.read(self._waked, 4096):
                     pass
             if self._connection is not connection:
                 raise StoreUnavailable("closed")
@@ -164,7 +166,7 @@ class WatchChannel:
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # full: it will wake up
-            self._waker.send(b"\0")
+            os.write(self._waker, b"\0")
 
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:

@@ -74,7 +74,8 @@ class Views(RuleBasedStateMachine):
         self.rest: list[str] = []  # of all who are looked at again after a loss
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
-        self.pings: list[EntryId] = []
+        self.is_torn = False  # whether the stream cannot tell all that was missed
+        self.looked_at: dict[str, EntryId] = {}  # up to which entry a user's answer goes
         for uid in UIDS[:users]:
             self.shard.write(uid, "online")
         for uid in UIDS[:watched]:
@@ -94,10 +95,12 @@ class Views(RuleBasedStateMachine):
         getattr(self, fault)()
 
     def trim(self) -> None:
+        self.is_torn = True
         self.shard.entries.clear()
 
     def lose_data(self) -> None:
         """Redis starts again empty: its nodes are to tell who is online."""
+        self.is_torn = True
         self.lost_data |= self.shard.shown.keys()
         self.shard.shown.clear()
         self.shard.entries.clear()
@@ -189,6 +192,8 @@ class Views(RuleBasedStateMachine):
         if isinstance(call, Replay):
             self.take_replay(call)
         elif call is not None:
+            for uid in set(call.states) & set(self.view.unseen(9)):
+                self.looked_at[uid] = call.as_of
             self.tell(self.view.looked(call, self.now))
             if self.positions is not None:
                 self.positions.append(call.as_of)
@@ -235,6 +240,10 @@ class Views(RuleBasedStateMachine):
                 continue  # nobody was answered yet
             before = [state for state in self.seen[change.uid] if state.id]
             assert not before or change.id > id_of(before[-1].id), "ids rise"
+            assert change.id > self.looked_at[change.uid], "the answer knew that"
+            if (change.uid, change.state.id) not in self.shard.told:
+                assert change.state.status == "offline"
+                assert change.uid not in self.lost_data, "Redis lost its data; the user is online"
             assert id_text(change.id) == change.state.id
             self.seen[change.uid].append(change.state)
 
@@ -272,8 +281,15 @@ class Views(RuleBasedStateMachine):
         self.lost_data.clear()
         for _ in range(2):
             self.settle()
+            if not self.is_torn:
+                self.compare()
             self.tell(self.view.looked(self.shard.look(self.view.known()), self.now))
             self.now += ABSENCE_S
+        self.compare()
+        self.settle()
+        assert self.shard.subscribed == set(self.seen)
+
+    def compare(self) -> None:
         for uid, seen in self.seen.items():
             truth = self.shard.shown.get(uid, State("offline"))
             known = self.view.answer(uid)
