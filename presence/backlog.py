@@ -68,12 +68,13 @@ class Backlog:
             self._unheard = {}
         waiting = [*pending, *self._held, *self._sequence]
         waiting += map(self._item, self._outbox.take(self._shard, self._outbox.queued(self._shard)))
-        self._standing, replayed = plan(
+        self._standing, replayed, covered = plan(
             waiting,
             self._vouched_for(self._live(self._shard), lost),
             lost=lost,
             skipped_from=self._outbox.skipped_from(self._shard),
         )
+        self._outbox.release(self._shard, (item.change for item in covered))
         self._sequence, self._held, self._held_uids = deque(replayed), [], set()
         self.has_marks = False
 

@@ -47,10 +47,15 @@ class Parted:
 
 
 class Plan(NamedTuple):
-    """What to send after the opening batch: first `standing`, then `replayed`."""
+    """What to send after the opening batch: first `standing`, then `replayed`.
+
+    `covered` is not sent: updates of sessions whose registrations say how they are shown now, and of such as
+    have ended, of which it does not matter.
+    """
 
     standing: Iterator[Item]
     replayed: list[Item]
+    covered: list[Item]
 
 
 def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped_from: float) -> Plan:
@@ -73,7 +78,10 @@ def plan(waiting: Iterable[Item], live: Iterable[Change], *, lost: bool, skipped
         for change in live
         if change.session not in arriving and change.at < skipped_from
     )
-    return Plan(standing, list(_replay(changes, arriving, lost)))
+    covered = [
+        item for item in changes if item.change.op is Op.UPDATE and item.change.session not in arriving
+    ]
+    return Plan(standing, list(_replay(changes, arriving, lost)), covered)
 
 
 def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Item]:
@@ -82,7 +90,7 @@ def _replay(changes: list[Item], arriving: set[str], lost: bool) -> Iterator[Ite
     for item in reversed(changes):
         change = item.change
         if change.op is Op.UPDATE and change.session not in arriving:
-            continue  # its registration says how it is shown now; of one that has ended it does not matter
+            continue  # it is covered
         if change.op is not Op.END:
             replayed.append(Item(change))  # it waited as in any outage, and its age decides
             continue

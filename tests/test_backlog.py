@@ -39,3 +39,10 @@ def test_an_update_that_waits_behind_an_end_announces_nobody() -> None:
 def test_an_update_waits_for_nobody_elses_end() -> None:
     outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.UPDATE, "bob", "b"))
     assert taken(outbox, backlog, settled=False) == [(Op.UPDATE, "b")]
+
+
+def test_an_update_that_a_registration_covers_waits_no_more() -> None:
+    outbox, backlog = backlog_of(change(Op.UPDATE, "ada", "a"), change(Op.LOGIN, "bob", "b"))
+    backlog.begin((), lost=False)
+    assert taken(outbox, backlog, settled=True) == [(Op.LOGIN, "b")]
+    assert outbox.held == 1

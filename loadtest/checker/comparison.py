@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from loadtest.checker import Broken
 
+TRANSITIONS: Final = frozenset({"online", "offline"})
+
 
 class Left(NamedTuple):
-    """An event that is still in a stream; `since_id` is "" of an online event."""
+    """An event that is still in a stream, of any type; `since_id` is "" of an online event."""
 
     uid: str
     type: str
@@ -36,6 +38,10 @@ def last_events(entries: Iterable[Left], online: set[str]) -> list[Broken]:
     last: dict[str, Left] = {}
     for entry in entries:
         before = last.get(entry.uid)
+        if entry.type not in TRANSITIONS:
+            if before and (before.type, before.id) != ("online", entry.since_id):
+                broken.append(Broken("shown", f"{entry.uid} {entry.type} after {before} in what is left"))
+            continue
         is_twin = entry.type == (before.type if before else "offline")
         if is_twin or (entry.type == "offline" and before and entry.since_id != before.id):
             broken.append(Broken("doubled", f"{entry.uid} {entry.type} after {before} in what is left"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import protocol
 from protocol import KEEPALIVE, Code, Kind, Packet
-from tests.simulation.plan import Action, DevicePlan
+from tests.simulation.plan import Action, DevicePlan, Saying
 from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, Connection
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Device:
         self._connecting = False
         self._away: set[int] = set()  # numbers of hosts that cannot be reached
         self._beat_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
-        self._frame = protocol.encode(
-            protocol.login(plan.uid, device=plan.device or None, idle_timeout=plan.idle_timeout, id=1)
-        )
+        self._saying = Saying(0.0)
         self._agenda.at(plan.start, self.connect)
         for action in plan.actions:
             self._agenda.at(action.at, self._deed(action))
+        for saying in plan.sayings:
+            self._agenda.at(saying.at, lambda saying=saying: self._say(saying))  # type: ignore[misc]
 
     def is_cut(self, host: Host) -> bool:
         """Whether nothing passes between it and a process."""
@@ -78,10 +78,22 @@ class Device:
             self.main = connection = Connection(self._agenda, host, self, self._random)
             connection.peer = host.node.core.opened(host, connection)
             host.connections.append(connection)
-            connection.send(self._frame)
+            connection.send(self._login_frame(), self._saying)
             self._agenda.after(LOGIN_PATIENCE_S, lambda: self._check_login(connection))
 
         self._agenda.after(self._random.uniform(*ONE_WAY_S), arrive)
+
+    def _login_frame(self) -> bytes:
+        plan, says = self.plan, self._saying
+        login = protocol.login(
+            plan.uid,
+            device=plan.device or None,
+            idle_timeout=plan.idle_timeout,
+            meta={"text": says.meta} if says.meta else None,
+            status="away" if says.away else None,
+            id=1,
+        )
+        return protocol.encode(login)
 
     def _check_login(self, connection: Connection) -> None:
         if connection is self.main and not connection.device_knows:
@@ -126,6 +138,7 @@ class Device:
         match packet.kind:
             case Kind.OK if not connection.device_knows:
                 connection.device_knows = True
+                self._show(connection)
                 self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, 0))
             case Kind.GOODBYE | Kind.ERROR:
                 self._part(connection, Code(packet.payload["code"]), packet.payload.get("retry_after"))
@@ -148,6 +161,20 @@ class Device:
             self._later(self._random.uniform(*RETURN_S))
 
     # What it does
+
+    def _say(self, saying: Saying) -> None:
+        self._world.note("{} says {}", self.plan.name, saying)
+        self._saying = saying
+        if self.main is not None and self.main.device_knows:
+            self._show(self.main)
+
+    def _show(self, connection: Connection) -> None:
+        """Tell the server how it is, unless it has."""
+        says = self._saying
+        if connection.told is not says:
+            meta = {"text": says.meta} if says.meta else {}
+            status = "away" if says.away else "online"
+            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), says)
 
     def _deed(self, action: Action) -> Callable[[], None]:
         def act() -> None:

@@ -1,15 +1,17 @@
 """A seed's plan."""
 
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from presence.settings import Settings
-from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan
+from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan, Saying
 
 FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
 CROWD_EACH: Final = 100  # one of so many seeds has thousands of users
 COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
+SHOWING: Final = 0.5  # of seeds: devices that show how they are
 NO_DURATION: Final = {Kind.FLUSH, Kind.JOIN}
 
 
@@ -29,7 +31,30 @@ def draw_plan(seed: int) -> Plan:
     longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
     # An unbroken lease of contact, a lease and T of silence seen, a beat, and as much for a longer time-out.
     quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
-    return Plan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
+    plan = Plan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
+    # Drawn apart: what a seed stands for otherwise does not depend on it.
+    random = Random(f"shows {seed}")
+    return _showing(random, plan) if random.random() < SHOWING else plan
+
+
+def _showing(random: Random, plan: Plan) -> Plan:
+    """Return a plan in which some devices say how they are, or are away by themselves."""
+    share, t = random.choice((0.1, 0.5, 1.0)), plan.settings.idle_timeout
+    away_after = random.choice((0.0, 0.0, 0.5 * t, 2.0 * t))
+    devices = tuple(
+        replace(device, sayings=_sayings(random, device.start, plan.heal_at))
+        if random.random() < share
+        else device
+        for device in plan.devices
+    )
+    return replace(plan, devices=devices, settings=replace(plan.settings, away_after=away_after))
+
+
+def _sayings(random: Random, start: float, heal_at: float) -> tuple[Saying, ...]:
+    times = sorted(random.uniform(start + 1.0, heal_at) for _ in range(random.choice((0, 1, 2, 4))))
+    if random.random() < 0.3:
+        times.insert(0, 0.0)  # with its first login
+    return tuple(Saying(at, random.random() < 0.5, random.choice(("", "", "here", 'é"\\'))) for at in times)
 
 
 def _settings(random: Random, *, crowd: bool) -> Settings:

@@ -6,13 +6,17 @@ import json
 from typing import TYPE_CHECKING
 
 from loadtest.checker.comparison import Left, differences, last_events
+from presence import meta
+from presence.changes import Profile
 from presence.registry import Session
+from presence.store.records import online_state
 from tests.simulation.fake.values import Hash, Members, Stream
 from tests.simulation.truth import LONG_AGO
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.judge import Judge
+    from tests.simulation.sockets import Connection
     from tests.simulation.world import World
 
 Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and session
@@ -33,6 +37,7 @@ def compare(world: World, judge: Judge) -> None:
         if not isinstance(members, Hash) or not nodes >= set(_decoded(members)):
             judge.broken("converged", "traces {}, nodes {}", members, sorted(nodes))
     _clients(world, judge, set(held.values()))
+    _shown(world, judge)
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):
         _conserved(judge, host)
@@ -95,6 +100,51 @@ def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
     for device in world.devices:
         if device.wants and not device.banned and device.dark_until <= world.agenda.now and not device.main:
             judge.broken("converged", "{} is not connected", device.plan.name)
+
+
+def _shown(world: World, judge: Judge) -> None:
+    """Hold what records show against the processes, what was told, and the clients."""
+    profiles = {
+        host.node.core.sessions.session_id(session): host.node.core.sessions.profiles.of(session.number)
+        for host in _running(world)
+        for session in host.node.core.sessions
+    }
+    told = judge.showing.shown
+    for shard in range(world.keys.shards):
+        stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
+        for name, text in stored.items() if isinstance(stored, Hash) else ():
+            uid, state = name.decode(), online_state(text)
+            assert state is not None
+            for each in state["sessions"]:
+                recorded = Profile("away" in each, each.get("meta", ""))
+                if recorded != profiles.get(each["session"]):
+                    text_of = "{} of {} is {} in its record, {} in its process"
+                    known = profiles.get(each["session"])
+                    judge.broken("converged", text_of, each["session"], uid, recorded, known)
+            shows = state["status"], str(state["since_ms"]), state.get("meta", ""), state["id"]
+            if uid not in told or told[uid][:4] != shows:
+                judge.broken("converged", "{} shows {}, told was {}", uid, shows, told.get(uid))
+    for host in _running(world):
+        for connection in host.connections:
+            _heeded(world, judge, host, connection)
+
+
+def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> None:
+    """Hold how a session shows itself against what its client said last, and when."""
+    session, said, sessions = connection.peer, connection.said, host.node.core.sessions
+    if not isinstance(session, Session) or said is None or session not in sessions:
+        return
+    profile, settings = sessions.profiles.of(session.number), world.plan.settings
+    is_away = said.away
+    if settings.away_after and not said.away:
+        silent_s = (world.agenda.now - connection.said_at) * host.clock.rate
+        # A tick that is late credits up to a time-out, see `presence.ticks`.
+        if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
+            return
+        is_away = silent_s > settings.away_after
+    wanted = Profile(is_away, meta.to_text({"text": said.meta}) if said.meta else "")
+    if profile != wanted:
+        judge.broken("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 
 
 def _streams(world: World, judge: Judge, online: set[str]) -> None:

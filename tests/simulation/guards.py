@@ -202,7 +202,7 @@ GUARDS: Final = (
         seed=416,
     ),
     Guard("patience", attributes={(observation.Contact, "made"): _made_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=177),
+    Guard("tombstone", _TOMBSTONE, seed=194),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
@@ -211,4 +211,32 @@ GUARDS: Final = (
         seed=11,
     ),
     Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}, seed=4),
+    Guard(
+        "profile-with-registration",
+        (Change("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
+    ),
+    Guard(
+        "profile-with-mark",
+        (Change("prelude", "if type(mark[6]) == 'string' then show_as(entry, mark[6]) end", ""),),
+    ),
+    Guard(
+        "shown-when-a-device-goes",
+        (
+            Change(
+                "prelude",
+                "    tell_shown(uid, record, status, meta, device, present.session, at_ms)\n    write_record",
+                "    write_record",
+            ),
+        ),
+    ),
+    Guard(
+        "shown-by-the-latest-login",
+        (
+            Change(
+                "prelude",
+                "if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end",
+                "",
+            ),
+        ),
+    ),
 )

@@ -1,7 +1,7 @@
 """The checker: what the promises mean, as rules. A rule that is broken names itself, the moment and the user.
 
-What holds for real processes too stands in `loadtest.checker`: `doubled`, `risen`, `disorder`, the heart of
-`early` and `false`, the comparisons of `converged`. Here is how the simulation knows the truth.
+What holds for real processes too stands in `loadtest.checker`: `doubled`, `risen`, `disorder`, `shown`, the
+heart of `early` and `false`, the comparisons of `converged`. Here is how the simulation knows the truth.
 
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
@@ -33,6 +33,7 @@ While the simulation runs
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
+ shown      What tells how a user shows himself tells a change, of the period that lasts; see `showing`.
  exile      No goodbye for good to the newest login of a device. Here as in `false` a device is left out
             to which Redis has since applied a login that had been under way for more than UNDER_WAY_S:
             its age is told when it is sent, so it may be taken for younger than it is.
@@ -40,7 +41,8 @@ When all is over
  converged  Redis' records are the union of the sessions of the processes that run, exactly, and these are
             the sessions of the clients that beat. What nodes own agrees with the records; the table of
             leases and the members of each shard are the nodes that run. The last event of each user
-            agrees with his record.
+            agrees with his record. How records show sessions is how their processes do, and these do as the
+            clients have said, or as they were silent; what was told last of a user is what his record shows.
  conserved  Every login and end that an outbox of a living process took was applied, and nothing waits;
             what it skipped is counted by gap entries. Of a user whose last session a process ended,
             subscribers heard an offline event last, whatever Redis lost; unless a process that had one of
@@ -58,6 +60,7 @@ import msgpack
 from loadtest.checker import Broken
 from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
 from loadtest.checker.periods import Periods
+from loadtest.checker.showing import Showing, Shown
 from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
 from protocol import Code
@@ -81,11 +84,13 @@ class Kept(NamedTuple):
     Attributes:
         at: true time.
         online: see `Periods`.
+        shown: see `Showing`.
         renewed_at: by node, when its lease was renewed last.
     """
 
     at: float
     online: dict[str, str]
+    shown: dict[str, Shown]
     renewed_at: dict[str, float]
 
 
@@ -95,6 +100,7 @@ class Judge:
     Attributes:
         violations: what was broken.
         periods: who is online, as the streams have it.
+        showing: how they show themselves, as the streams have it.
         liveness: see `Liveness`.
         accepted: logins and ends (True) that each process's outbox took.
         applied: those that a script has applied, with the true time when it was the first time.
@@ -105,6 +111,7 @@ class Judge:
         self._world = world
         self.violations: list[str] = []
         self.periods = Periods()
+        self.showing = Showing()
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
         self.registered_at: dict[str, float] = {}
@@ -212,13 +219,14 @@ class Judge:
         now = self._world.agenda.now
         self._losses.append((now, kept.at if kept else LONG_AGO))
         self.periods.forgot(now, kept.online if kept else None)
+        self.showing.forgot(kept.shown if kept else None)
         self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
             self.liveness.rolled_back_at = now
 
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
-        return Kept(self._world.agenda.now, self.periods.kept(), dict(self._renewed_at))
+        return Kept(self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at))
 
     def is_forgotten_twice(self, life: Life) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
@@ -232,6 +240,7 @@ class Judge:
         fields = entry.fields
         if "uid" in fields:
             self.all_broken(self.periods.in_order(fields["uid"], entry.id))
+            self.all_broken(self.showing.entry(entry.id, fields))
         match fields["type"]:
             case "gap":
                 host = self._world.of_node[fields["node"]]
@@ -243,6 +252,9 @@ class Judge:
                 self._online(entry)
             case "offline":
                 self._offline(entry)
+            case "away" | "update":
+                told = [fields[name] for name in ("uid", "reason", "status")]
+                self._world.note("{} {} {} {} by {}", *told, fields.get("meta", ""), entry.script)
 
     def _online(self, entry: Entry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]

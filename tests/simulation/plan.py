@@ -37,6 +37,21 @@ class Action:
 
 
 @dataclass(frozen=True)
+class Saying:
+    """How a device shows itself from a moment on.
+
+    Attributes:
+        at: true seconds.
+        away: whether it says that it is away.
+        meta: what it says of itself.
+    """
+
+    at: float
+    away: bool = False
+    meta: str = ""
+
+
+@dataclass(frozen=True)
 class DevicePlan:
     """One device of one user.
 
@@ -47,6 +62,7 @@ class DevicePlan:
         asks: whether it notices a dead server and goes elsewhere, as the client library does.
         start: true seconds of its first login.
         actions: in order.
+        sayings: in order.
     """
 
     name: str
@@ -56,6 +72,7 @@ class DevicePlan:
     asks: bool
     start: float
     actions: tuple[Action, ...]
+    sayings: tuple[Saying, ...] = ()
 
 
 class Kind(Enum):

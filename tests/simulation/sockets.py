@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.agenda import Agenda
     from tests.simulation.devices import Device
     from tests.simulation.host import Host
+    from tests.simulation.plan import Saying
     from tests.simulation.truth import Life
 
 ONE_WAY_S: Final = (0.001, 0.05)
@@ -32,6 +33,9 @@ class Connection:
         fin: whether the client's FIN has arrived.
         hung_up: whether the server has closed its end.
         device_knows: whether the client has read that it is logged in.
+        told: how the client last said that it is.
+        said: the last of that which has arrived.
+        said_at: true time at which it has.
     """
 
     def __init__(self, agenda: Agenda, host: Host, device: Device, random: Random) -> None:
@@ -47,14 +51,18 @@ class Connection:
         self.fin = False
         self.hung_up = False
         self.device_knows = False
+        self.told: Saying | None = None
+        self.said: Saying | None = None
+        self.said_at = 0.0
         self._last_arrival = 0.0
         self._read_due = False
 
     # The client's end
 
-    def send(self, data: bytes) -> None:
-        """Send one whole frame."""
-        self._travel(lambda: self._arrive(data))
+    def send(self, data: bytes, says: Saying | None = None) -> None:
+        """Send one whole frame; `says`: how by that frame the client says that it is."""
+        self.told = says or self.told
+        self._travel(lambda: self._arrive(data, says))
 
     def close(self) -> None:
         """Close the client's end; the FIN travels behind what was sent."""
@@ -75,7 +83,7 @@ class Connection:
 
     # The server's kernel
 
-    def _arrive(self, data: bytes) -> None:
+    def _arrive(self, data: bytes, says: Saying | None) -> None:
         machine = self.host.machine
         if not machine.alive or self.hung_up:
             if not self.host.vanished:
@@ -83,6 +91,8 @@ class Connection:
             return
         self.waiting += data
         self.data_at = self.agenda.now
+        if says is not None:
+            self.said, self.said_at = says, self.agenda.now
         if self.life is not None:
             self.life.readable = self.agenda.now
             if data == LOGOUT_FRAME and self.life.logout_at is None:
