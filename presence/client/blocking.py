@@ -97,6 +97,12 @@ class BlockingClient:
                 raise
             return machine.lasting.watches.newest(user_states(answer))
 
+    def watch_nowait(self, uids: Iterable[str]) -> None:
+        """Watch some from now on, whether logged in or not. See `Client.watch_nowait`."""
+        with self._link.news:
+            self._link.machine.watch_nowait(list(uids), time.monotonic())
+        self._link.wake()
+
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all. See `Client.unwatch`."""
         with self._link.news:

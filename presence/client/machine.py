@@ -230,6 +230,20 @@ class Machine:
         """End without a logout: the user is offline after the server's grace for lost connections."""
         return [] if self.state is State.ENDED else self._end(None)
 
+    def watch_nowait(self, uids: list[str], now: float) -> None:
+        """Watch some from now on, with a connection or without one; what they are comes as a change.
+
+        Raises:
+            Ended: over for good.
+            protocol.EncodeError: what is given are no uids, or too many.
+        """
+        if self.state is State.ENDED:
+            raise self.over().with_traceback(None)
+        protocol.encode(protocol.watch(uids), protocol.FRAME_LIMIT_BYTES)
+        new = self.lasting.watches.expect(uids)
+        if new and self._rewatching is not None and self.state is State.ONLINE:
+            self._rewatching.add(new, now)
+
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
         """Watch some no more, or nobody; None: no server has to be told, for there is no connection.
 

@@ -117,7 +117,7 @@ class PresenceChanged:
         uid: whose.
         state: the new one.
         reason: name of the code that caused it; ``meanwhile`` for what had changed when the client came back
-            from a lost connection: what lay between is not told.
+            from a lost connection (what lay between is not told), and for whom it had not known yet.
     """
 
     uid: str
@@ -127,7 +127,7 @@ class PresenceChanged:
 
 @dataclass(frozen=True, slots=True)
 class WatchEnded:
-    """After a return the server refused to go on with a watch: of these users no more changes come.
+    """The server refused a watch that nobody waits for, after a return, say: no changes of these users come.
 
     What passes, a busy server, say, is no reason: then the client tries again by itself.
 

@@ -1,4 +1,4 @@
-"""Watching anew, on a new connection, whom the client watched on the one before."""
+"""The watches that a client asks for by itself: anew after a return, and those that nobody waits for."""
 
 import math
 
@@ -14,7 +14,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 class Rewatching:
-    """The requests that a client makes by itself after a return, until each is granted or refused for good.
+    """The requests that a client makes by itself, until each is granted or refused for good.
 
     A server that is busy, fails or does not answer is asked again, less and less often.
 
@@ -38,6 +38,12 @@ class Rewatching:
         self._waiting = list(watches.batches())
         self._under_way: dict[int, list[str]] = {}
         self.due = now if self._waiting else math.inf
+
+    def add(self, uids: list[str], now: float) -> None:
+        """Ask for some more, at once unless the server wants to be left alone for a while."""
+        self._waiting.append(uids)
+        self.due = now if self.due == math.inf else self.due
+        self.tick(now)
 
     def tick(self, now: float) -> None:
         """Ask, if it is time: for those who are still watched."""

@@ -156,6 +156,19 @@ class Client:
             raise
         return machine.lasting.watches.newest(user_states(answer))
 
+    def watch_nowait(self, uids: Iterable[str]) -> None:
+        """Watch at most 500 users from now on, whether the client is logged in or not.
+
+        What they are comes as `PresenceChanged` with the reason ``meanwhile``; until then they are
+        ``unknown`` in `watched`. A server that is busy is asked again; `WatchEnded` tells if it will not.
+
+        Raises:
+            Ended: it has ended.
+            protocol.EncodeError: an argument breaks a rule of the protocol.
+        """
+        self._link.machine.watch_nowait(list(uids), trio.current_time())
+        self._link.perform([])
+
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all, at once and whatever is raised; a push that waits still comes.
 

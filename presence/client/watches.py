@@ -45,6 +45,12 @@ class Watches:
         if batch:
             yield batch
 
+    def expect(self, uids: Iterable[str]) -> list[str]:
+        """Watch some of whom nothing is known yet; return those who were not watched before."""
+        new = [uid for uid in dict.fromkeys(uids) if uid not in self._known]
+        self._known.update(dict.fromkeys(new, _UNTOLD))
+        return new
+
     def ask(self, id: int, uids: Iterable[str]) -> None:
         """A request to watch these was sent."""
         self._asked[id] = dict.fromkeys(uids)

@@ -167,6 +167,17 @@ async def test_a_watch_too_many_is_refused_and_changes_nothing(servers: Servers,
             assert await changed(watcher) == ("online", "login")
 
 
+async def test_a_watch_without_waiting_needs_no_connection_yet(servers: Servers, ann: str, bob: str) -> None:
+    async with connect(*servers.second.address, uid=bob) as client:
+        await got_round(client, bob)
+        async with connect(*servers.first.address, uid=ann, wait=False) as watcher:
+            watcher.watch_nowait([bob])
+            assert watcher.watched[bob].status == "unknown"
+            assert await changed(watcher) == ("online", "meanwhile")
+            await client.away()
+            assert await changed(watcher) == ("away", "away")
+
+
 # Coming back
 
 
@@ -329,6 +340,8 @@ def test_a_script_watches_is_seen_and_talks(servers: Servers, ann: str, bob: str
         assert watcher.watched[bob].status == "offline"
         watcher.unwatch([bob])
         assert watcher.watched == {}
+        watcher.watch_nowait([bob])
+        assert describe(watcher.receive(DEADLINE_S)) == ("offline", "meanwhile", {})
 
 
 def describe(push: Push) -> tuple[str, str, dict[str, object]]:

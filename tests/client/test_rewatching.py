@@ -3,7 +3,7 @@
 import pytest
 
 import protocol
-from presence.client import LimitReached, Offline, RequestTimeout, State, UserState, WatchEnded
+from presence.client import Ended, LimitReached, Offline, RequestTimeout, State, UserState, WatchEnded
 from presence.client.rewatching import ANSWER_TIMEOUT_S
 from protocol import Code, Kind, Packet
 from tests.client.driving import Driven
@@ -220,6 +220,55 @@ def test_while_offline_a_watch_is_refused_and_an_unwatch_is_done(online: Driven)
 def test_a_client_that_watches_nobody_asks_for_nobody(online: Driven) -> None:
     assert online.come_back() == []
     assert online.machine.state is State.ONLINE
+
+
+# Without waiting
+
+
+def test_whoever_nobody_waits_for_is_told_as_a_change(online: Driven) -> None:
+    online.machine.watch_nowait(["bob", "eve", "bob"], online.now)
+    online.note([])
+    assert online.sent[-1] == protocol.watch(["bob", "eve"], id=online.sent[-1].id)
+    assert known(online) == {"bob": "unknown", "eve": "unknown"}
+    answer = {"bob": state("offline", last_seen_ms=5), "eve": state("online", "7-0")}
+    online.receive(protocol.ok(online.sent[-1].id, presence=answer))
+    told = [("bob", "offline", None, "meanwhile"), ("eve", "online", "7-0", "meanwhile")]
+    assert (online.changes(), known(online)) == (told, {"bob": "offline", "eve": "online"})
+
+
+def test_while_offline_it_is_put_off_until_the_login() -> None:
+    driven = Driven()
+    driven.machine.watch_nowait(["bob"], driven.now)
+    driven.log_in()
+    assert driven.sent[-1] == protocol.watch(["bob"], id=driven.sent[-1].id)
+
+
+def test_whoever_is_watched_already_is_not_asked_for_again(online: Driven) -> None:
+    online.watch(bob=state("online", "2-0"))
+    before = len(online.sent)
+    online.machine.watch_nowait(["bob"], online.now)
+    online.note([])
+    assert (len(online.sent), known(online)) == (before, {"bob": "online"})
+
+
+def test_a_server_that_wants_to_be_left_alone_is(online: Driven) -> None:
+    online.machine.watch_nowait(["bob"], online.now)
+    online.note([])
+    online.receive(protocol.error(online.sent[-1].id, Code.BUSY, "not now", 3.0))
+    before = len(online.sent)
+    online.machine.watch_nowait(["eve"], online.now)
+    online.run(3.9)
+    assert len(online.sent) == before
+    online.run(0.1)
+    assert [packet.payload["uids"] for packet in online.sent[before:]] == [["bob"], ["eve"]]
+
+
+def test_what_are_no_uids_is_refused_and_an_ended_client_too(online: Driven) -> None:
+    with pytest.raises(protocol.EncodeError):
+        online.machine.watch_nowait(["b b"], online.now)
+    online.machine.close()
+    with pytest.raises(Ended):
+        online.machine.watch_nowait(["bob"], online.now)
 
 
 # What is shown of the user
