@@ -1,20 +1,28 @@
 """The control channel between two real servers on one Redis, and what holds without it."""
 
 import json
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import structlog
 import trio
 
+import presence.control
 from presence.clock import Clock
+from presence.control import DELIVERIES_A_TURN, GATHER_S, Control
 from presence.embedded import EmbeddedRedis
+from presence.messaging.letters import Delivery
+from presence.node import Node
+from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
-from presence.store.batches import StoreUnavailable
+from presence.store.batches import News, NewsKind, StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
@@ -151,6 +159,90 @@ async def test_what_is_no_news_is_passed_over(redis_server: EmbeddedRedis) -> No
         first = await pair.log_in(0)
         pair.client.publish(pair.channel(0), "no json")
         assert await pair.displace(first) < AT_ONCE_S
+
+
+class FakeNode:
+    """What `Control` needs of a node."""
+
+    def __init__(self) -> None:
+        self.renamed = TrioRuntime().bell()
+        self.relay = SimpleNamespace(node="n1")
+        self.told: list[News] = []
+
+    def news(self, news: Iterable[News]) -> None:
+        self.told += news
+
+
+class FakeChannel:
+    """A channel that gives what the test says, a batch a call, and counts calls."""
+
+    def __init__(self, *batches: Sequence[News | Delivery]) -> None:
+        self._batches = [*batches]
+        self._closed = threading.Event()
+        self.calls: list[float] = []
+
+    def subscribe(self, node: str) -> None:
+        self._closed.clear()
+
+    def next(self) -> list[News | Delivery]:
+        self.calls.append(time.monotonic())
+        if self._batches:
+            return [*self._batches.pop(0)]
+        self._closed.wait()
+        raise StoreUnavailable("closed")
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+KICK = News(NewsKind.KICKED, "ann", "", "s1")
+LETTER = Delivery("ann", ("",), b"packet")
+
+
+@asynccontextmanager
+async def hearing(channel: FakeChannel) -> AsyncIterator[tuple[FakeNode, list[list[Delivery]]]]:
+    """Let a control listen; give its node, and what it was to deliver at once."""
+    node, delivered = FakeNode(), list[list[Delivery]]()
+    control = Control(cast("Node", node), channel, lambda some: delivered.append([*some]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        yield node, delivered
+        control.stop()
+
+
+async def test_news_and_deliveries_of_one_read_go_where_they_belong() -> None:
+    async with hearing(FakeChannel([LETTER, KICK, LETTER])) as (node, delivered):
+        await until(lambda: delivered)
+    assert node.told == [KICK]
+    assert delivered == [[LETTER, LETTER]]
+
+
+async def test_many_deliveries_are_handed_over_in_turns() -> None:
+    async with hearing(FakeChannel([LETTER] * (DELIVERIES_A_TURN + 1))) as (_, delivered):
+        await until(lambda: len(delivered) == 2)
+    assert list(map(len, delivered)) == [DELIVERIES_A_TURN, 1]
+
+
+async def test_after_deliveries_more_may_gather() -> None:
+    channel = FakeChannel(*([LETTER] for _ in range(3)))
+    async with hearing(channel) as (_, delivered):
+        await until(lambda: len(channel.calls) == 4)
+    assert len(delivered) == 3
+    pauses = [later - earlier for earlier, later in pairwise(channel.calls)]
+    assert min(pauses) >= GATHER_S
+
+
+async def test_news_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence.control, "GATHER_S", PATIENCE_S)
+    async with hearing(FakeChannel([KICK], [KICK], [KICK])) as (node, _):
+        await until(lambda: len(node.told) == 3)
+
+
+async def test_who_has_stopped_listens_no_more() -> None:
+    channel = FakeChannel()
+    async with hearing(channel):
+        await until(lambda: channel.calls)
+    assert channel._closed.is_set()
 
 
 async def test_a_call_that_waits_fails_when_the_channel_is_closed(redis_server: EmbeddedRedis) -> None:
