@@ -83,13 +83,14 @@ class Device:
         lines: what it has printed so far.
     """
 
-    def __init__(self, client: Path, address: tuple[str, int], uid: str) -> None:
+    def __init__(self, client: Path, address: tuple[str, int], uid: str, **environment: str) -> None:
         host, port = address
         self.process = subprocess.Popen(
             ["node", str(client / "dist" / "examples" / "device.js"), host, str(port), uid],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | environment,
         )
         self.lines: list[Line] = []
         self._taken = 0

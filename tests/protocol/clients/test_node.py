@@ -1,6 +1,5 @@
 """The client in TypeScript: its own tests, its README, and a day with a real server."""
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from presence.embedded import EmbeddedRedis
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.test_return import free_port
-from tests.protocol.clients.node_client import Device, built_client, devices, run
+from tests.protocol.clients.node_client import Device, devices, run
 from tests.protocol.vectors import BAD, GOOD
 
 pytestmark = [pytest.mark.needs("node"), pytest.mark.needs("npm")]
@@ -21,16 +20,11 @@ T = 1.0
 FLAGS = ("--idle-timeout", str(T), "--tick", "0.1", "--disconnect-grace", "0.3")
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built client, one for all processes of a run."""
-    root = tmp_path_factory.getbasetemp()
-    return built_client(root.parent if "PYTEST_XDIST_WORKER" in os.environ else root)
-
-
-def test_its_own_tests_pass_with_every_vector(client: Path) -> None:
-    names = sorted(str(path.relative_to(client)) for path in (client / "dist" / "test").glob("*.test.js"))
-    tests = run(client, "node", "--test", "--test-reporter=tap", *names)
+def test_its_own_tests_pass_with_every_vector(node_client: Path) -> None:
+    names = sorted(
+        str(path.relative_to(node_client)) for path in (node_client / "dist" / "test").glob("*.test.js")
+    )
+    tests = run(node_client, "node", "--test", "--test-reporter=tap", *names)
     assert tests.returncode == 0, re.findall(r"^\s*not ok .*(?:\n.*){20}", tests.stdout, re.MULTILINE)
     assert f"vectors: {len(GOOD)} good and {len(BAD)} bad" in tests.stdout
     counted = dict(re.findall(r"^# (tests|pass|fail|skipped) (\d+)$", tests.stdout, re.MULTILINE))
@@ -38,12 +32,12 @@ def test_its_own_tests_pass_with_every_vector(client: Path) -> None:
     assert (counted["fail"], counted["skipped"]) == ("0", "0")
 
 
-def test_the_example_of_its_readme_runs(client: Path, redis_server: EmbeddedRedis) -> None:
+def test_the_example_of_its_readme_runs(node_client: Path, redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *FLAGS) as server:
-        script = client / "dist" / "examples" / f"readme_{server.address[1]}.js"
-        compiled = (client / "dist" / "examples" / "readme.js").read_text()
+        script = node_client / "dist" / "examples" / f"readme_{server.address[1]}.js"
+        compiled = (node_client / "dist" / "examples" / "readme.js").read_text()
         script.write_text(compiled.replace("7400", str(server.address[1])))
-        with devices(client, server.address, "bob") as (bob,):
+        with devices(node_client, server.address, "bob") as (bob,):
             example = subprocess.run(["node", script], capture_output=True, text=True, timeout=30, check=True)
             assert bob.told("message")["body"] == {"text": "hello"}
     said = example.stdout.splitlines()
@@ -80,8 +74,10 @@ def watching(ann: Device, *uids: str) -> dict[str, str]:
     return {uid: state["status"] for uid, state in ann.ask("watch", uids).items()}
 
 
-def test_a_session_with_a_real_server(client: Path, redis_server: EmbeddedRedis, server: Restarted) -> None:
-    with devices(client, server.address, "ann", "bob", "carl") as (ann, bob, carl):
+def test_a_session_with_a_real_server(
+    node_client: Path, redis_server: EmbeddedRedis, server: Restarted
+) -> None:
+    with devices(node_client, server.address, "ann", "bob", "carl") as (ann, bob, carl):
         assert watching(ann, "bob", "carl", "eve") == {"bob": "online", "carl": "online", "eve": "offline"}
         assert ann.ask("query", ["bob"])["bob"]["status"] == "online"
 

@@ -2,6 +2,7 @@
  * One device on the command line: a line of JSON for each event, and for each answer to a command.
  *
  *     node dist/examples/device.js 127.0.0.1 7400 ann phone
+ *     node dist/examples/device.js tls://example.org 7443 ann
  *
  * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]],
  * ["unwatch", ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"],
@@ -10,17 +11,17 @@
 
 import { createInterface } from "node:readline";
 
-import {
-  EncodeError,
-  PresenceClient,
-  PresenceError,
-  type Status,
-  type Value,
-  type ValueMap,
-} from "../src/index.js";
+import { type Change, EncodeError, PresenceClient, PresenceError, type Value } from "../src/index.js";
 
 const [host = "127.0.0.1", port = "7400", uid = "ann", device] = process.argv.slice(2);
-const client = new PresenceClient({ host, port: Number(port), uid, device, persistent: true });
+const client = new PresenceClient({
+  host: host.replace(/^tls:../, ""),
+  port: Number(port),
+  tls: host.startsWith("tls://"),
+  uid,
+  device,
+  persistent: true,
+});
 
 /** What JSON has no form for: Maps become objects, binary becomes hex, errors their names. */
 function plain(_key: string, value: unknown): unknown {
@@ -52,7 +53,7 @@ function carryOut([verb, ...rest]: readonly unknown[]): Promise<unknown> {
     case "message":
       return client.sendMessage(first as string, second as Value);
     case "update":
-      return client.update(first as { meta?: ValueMap; status?: Status; token?: string });
+      return client.update(first as Change);
     case "away":
       return client.away();
     case "back":
@@ -64,7 +65,7 @@ function carryOut([verb, ...rest]: readonly unknown[]): Promise<unknown> {
   }
 }
 
-for (const name of ["connected", "disconnected", "goodbye", "message", "presence", "unwatched"] as const) {
+for (const name of ["connected", "disconnected", "goodbye", "message", "presence", "watchEnded"] as const) {
   client.on(name, (event) => {
     print({ ...event, event: name });
   });

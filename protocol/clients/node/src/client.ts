@@ -2,10 +2,10 @@
 
 import { EventEmitter } from "node:events";
 
-import { Kind, mayReturn } from "./constants.js";
-import { ConnectionLost, Offline, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
+import { Kind } from "./constants.js";
+import { ConnectionLost, Offline, PresenceError, RequestTimeout } from "./errors.js";
 import { Link, type Server } from "./link.js";
-import { type Identity, Machine, type State, type Status } from "./machine.js";
+import { type Change, type Identity, Machine, type State } from "./machine.js";
 import type { Chance } from "./pacing.js";
 import {
   type Connected,
@@ -16,13 +16,14 @@ import {
   type Push,
   type UserState,
   userStates,
+  type WatchEnded,
 } from "./pushes.js";
+import { Rewatching } from "./rewatching.js";
 import type { Caused } from "./session.js";
 import type { Value, ValueMap } from "./values.js";
-import { lists, Watches } from "./watches.js";
+import { Watches } from "./watches.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
-const WATCH_AGAIN_MS = 1000; // at most, and what a busy server asks for, until the next attempt to watch again
 
 export interface Options extends Identity, Server {
   /** Repeat a first attempt that fails, as later ones are; without it `connect` rejects. */
@@ -38,12 +39,6 @@ export interface Options extends Identity, Server {
   readonly chance?: Chance;
 }
 
-/** Users could not be watched again after a return; they are watched no more. */
-export interface Unwatched {
-  readonly uids: readonly string[];
-  readonly error: PresenceError;
-}
-
 /** What listeners are told, by the event's name. */
 export interface Events {
   connected: Connected;
@@ -51,7 +46,7 @@ export interface Events {
   goodbye: Goodbye;
   message: Delivered;
   presence: PresenceChanged;
-  unwatched: Unwatched;
+  watchEnded: WatchEnded;
   /** The client is over: null after its own logout or close, else why. Always the last event. */
   end: PresenceError | null;
 }
@@ -64,22 +59,21 @@ interface Waiting {
 }
 
 /**
- * One device of a user. It beats as the server dictates, notices a dead server, comes back by itself until the
- * server forbids it, and then watches again whom it watched.
+ * One device of a user. It beats as the server dictates, notices a dead server, comes back by itself until
+ * the server forbids it, and then watches again whom it watched.
  *
- * Attach listeners, then `connect`. Requests reject with `Offline` while the client is not logged in; they are
- * not queued, for what they would say may be stale by then. Every request also rejects with `Unsupported`,
- * `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an argument that
+ * Attach listeners, then `connect`. Requests reject with `Offline` while the client is not logged in; they
+ * are not queued, for what they would say may be stale by then. Every request also rejects with
+ * `Unsupported`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an argument that
  * breaks a rule of the protocol.
  */
 export class PresenceClient {
   private readonly emitter = new EventEmitter();
-  private readonly chance: Chance;
   private readonly machine: Machine;
   private readonly link: Link;
   private readonly watches = new Watches();
   private readonly waiting = new Map<number, Waiting>();
-  private readonly retries = new Set<NodeJS.Timeout>();
+  private readonly rewatching: Rewatching;
   private readonly caused: Caused = []; // what listeners and those who wait are still to be told
   private telling = false;
   private begun: Promise<Connected> | null = null;
@@ -87,12 +81,20 @@ export class PresenceClient {
 
   /** @throws EncodeError the login would break a rule of the protocol. */
   constructor(private readonly options: Options) {
-    this.chance = options.chance ?? Math.random;
+    const { chance = Math.random } = options;
     this.machine = new Machine(options, { ...options, persistent: options.persistent ?? false });
     this.link = new Link(this.machine, options, (caused) => {
       this.caused.push(...caused);
       this.tell();
     });
+    this.rewatching = new Rewatching(
+      this.watches,
+      (uids) => this.ask(Kind.WATCH, { uids }, (answer) => void this.snapshot(answer)),
+      (event) => {
+        this.emit("watchEnded", event);
+      },
+      chance,
+    );
   }
 
   on<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
@@ -145,21 +147,19 @@ export class PresenceClient {
   }
 
   /**
-   * Watch at most 500 users more; resolves with their states. `presence` follows for each change, also after
-   * the client has lost its connection and come back. Whoever awaits gets the states before what follows them.
+   * Watch at most 500 users more; resolves with their states. `presence` follows for each change, also
+   * after the client has lost its connection and come back. Whoever awaits gets the states first.
    */
   async watch(uids: Iterable<string>): Promise<Map<string, UserState>> {
     const list = [...new Set(uids)];
     const request = this.watches.begin(list);
     try {
-      return await this.ask(Kind.WATCH, { uids: list }, (payload) => {
-        const states = userStates(payload);
-        this.tellChanges(this.watches.told(states));
-        const known = this.watches.known(); // of somebody watched already it may be newer
-        return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
-      });
+      return await this.ask(Kind.WATCH, { uids: list }, (answer) => this.snapshot(answer));
     } catch (error) {
-      this.watches.failed(request);
+      const gone = this.watches.failed(request);
+      if (error instanceof RequestTimeout && gone.length > 0) {
+        this.unwatch(gone).catch(() => undefined); // it may have been granted
+      }
       throw error;
     }
   }
@@ -186,8 +186,9 @@ export class PresenceClient {
    * Change what others see, now and in later logins: meta (an empty map removes it), status; or give a fresh
    * token before the old one expires. What is left out stays.
    */
-  update(change: { meta?: ValueMap; status?: Status; token?: string }): Promise<void> {
-    return this.ask(Kind.UPDATE, change, () => {
+  async update(change: Change): Promise<void> {
+    this.machine.check(change);
+    await this.ask(Kind.UPDATE, { ...change }, () => {
       this.machine.logInWith(change);
     });
   }
@@ -207,7 +208,7 @@ export class PresenceClient {
    *
    * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
    */
-  logInWith(change: { meta?: ValueMap; status?: Status; token?: string }): void {
+  logInWith(change: Change): void {
     this.machine.logInWith(change);
   }
 
@@ -253,7 +254,14 @@ export class PresenceClient {
     return new Promise((resolve, reject) => {
       const timeoutMs = this.options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS;
       const id = this.machine.request(kind, payload, timeoutMs, performance.now());
-      this.waiting.set(id, { grant: (answer) => resolve(grant(answer)), refuse: reject });
+      const settle = (answer: ValueMap): void => {
+        try {
+          resolve(grant(answer));
+        } catch (error) {
+          reject(error);
+        }
+      };
+      this.waiting.set(id, { grant: settle, refuse: reject });
       this.link.settle();
     });
   }
@@ -279,7 +287,7 @@ export class PresenceClient {
     this.telling = false;
     if (this.machine.state === "ended" && !this.over) {
       this.over = true;
-      this.retries.forEach(clearTimeout);
+      this.rewatching.stop();
       this.emit("end", this.machine.error);
     }
   }
@@ -289,7 +297,9 @@ export class PresenceClient {
       this.emit(push.type, push);
     }
     if (push.type === "connected" && push.again) {
-      this.watchAgain(this.watches.known().keys());
+      this.rewatching.begin();
+    } else if (push.type === "disconnected") {
+      this.rewatching.stop();
     }
   }
 
@@ -305,10 +315,14 @@ export class PresenceClient {
     return "presence" in result;
   }
 
-  private tellChanges(changes: readonly PresenceChanged[]): void {
-    for (const change of changes) {
+  /** Take the answer to a watch: tell what it changes, and return the newest states of those in it. */
+  private snapshot(answer: ValueMap): Map<string, UserState> {
+    const states = userStates(answer);
+    for (const change of this.watches.told(states)) {
       this.emit("presence", change);
     }
+    const known = this.watches.known(); // of somebody watched before it may be newer
+    return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
   }
 
   /** A listener that throws is the program's mistake, and ends it as such, but not what is told to others. */
@@ -320,35 +334,5 @@ export class PresenceClient {
         throw error;
       });
     }
-  }
-
-  private watchAgain(uids: Iterable<string>): void {
-    for (const list of lists(uids)) {
-      this.ask(Kind.WATCH, { uids: list }, (payload) => {
-        this.tellChanges(this.watches.told(userStates(payload)));
-      }).catch((error: unknown) => {
-        this.notWatchedAgain(list, error as PresenceError);
-      });
-    }
-  }
-
-  private notWatchedAgain(list: readonly string[], error: PresenceError): void {
-    const { logins } = this.machine;
-    if (error instanceof RequestTimeout || (error instanceof RequestFailed && mayReturn(error.code))) {
-      const afterMs = (error instanceof RequestFailed && error.refusal.retryAfterMs) || 0;
-      const retry = setTimeout(
-        () => {
-          this.retries.delete(retry);
-          if (this.machine.state === "online" && this.machine.logins === logins) {
-            this.watchAgain(list.filter((uid) => this.watches.has(uid)));
-          }
-        },
-        afterMs + WATCH_AGAIN_MS * this.chance(),
-      );
-      this.retries.add(retry);
-    } else if (error instanceof RequestFailed) {
-      this.watches.remove(list);
-      this.emit("unwatched", { uids: list, error });
-    } // else the connection is lost, or the client over: the next return watches again, or none does
   }
 }

@@ -118,14 +118,12 @@ function peek(body: Uint8Array, error: ProtocolError): void {
     if (count < 1 || count > ELEMENTS_MAX) {
       return;
     }
-    reader.restart();
     const kind = reader.value(0);
     if (!isUint(kind)) {
       return;
     }
     error.kind = kind;
     if (count > 1) {
-      reader.restart();
       const id = reader.value(0);
       error.id = isUint(id) ? id : null;
     }

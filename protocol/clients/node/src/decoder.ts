@@ -61,15 +61,14 @@ export class Decoder {
 
   /**
    * Move what is not handed out to the front. At least half of the buffer is free afterwards, so that a byte
-   * moves O(1) times; a buffer that has become much too large is given back.
+   * moves O(1) times.
    */
   private makeRoom(bytes: number): void {
     const held = this.buffer.subarray(this.start, this.end);
-    const size = Math.max(BUFFER_BYTES, 2 * (held.length + bytes));
-    if (size > this.buffer.length || size * 8 < this.buffer.length) {
-      const other = new Uint8Array(size);
-      other.set(held);
-      this.buffer = other;
+    const size = 2 * (held.length + bytes);
+    if (size > this.buffer.length) {
+      this.buffer = new Uint8Array(size);
+      this.buffer.set(held);
     } else {
       this.buffer.copyWithin(0, this.start, this.end);
     }

@@ -97,7 +97,7 @@ export class Link {
     const inMs = Math.max(0, Math.ceil(this.machine.deadline - performance.now()));
     this.timer = setTimeout(
       () => {
-        // First what lies in the socket is read: an answer that came in time is one, however busy the program.
+        // First what lies in the socket is read: an answer in time is one, however busy the program was.
         this.timer = setImmediate(() => {
           this.settle(this.machine.tick(performance.now()));
         });

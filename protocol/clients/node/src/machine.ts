@@ -30,8 +30,8 @@ import { goodbye, milliseconds } from "./pushes.js";
 import { type Caused, refusalOf, Session } from "./session.js";
 import type { ValueMap } from "./values.js";
 
-export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP and TLS; a SYN that got lost is repeated after 1, 3, 7 s
-export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s: no use to wait longer
+export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a SYN that got lost is repeated after 1, 3, 7 s
+export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s
 export const LOGOUT_TIMEOUT_MS = 2000;
 const KEEPALIVE_SHARE = 0.4; // of the idle time-out, for a server that does not tell how often to beat
 const IDLE_TIMEOUT_DEFAULT_MS = 30_000; // and for one that tells neither
@@ -56,6 +56,15 @@ export interface Identity {
 }
 
 export type Status = "away" | "online";
+
+/** What can be changed while online, and of later logins; what is left out stays. */
+export interface Change {
+  /** An empty map removes it. */
+  readonly meta?: ValueMap | undefined;
+  readonly status?: Status | undefined;
+  /** A fresh one, before the old one expires. */
+  readonly token?: string | undefined;
+}
 
 export interface MachineOptions {
   /** Whether a first attempt that fails is repeated like any later one. */
@@ -247,21 +256,19 @@ export class Machine {
     return this.state === "ended" ? [] : this.end(null);
   }
 
+  /** @throws EncodeError logins could not carry the change. */
+  check(change: Change): void {
+    loginFrame(changed(this.login, change));
+  }
+
   /**
-   * Change what later logins carry; what is left out stays.
+   * Change what later logins carry.
    *
    * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
    */
-  logInWith({ token, meta, status }: Pick<Identity, "token" | "meta" | "status">): void {
-    const { login: before } = this;
-    const login = {
-      ...before,
-      token: token ?? before.token,
-      meta: meta ?? before.meta,
-      status: status ?? before.status,
-    };
-    loginFrame(login);
-    this.login = login;
+  logInWith(change: Change): void {
+    this.check(change);
+    this.login = changed(this.login, change);
   }
 
   // What follows
@@ -370,9 +377,13 @@ export class Machine {
   private drop(error: PresenceError): Caused {
     const session = this.session;
     this.session = null;
-    this.outgoing = [];
     return session?.fail(error) ?? [];
   }
+}
+
+function changed(login: Identity, { token, meta, status }: Change): Identity {
+  const given = { token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
+  return { ...login, ...given };
 }
 
 /** Return the first packet. @throws EncodeError it breaks a rule of the protocol. */

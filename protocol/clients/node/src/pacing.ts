@@ -1,8 +1,8 @@
-/** When to beat and when to come back. Time (ms) and chance are arguments: `chance()` is uniform in [0, 1). */
+/** When to beat and to come back. Time (ms) and chance are arguments: `chance()` is uniform in [0, 1). */
 
 export type Chance = () => number;
 
-const BEAT_JITTER = 0.1; // a beat comes up to this share of the interval early, never late: lateness costs slack
+const BEAT_JITTER = 0.1; // a beat comes up to this share of the interval early, never late
 const BEAT_MIN_MS = 20; // whatever a server dictates, a client is no flood
 // Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
 // a client whose path broke is back before it counts as offline. One of three would take four intervals.

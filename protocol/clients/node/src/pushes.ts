@@ -1,6 +1,7 @@
 /** What a client hands out without being asked: messages, others' presence, its own connection. */
 
 import type { Packet } from "./codec.js";
+import type { RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
 /** Logged in: for the first time, or again. */
@@ -74,8 +75,22 @@ export interface PresenceChanged {
   readonly type: "presence";
   readonly uid: string;
   readonly state: UserState;
-  /** Name of the code that caused it; null for a change that was found when the client had come back. */
-  readonly reason: string | null;
+  /**
+   * Name of the code that caused it; `meanwhile` for what had changed when the client came back from a lost
+   * connection: what lay between is not told.
+   */
+  readonly reason: string;
+}
+
+export const MEANWHILE = "meanwhile";
+
+/**
+ * After a return the server refused to go on with a watch: of these users no more changes come. What
+ * passes, a busy server, say, is no reason: then the client tries again by itself.
+ */
+export interface WatchEnded {
+  readonly uids: readonly string[];
+  readonly error: RequestFailed;
 }
 
 export type Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged;

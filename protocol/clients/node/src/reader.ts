@@ -4,8 +4,8 @@
  * Stock decoders will not do. They hold 1.0 and 1 for the same, take bytes that are not UTF-8, drop a byte
  * order mark, choke on the key `__proto__`, round integers beyond 2^53, or allocate what a container claims.
  *
- * Invariant: `owed`, the values still missing in all open containers together, never exceeds the bytes that
- * are left, since a value takes at least one byte. What is built is therefore linear in the frame.
+ * Nothing is allocated for what a container claims: each value is built when its bytes are there, so what is
+ * built is linear in the frame. Depth is bounded, so recursion is.
  */
 
 import { Code } from "./constants.js";
@@ -19,7 +19,6 @@ export class Reader {
   at = 0;
   /** Whether a `WholeFloat` was read. */
   wholeFloats = false;
-  private owed = 1;
   private readonly view: DataView;
 
   constructor(private readonly bytes: Uint8Array) {
@@ -30,8 +29,8 @@ export class Reader {
    * Read the value that begins at `at`.
    *
    * @param depth how many containers may lie inside each other; 0 allows none.
-   * @throws ProtocolError the value does not fit, nests too deep, has a map key that is no string, a NaN or an
-   *   infinity, a string that is not UTF-8, an extension type, or a byte that MessagePack leaves unused.
+   * @throws ProtocolError the value does not fit, nests too deep, has a map key that is no string, a NaN or
+   *   an infinity, a string that is not UTF-8, an extension type, or a byte that MessagePack leaves unused.
    */
   value(depth: number): Raw {
     const tag = this.tag();
@@ -62,17 +61,8 @@ export class Reader {
     return tag === 0xdc ? this.uint(2) : tag === 0xdd ? this.uint(4) : 0;
   }
 
-  /** Begin to read one more value, whatever was claimed before. */
-  restart(): void {
-    this.owed = 1;
-  }
-
   private tag(): number {
-    if (this.owed > this.bytes.length - this.at) {
-      throw cut();
-    }
-    this.owed -= 1;
-    return this.bytes[this.at++] as number;
+    return this.bytes[this.step(1)] as number;
   }
 
   private sized(tag: number, depth: number): Raw {
@@ -122,7 +112,7 @@ export class Reader {
   }
 
   private array(count: number, depth: number): Raw[] {
-    this.open(count, depth);
+    checkDepth(depth);
     const array: Raw[] = [];
     while (array.length < count) {
       array.push(this.value(depth - 1));
@@ -131,20 +121,13 @@ export class Reader {
   }
 
   private map(count: number, depth: number): RawMap {
-    this.open(2 * count, depth);
+    checkDepth(depth);
     const map: RawMap = {};
     for (let index = 0; index < count; index += 1) {
       const key = this.key();
       setKey(map, key, this.value(depth - 1)); // of a key that repeats the last value counts
     }
     return map;
-  }
-
-  private open(values: number, depth: number): void {
-    if (depth === 0) {
-      throw wrong("containers nest too deep");
-    }
-    this.owed += values;
   }
 
   private key(): string {
@@ -199,6 +182,12 @@ export class Reader {
     }
     this.at = at + length;
     return at;
+  }
+}
+
+function checkDepth(depth: number): void {
+  if (depth === 0) {
+    throw wrong("containers nest too deep");
   }
 }
 

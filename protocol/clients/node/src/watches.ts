@@ -5,8 +5,10 @@
  * is compared with what was known: ids decide, so nothing is told twice and nothing older after newer.
  */
 
+import { isDeepStrictEqual } from "node:util";
+
 import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
-import type { PresenceChanged, UserState } from "./pushes.js";
+import { MEANWHILE, type PresenceChanged, type UserState } from "./pushes.js";
 
 // In the frame of a watch: its array, kind, id, map and key, the list's header, and the header of each uid.
 const FRAME_SPARE_BYTES = 32;
@@ -32,13 +34,12 @@ export class Watches {
     return request;
   }
 
-  /** The request was not granted: what it alone would have brought is not watched. */
-  failed(request: number): void {
-    for (const [uid, watch] of this.watches) {
-      if (watch.request === request && !watch.state) {
-        this.watches.delete(uid);
-      }
-    }
+  /** The request was not granted: whom it alone would have brought is not watched; return who that is. */
+  failed(request: number): string[] {
+    const asked = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
+    const uids = asked.map(([uid]) => uid);
+    this.remove(uids);
+    return uids;
   }
 
   /** A snapshot has come. Return what is new in it of those who were known already. */
@@ -49,11 +50,11 @@ export class Watches {
       if (!watch) {
         continue; // unwatched since
       }
-      if (!watch.state) {
+      if (watch.state && differs(state, watch.state)) {
         watch.state = state;
-      } else if (isNews(state, watch.state)) {
-        watch.state = state;
-        changes.push({ type: "presence", uid, state, reason: null });
+        changes.push({ type: "presence", uid, state, reason: MEANWHILE });
+      } else if (!watch.state?.id) {
+        watch.state = state; // the first one, or the same, which by now may have an id
       }
     }
     return changes;
@@ -62,7 +63,7 @@ export class Watches {
   /** A push has come; return whether it is news of somebody who is watched. */
   changed({ uid, state }: PresenceChanged): boolean {
     const watch = this.watches.get(uid);
-    if (!watch || (watch.state && !isNews(state, watch.state))) {
+    if (!watch || (watch.state && !isNewer(state, watch.state))) {
       return false;
     }
     watch.state = state;
@@ -110,13 +111,21 @@ export function lists(uids: Iterable<string>): string[][] {
   return cut;
 }
 
-/** Whether a state says something that the known one does not, and is not older. */
-export function isNews(state: UserState, known: UserState): boolean {
+/** Whether one state of a user is newer than another; yes where one of them has no id. */
+export function isNewer(state: UserState, known: UserState): boolean {
+  return state.id === null || known.id === null || compareIds(state.id, known.id) > 0;
+}
+
+/** Whether a snapshot shows a user otherwise than known. Who is long offline has no id to tell it by. */
+export function differs(state: UserState, known: UserState): boolean {
   if (state.id !== null && known.id !== null) {
-    return compareIds(state.id, known.id) > 0;
+    return isNewer(state, known);
   }
-  // Of a user who is offline a snapshot may not tell the event.
-  return state.status !== known.status || state.lastSeenMs !== known.lastSeenMs || state.id !== null;
+  return (
+    state.status !== known.status ||
+    state.lastSeenMs !== known.lastSeenMs ||
+    !isDeepStrictEqual(state.meta, known.meta)
+  );
 }
 
 /** Compare ids of events, `milliseconds-number`, both decimal: as text "9-0" would be higher than "10-0". */

@@ -7,8 +7,8 @@ import { isMap, type Raw, WholeFloat } from "./values.js";
 /**
  * Pack a value. Keys of a map whose value is undefined are left out. A whole number is an integer.
  *
- * @throws EncodeError it holds something that is no `Value` (a Date, a Map, undefined in a list, an integer of
- *   more than 64 bits, half a surrogate pair), or nests too deep.
+ * @throws EncodeError it holds something that is no `Value` (a Date, a Map, undefined in a list, an integer
+ *   of more than 64 bits, half a surrogate pair), or nests too deep.
  */
 export function pack(value: unknown): Uint8Array {
   const writer = new Writer();

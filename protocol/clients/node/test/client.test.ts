@@ -6,6 +6,7 @@ import { test } from "node:test";
 import {
   Code,
   ConnectionLost,
+  EncodeError,
   type Events,
   Kind,
   LoginRefused,
@@ -39,7 +40,7 @@ function inShort<Name extends keyof Events>(name: Name, event: Events[Name]): st
 
 function listening(client: PresenceClient): string[] {
   const told: string[] = [];
-  const names = ["connected", "disconnected", "goodbye", "message", "presence", "unwatched", "end"] as const;
+  const names = ["connected", "disconnected", "goodbye", "message", "presence", "watchEnded", "end"] as const;
   for (const name of names) {
     client.on(name, (event) => told.push(inShort(name, event)));
   }
@@ -218,8 +219,8 @@ loggedIn("after a return it watches again, and tells what changed meanwhile once
     "connected",
     "disconnected closed",
     "connected",
-    "presence eve offline ",
-    "presence kim away ",
+    "presence eve offline meanwhile",
+    "presence kim away meanwhile",
     "presence bob offline logout",
   ]);
 });
@@ -236,10 +237,10 @@ loggedIn("it watches again until a busy server grants it", {}, async (stage) => 
 
 loggedIn("who may not be watched again is watched no more, and that is told", {}, async (stage) => {
   const next = await watchedAndLost(stage);
-  const told = happened(stage.client, "unwatched");
+  const told = happened(stage.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
   await told;
-  assert.deepEqual([stage.told.at(-1), stage.client.watched().size], ["unwatched bob,eve,kim", 0]);
+  assert.deepEqual([stage.told.at(-1), stage.client.watched().size], ["watchEnded bob,eve,kim", 0]);
 });
 
 loggedIn("while offline a request rejects at once, and an unwatch is done", {}, async ({ peer, client }) => {
@@ -260,6 +261,24 @@ loggedIn("whoever is away stays so over a return", {}, async ({ server, peer, cl
   peer.socket.destroy();
   const login = await (await server.accept()).next(Kind.LOGIN);
   assert.deepEqual([payload, login.payload["status"]], [{ status: "away" }, "away"]);
+});
+
+loggedIn(
+  "a watch without an answer is taken back, for it may have been granted",
+  { requestTimeoutMs: 20 },
+  async (stage) => {
+    const watch = stage.client.watch(["bob"]);
+    const { id } = await stage.peer.next(Kind.WATCH);
+    await assert.rejects(watch, RequestTimeout);
+    const { payload } = await stage.peer.grant(Kind.UNWATCH);
+    stage.peer.send({ kind: Kind.OK, id, payload: states({ bob: { status: "online", id: "10-0" } }) });
+    assert.deepEqual([payload, stage.client.watched().size], [{ uids: ["bob"] }, 0]);
+  },
+);
+
+loggedIn("an update that later logins could not carry is not sent", {}, async ({ client }) => {
+  await client.connect();
+  await assert.rejects(client.update({ token: "x".repeat(768), meta: { m: "x".repeat(250) } }), EncodeError);
 });
 
 loggedIn("a request without an answer times out", { requestTimeoutMs: 20 }, async ({ client }) => {
@@ -319,6 +338,7 @@ loggedIn(
     client.once("message", () => {
       client.close();
     });
+    client.on("message", ({ body }) => told.push(`and ${String(body)}`)); // after the one that closes
     const ended = happened(client, "end");
     const deliver = (body: string): Packet => ({
       kind: Kind.DELIVER,
@@ -327,6 +347,14 @@ loggedIn(
     });
     peer.send(deliver("first"), deliver("second"));
     await ended;
-    assert.deepEqual(told, ["connected", "message first", "message second", "end"]);
+    client.close();
+    assert.deepEqual(told, [
+      "connected",
+      "message first",
+      "and first",
+      "message second",
+      "and second",
+      "end",
+    ]);
   },
 );

@@ -95,7 +95,7 @@ test("a login without an answer is a failed attempt", () => {
 });
 
 for (const { code, reason } of ENDINGS) {
-  test(`a login refused with ${reason} is ${mayReturn(code) ? "tried again after the time named" : "the end"}`, () => {
+  test(`a login refused with ${reason} is ${mayReturn(code) ? "tried again in time" : "the end"}`, () => {
     const driven = new Driven();
     driven.establish();
     driven.receive(packet(Kind.ERROR, 1, refusal(code, reason, { retry_after: 7 })));
@@ -203,6 +203,18 @@ test("an answer in time is one, and a refused beat is a sign of life", () => {
   assert.deepEqual([driven.machine.state, driven.machine.roundTripMs], ["online", KEEPALIVE_MS - 10]);
 });
 
+test("whatever arrives is a sign of life, though the beat's answer does not", () => {
+  const driven = online();
+  driven.run(KEEPALIVE_MS);
+  for (let push = 0; push < 3; push += 1) {
+    driven.run(KEEPALIVE_MS - 10);
+    driven.receive(packet(Kind.DELIVER, null, { from: "bob", body: push, at_ms: 1 }));
+  }
+  assert.equal(driven.machine.state, "online");
+  driven.run(KEEPALIVE_MS);
+  assert.equal(driven.machine.state, "waiting");
+});
+
 test("after a pause, missed beats are not made up for", () => {
   const driven = online();
   driven.now += KEEPALIVE_MS * 2.5;
@@ -229,6 +241,14 @@ test("a broken connection is come back from", () => {
     code: null,
   });
   assert.equal(again?.type === "connected" && again.again, true);
+});
+
+test("half a packet of a lost connection is forgotten", () => {
+  const driven = online();
+  driven.note(driven.machine.received(new Uint8Array([0, 0]), driven.now));
+  driven.lose();
+  driven.run(1000);
+  driven.logIn();
 });
 
 test("returns are spread over a time that doubles to a minute", () => {
@@ -258,6 +278,14 @@ for (const [name, ends] of [
     assert.equal(driven.machine.state, ends ? "ended" : "waiting");
   });
 }
+
+test("an error behind which something else came did not end the connection", () => {
+  const driven = online();
+  driven.receive(packet(Kind.ERROR, null, refusal(Code.PROTOCOL_ERROR, "protocol_error")));
+  driven.receive(packet(Kind.DELIVER, null, { from: "bob", body: 1, at_ms: 1 }));
+  driven.lose();
+  assert.equal(driven.machine.state, "waiting");
+});
 
 test("a watch too many forbids no return", () => {
   const driven = online();

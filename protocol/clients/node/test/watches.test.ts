@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { compareIds, encode, FRAME_LIMIT_BYTES, Kind, type UserState } from "../src/index.js";
-import { isNews, lists, Watches } from "../src/watches.js";
+import { differs, isNewer, lists, Watches } from "../src/watches.js";
 
 function state(status: string, id: string | null, lastSeenMs: number | null = null): UserState {
   return { status, sinceMs: null, lastSeenMs, id, meta: {} };
@@ -77,8 +77,8 @@ test("a later snapshot tells what changed meanwhile, once", () => {
   assert.deepEqual(
     watches.told(snapshot).map(({ uid, state: { status }, reason }) => [uid, status, reason]),
     [
-      ["ann", "offline", null],
-      ["eve", "online", null],
+      ["ann", "offline", "meanwhile"],
+      ["eve", "online", "meanwhile"],
     ],
   );
   assert.deepEqual(watches.told(snapshot), []);
@@ -90,11 +90,19 @@ test("an older snapshot tells nothing", () => {
   assert.equal(watches.known().get("bob")?.status, "online");
 });
 
-test("of who is offline a snapshot without an id is news only if he was seen later", () => {
+test("of who is offline a snapshot without an id is a change only if it shows something else", () => {
   const known = state("offline", "11-0", 20);
-  assert.equal(isNews(state("offline", null, 20), known), false);
-  assert.equal(isNews(state("offline", null, 30), known), true);
-  assert.equal(isNews(state("online", "12-0"), state("offline", null, 20)), true);
+  assert.equal(differs(state("offline", null, 20), known), false);
+  assert.equal(differs(state("offline", null, 30), known), true);
+  assert.equal(differs(state("online", "12-0"), state("offline", null, 20)), true);
+  assert.equal(differs({ ...state("offline", null, 20), meta: { app: "2" } }, known), true);
+  assert.equal(isNewer(state("offline", "12-0", 20), state("offline", null, 20)), true);
+});
+
+test("an id that a later snapshot has is kept, and is no change", () => {
+  const watches = watching({ bob: state("offline", null, 20) });
+  assert.deepEqual(watches.told(new Map([["bob", state("offline", "11-0", 20)]])), []);
+  assert.equal(watches.changed(push("bob", state("offline", "11-0", 20))), false);
 });
 
 test("a snapshot of who was unwatched meanwhile is dropped", () => {
