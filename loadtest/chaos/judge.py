@@ -24,6 +24,7 @@ from loadtest.chaos.truth import Login, User
 from loadtest.checker import Broken
 from loadtest.checker.endings import Given, Promised, is_false, is_founded
 from loadtest.checker.periods import Periods
+from loadtest.checker.showing import Showing, Shown
 from protocol import Code
 
 STORY_S = 25.0  # before a broken promise, of what was done
@@ -60,10 +61,11 @@ class Judge:
         self.forgotten = 0
         self.certain: Counter[str] = Counter()
         self.periods = Periods()
+        self.showing = Showing()
         self._users = users
         self._troubles = troubles
         self._setup = setup
-        self._kept: dict[int, dict[str, str]] = {}
+        self._kept: dict[int, tuple[dict[str, str], dict[str, Shown]]] = {}
         self._wrong: dict[str, str] = {}  # of whom it was said already, until it is right again
         self._bounds = Bounds(setup, [])
 
@@ -85,10 +87,12 @@ class Judge:
         for each in told:
             match each:
                 case Kept():
-                    self._kept[each.number] = self.periods.kept()
+                    self._kept[each.number] = self.periods.kept(), self.showing.kept()
                 case Forgot():
-                    kept = None if each.number is None else self._kept.pop(each.number)
-                    self.periods.forgot(each.stood, kept)
+                    nothing = None, None
+                    online, shown = nothing if each.number is None else self._kept.pop(each.number)
+                    self.periods.forgot(each.stood, online)
+                    self.showing.forgot(shown)
                 case Event():
                     self.events[each.type] += 1
                     self._event(each)
@@ -109,9 +113,10 @@ class Judge:
         login = user.login(event.session, event.stood)
         if login is None:
             broken.append(Broken("invented", f"{event} names a session that {event.uid} did not ask for"))
+        broken += self.showing.entry(event.id, event.fields)
         if event.type == "online":
             broken += self.periods.came(event.uid, event.session, event.id, event.stood)
-        else:
+        elif event.type == "offline":
             broken += self.periods.went(event.uid, event.session, event.since_id)
             if event.code != Code.NODE_DOWN:  # after which it may return
                 self.periods.ended(event.session, event.stood)

@@ -1,20 +1,23 @@
 """What the streams say, in the order in which Redis took it, and what Redis forgot in between."""
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from presence.subscriber.events import Entry
 
 ROUNDED_S = 0.002  # the milliseconds of ids and of decisions
+OF_USERS: Final = frozenset({"online", "offline", "away", "update"})
 
 
 class Event(NamedTuple):
     """An entry of a stream; moments are monotonic seconds of this process.
 
     Attributes:
-        since_id: of an offline event, the id of the online event that it ends; else "".
+        since_id: the id of the online event of the period; of an online event and a gap "".
         decided: between which moments it was decided, by the clocks of this machine.
         stood: when Redis took it.
+        fields: as they were written, of an event of a user.
     """
 
     shard: int
@@ -27,6 +30,7 @@ class Event(NamedTuple):
     since_id: str
     decided: tuple[float, float]
     stood: float
+    fields: Mapping[str, str] = {}
 
 
 class Kept(NamedTuple):
@@ -70,7 +74,7 @@ def event_of(entry: Entry, clock: WallClock) -> Event:
     """Return what an entry says."""
     fields: Any = entry.fields
     stood = int(entry.id.partition("-")[0]) / 1000 - clock.now
-    if fields["type"] not in {"online", "offline"}:
+    if fields["type"] not in OF_USERS:
         return Event(
             entry.shard,
             entry.id,
@@ -94,4 +98,5 @@ def event_of(entry: Entry, clock: WallClock) -> Event:
         fields.get("since_id", ""),
         clock.bounds(int(fields["at_ms"])),
         stood,
+        fields,
     )

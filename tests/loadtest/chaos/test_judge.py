@@ -56,10 +56,18 @@ class Case:
     ) -> None:
         self._ids += 1
         moment = at if decided is None else decided
-        event = Event(
-            0, f"{self._ids}-0", kind, "ann", session, "node-a", code, since_id, (moment, moment), at
-        )
+        fields = {
+            **{"type": kind, "uid": "ann", "code": str(int(code)), "since_id": since_id},
+            **{"since_ms": "1", "at_ms": "2", "status": "away", "status_ms": "2"},
+        }
+        if kind in {"online", "offline"}:
+            del fields["status"]
+        shown = (moment, moment), at, fields
+        event = Event(0, f"{self._ids}-0", kind, "ann", session, "node-a", code, since_id, *shown)
         self.judge.take([event], at)
+
+    def away(self, session: str, at: float) -> None:
+        self._take("away", session, at, Code.AWAY, self.judge.periods.online.get("ann", "-"))
 
     @property
     def rules(self) -> list[str]:
@@ -261,3 +269,16 @@ def test_that_redis_forgot_a_login_is_a_reason_and_is_counted(case: Case) -> Non
     case.judge.ended("ann", login, 104.5, "closed", is_for_good=False)
     assert case.rules == []
     assert case.judge.forgotten == 2
+
+
+def test_who_goes_away_is_still_online(case: Case) -> None:
+    case.away("s1", 101.0)
+    case.judge.look(110.0)
+    assert case.rules == []
+    assert case.judge.events == {"online": 1, "away": 1}
+
+
+def test_who_goes_away_twice_is_a_finding(case: Case) -> None:
+    case.away("s1", 101.0)
+    case.away("s1", 102.0)
+    assert case.rules == ["shown"]
