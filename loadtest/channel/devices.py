@@ -12,6 +12,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from loadtest.channel.device import RETURN_S, Device
 from loadtest.connection import source_addresses
@@ -53,7 +54,7 @@ class Devices:
         self._numbers = itertools.count()
         self._slots = max(1, round(beat_s / SLOT_S))
         self._slot = 0
-        self.at(time.monotonic(), self._beat)
+        self._beat(time.monotonic())
 
     def __enter__(self) -> "Devices":
         return self
@@ -155,9 +156,10 @@ class Devices:
             self.late_max_s = max(self.late_max_s, now - due)
             action()
 
-    def _beat(self) -> None:
+    def _beat(self, due: float) -> None:
+        """Beat in one slot. Each has its moment: a load that is late must not make its devices silent."""
         for device in self._all[self._slot :: self._slots]:
             if device.is_in and device.beats:
                 device.send(KEEPALIVE)
         self._slot = (self._slot + 1) % self._slots
-        self.at(time.monotonic() + SLOT_S, self._beat)
+        self.at(due + SLOT_S, partial(self._beat, due + SLOT_S))

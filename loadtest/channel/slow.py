@@ -17,6 +17,7 @@ from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
 
+SMALL_BUFFERS = ("-m", "loadtest.channel.small_buffers")
 LOGIN_S = 30.0
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
@@ -25,7 +26,7 @@ P99_RATIO_MAX = 1.2
 FILL_S = 60.0
 LOOK_S = 1.0
 STILL_LOOKS = 3  # looks at which no byte more has gone into the kernel, until they are taken for stuck
-WAKE_S = 30.0
+WAKE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -96,19 +97,22 @@ class Play:
             for each in range(self._plan.deaf)
         ]
         self._bring(deaf, lambda: all(each.is_answered for each in deaf))
+        say(f"slow: {len(deaf):,} watch and read no more")
         self._devices.run(LOOK_S)
         pid, first = self._serving.process.pid, len(self._changes.sent)
         before = measures.memory(pid).rss
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-        self._fill()
-        stuck = len(self._waiting())
+        self._fill(deaf)
+        stuck = len(self._waiting(deaf))
+        say(f"slow: {stuck:,} are stuck")
         within = self._measure()
         peak = _peak_bytes(pid)
-        say(f"slow: {stuck:,} are stuck, memory grew by {(peak - before) / 2**20:.1f} MiB; they wake")
+        say(f"slow: memory grew by {(peak - before) / 2**20:.1f} MiB; they wake")
         for each in deaf:
             each.wake()
         newest = self._changes.newest
         woken = self._devices.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        say("slow: they have read what waited")
         pushes = sum(each.pushes for each in deaf), (len(self._changes.sent) - first) * len(deaf)
         broken = self._broken(deaf, woken=woken, stuck=stuck)
         for each in deaf:
@@ -151,24 +155,40 @@ class Play:
             each.delays = None
         return percentiles([each * 1000 for each in delays])
 
-    def _fill(self) -> None:
-        """Let changes go on until nothing more goes into the kernel's buffers for those who never read."""
-        self._change(on=True)
+    def _fill(self, deaf: list[Deaf]) -> None:
+        """Let changes go on until nothing more goes into the kernel's buffers for those who never read.
+
+        Each comes when those who read have the one before: the server is not to be behind.
+        """
         give_up, still, before = time.monotonic() + FILL_S, 0, -1
         while still < STILL_LOOKS and time.monotonic() < give_up:
-            self._devices.run(LOOK_S)
-            found = sum(self._waiting().values())
+            look = time.monotonic() + LOOK_S
+            while time.monotonic() < look:
+                uid, number = self._change_one()
+                self._devices.run(LOOK_S, lambda u=uid, n=number: self._have(u, n))  # type: ignore[misc]
+            found = sum(self._waiting(deaf))
             still = still + 1 if found == before else 0
             before = found
-        self._change(on=False)
-        self._devices.run(LOOK_S)
 
-    def _waiting(self) -> dict[str, int]:
-        """Return the bytes in the server's kernel that do not leave, by connection."""
+    def _have(self, uid: str, number: int) -> bool:
+        return all(each.seen.get(uid) == number for each in (self._others[0], self._others[-1]))
+
+    def _waiting(self, deaf: list[Deaf]) -> list[int]:
+        """Return the bytes in the server's kernel that have not left, of each for whom there are any."""
         port = f":{self._serving.address[1]:04X}"
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-        queues = {row[2]: int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port)}
-        return {peer: size for peer, size in queues.items() if size}
+        queues = {
+            int(row[2].rpartition(":")[2], 16): int(row[4].partition(":")[0], 16)
+            for row in rows
+            if row[1].endswith(port)
+        }
+        return [size for each in deaf if each.is_in and (size := queues.get(each.port(), 0))]
+
+    def _change_one(self) -> tuple[str, int]:
+        """Let a user change; return who, and the number of the change."""
+        user = self._chance.choice(self._users)
+        user.send(protocol.encode(protocol.update(meta=self._changes.next(user.uid))))
+        return user.uid, len(self._changes.sent) - 1
 
     def _change(self, *, on: bool) -> None:
         was, self._changing = self._changing, on
@@ -177,8 +197,7 @@ class Play:
 
     def _change_next(self, due: float) -> None:
         if self._changing:
-            user = self._chance.choice(self._users)
-            user.send(protocol.encode(protocol.update(meta=self._changes.next(user.uid))))
+            self._change_one()
             due += 1 / self._plan.rate
             self._devices.at(due, lambda: self._change_next(due))
 
@@ -186,7 +205,7 @@ class Play:
 def slow(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
     with Data() as data:
-        serving = Serving(data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
+        serving = Serving(data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS)
         try:
             with Devices(serving.address, beat_s=12.0) as devices:
                 load = Load()

@@ -1,6 +1,7 @@
 """Who changes, who reads what others are told, and who watches and never reads."""
 
 import _socket
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -84,6 +85,11 @@ class Deaf(Viewer):
         super().heard(kind, id, payload, now)
         if kind == Kind.OK and "presence" in payload:
             self.devices.hear(self, on=False)
+
+    def port(self) -> int:
+        """Return the port that it has connected from."""
+        with socket.socket(fileno=os.dup(self.fd)) as twin:
+            return int(twin.getsockname()[1])
 
     def wake(self) -> None:
         """Read all that waits."""

@@ -10,12 +10,11 @@ from loadtest.channel.entries import Entry, by_user
 from loadtest.channel.faults import Faults
 from loadtest.channel.people import Person, Watcher
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
-from loadtest.channel.streams import count_entries, read_entries
+from loadtest.channel.streams import Count, read_entries
 from loadtest.channel.watch_judge import Truth, WatchVerdict, judge
 from loadtest.chaos.redis_server import Store
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
-from presence.store.client import RedisError
 from presence.store.keys import Keys
 
 LOGIN_S = 30.0
@@ -81,9 +80,12 @@ class Play:
     Args:
         plan: what is played.
         seed: of what is drawn.
+        count: of the entries.
     """
 
-    def __init__(self, plan: Plan, seed: int, store: Store, serving: Serving, devices: Devices) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, store: Store, serving: Serving, devices: Devices, count: Count
+    ) -> None:
         self._plan, self._devices, self._store = plan, devices, store
         self._chance = random.Random(seed)
         self._keys = Keys(shards=plan.shards)
@@ -98,7 +100,7 @@ class Play:
             for number in range(plan.watchers)
         ]
         self.faults = Faults(plan.kills, plan.restarts, plan.transitions, plan.away_s, store, serving)
-        self._transitions = 0
+        self._count = count
         self._acting = False
 
     def run(self) -> None:
@@ -113,7 +115,6 @@ class Play:
         said = time.monotonic()
         while not (self.faults.over and self._transitions >= plan.transitions):
             devices.run(LOOK_S)
-            self._count()
             self.faults.inject(self._transitions)
             if time.monotonic() - said >= SAY_S:
                 said = time.monotonic()
@@ -121,8 +122,9 @@ class Play:
         self._acting = False
         say(f"watch: {self._transitions:,} transitions; waiting until all is quiet")
         devices.run(plan.settle_s)
-        before = -1
-        while before != (before := self._count()):
+        before = (-1, -1)
+        while before[0] != self._count.entries or before[1] == self._count.looks:
+            before = self._count.entries, self._count.looks
             devices.run(QUIET_S)
 
     def entries(self) -> list[Entry]:
@@ -130,12 +132,10 @@ class Play:
         found = read_entries(self._store.client, self._keys)
         return [entry for entry in found if entry.uid.startswith("user-")]
 
-    def _count(self) -> int:
-        try:  # without those of the watchers themselves, about
-            self._transitions = count_entries(self._store.client, self._keys) - len(self.watchers)
-        except RedisError:
-            return -1
-        return self._transitions
+    @property
+    def _transitions(self) -> int:
+        """How many there were, about: the watchers themselves are told of, too."""
+        return self._count.entries - len(self.watchers)
 
     def _act(self) -> None:
         if self._acting:
@@ -155,9 +155,12 @@ def watch(plan: Plan, seed: int) -> Report:
     with Store() as store:
         serving = Serving(store.url, *plan.flags)
         try:
-            with Devices(serving.address, beat_s=0.4 * plan.idle_s) as devices:
+            with (
+                Devices(serving.address, beat_s=0.4 * plan.idle_s) as devices,
+                Count(store.client, Keys(shards=plan.shards)) as count,
+            ):
                 load = Load()
-                play = Play(plan, seed, store, serving, devices)
+                play = Play(plan, seed, store, serving, devices, count)
                 play.run()
                 share = load.core_share()
                 entries = play.entries()
