@@ -60,7 +60,7 @@ def runs_until_it_says(code: str, words: str) -> None:
 def test_the_library_and_the_subscriber_examples_run(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--idle-timeout", "1", "--tick", "0.1") as server:
         example = block("library").replace("7400", str(server.address[1]))
-        runs_until_it_says(example, "Connected")  # and is killed: its session ends by grace or silence
+        runs_until_it_says(example, "bob is offline")  # and is killed: its session ends by grace or silence
         subscriber = block("subscriber").replace("redis://localhost:6379", redis_server.url)
         subscriber = subscriber.replace('group="push", consumer="worker-1"', 'after="0"')
         with socket.create_connection(server.address) as silent:
