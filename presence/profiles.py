@@ -7,6 +7,8 @@ with nothing but keepalives, and then until it sends anything else.
 from presence.changes import PLAIN, Profile
 from protocol import Code
 
+UPDATES_AT_ONCE = 10.0  # what people do in a hurry; each is written to Redis and told to all who watch
+UPDATES_PER_S = 1.0  # in the long run
 _DOZING = Profile(away=True)  # one for all who are away by themselves and say nothing of themselves
 
 
@@ -16,6 +18,7 @@ class Profiles:
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
         self._dozing: set[int] = set()
+        self._allowed: dict[int, tuple[float, float]] = {}  # updates at once, as of when
 
     def of(self, number: int) -> Profile:
         """Return what is shown of a session."""
@@ -25,6 +28,15 @@ class Profiles:
     def away(self) -> int:
         """How many sessions are away; O(those that are or that say something of themselves)."""
         return sum(profile.away for profile in self._shown.values())
+
+    def admit(self, number: int, now: float) -> float:
+        """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
+        allowed, since = self._allowed.get(number, (UPDATES_AT_ONCE, now))
+        allowed = min(UPDATES_AT_ONCE, allowed + (now - since) * UPDATES_PER_S)
+        if allowed < 1:
+            return (1 - allowed) / UPDATES_PER_S
+        self._allowed[number] = allowed - 1, now
+        return 0.0
 
     def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
         """Show a session as its client wishes; None: leave that as it is, or end its being away by itself.
@@ -54,6 +66,7 @@ class Profiles:
         """A session has ended."""
         self._shown.pop(number, None)
         self._dozing.discard(number)
+        self._allowed.pop(number, None)
 
     def _show(self, number: int, profile: Profile) -> Code | None:
         before = self.of(number)

@@ -149,6 +149,10 @@ class Registry:
         """Return the live session of `key`, if there is one."""
         return self._sessions.get(key)
 
+    def has(self, uid: str) -> bool:
+        """Whether a user has any live session."""
+        return uid in self._sessions or uid in self._devices
+
     def of(self, uid: str) -> list[Session]:
         """Return all live sessions of a user: the default device's, then named ones by first login."""
         sessions = self._sessions

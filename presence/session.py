@@ -4,6 +4,7 @@ A connection is a `Guest` until its login, then the `Session` that the login mad
 is the transport's business: it drains and closes. The reactions are the table in `protocol/states.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -209,7 +210,10 @@ class SessionProtocol:
 
     def _crowded(self, key: SessionKey) -> list[Session] | None:
         """Return the oldest sessions of a user that one more device leaves no room for; None without any."""
-        others = self._registry.of(key if isinstance(key, str) else key[0])
+        uid = key if isinstance(key, str) else key[0]
+        if not self._registry.has(uid):
+            return None
+        others = self._registry.of(uid)
         excess = len(others) + 1 - self._limit.most
         if excess <= 0:
             return None
@@ -252,6 +256,12 @@ class SessionProtocol:
         payload = packet.payload
         if "token" in payload:
             refusal = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
+            outcome.reply += protocol.encode(refusal)
+            return
+        if retry_after := self._registry.profiles.admit(session.number, now):
+            refusal = protocol.error(
+                packet.id, Code.RATE_LIMITED, "too many updates", math.ceil(retry_after * 1000) / 1000
+            )
             outcome.reply += protocol.encode(refusal)
             return
         away, text = None, None

@@ -91,6 +91,7 @@ UIDS_MAX: Final = 500  # bounds the work that one packet causes
 UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it becomes part of Redis keys
 DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
 META_MAX_BYTES: Final = 256  # packed; kept in memory for each session, and sent with each state
+META_DEPTH_MAX: Final = 8  # meta itself counted as the first; in the answer to a query it lies three deep
 TOKEN_MAX_BYTES: Final = 768  # a login frame of 1 KiB holds it beside the longest uid and device
 DEPTH_MAX: Final = (
     12  # containers inside each other, the payload counted as the first; JSON APIs rarely pass 8

@@ -13,6 +13,7 @@ import msgpack
 
 from protocol.constants import (
     DEVICE_MAX_BYTES,
+    META_DEPTH_MAX,
     META_MAX_BYTES,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
@@ -79,10 +80,20 @@ def _check_token(value: object) -> Complaint | None:
 def _check_meta(value: object) -> Complaint | None:
     if type(value) is not dict:
         return _wrong("must be a map")
+    if _is_deeper(value, META_DEPTH_MAX):  # what one user sets must fit into what others are answered
+        return _wrong(f"is nested more than {META_DEPTH_MAX} deep")
     # Packed again: the limit must not depend on how wastefully the sender packed it.
     if len(msgpack.packb(value)) > META_MAX_BYTES:
         return _too_large(f"takes more than {META_MAX_BYTES} bytes packed")
     return None
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether more than `levels` containers lie inside each other, `value` counted as the first."""
+    if not isinstance(value, dict | list | tuple):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not levels or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def _check_string(value: object) -> Complaint | None:

@@ -1,5 +1,7 @@
 """What sessions are shown as, from packets to changes: updates, and being away by themselves."""
 
+from typing import Any
+
 import pytest
 
 import protocol
@@ -20,10 +22,10 @@ def shown(world: World) -> list[tuple[Op, int, Profile]]:
     return [(each.op, each.code, each.profile) for each in world.changes]
 
 
-def update(world: World, handle: int, **parts: object) -> list[tuple[Kind, int | None, int | None]]:
+def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | None, int | None]]:
     """Send an update, and return what the server says."""
     world.sockets.answers(handle)
-    world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))  # type: ignore[arg-type]
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))
     return [brief(each) for each in world.sockets.answers(handle)]
 
 
@@ -45,7 +47,7 @@ def test_a_login_says_how_its_session_is_shown() -> None:
 
 
 @pytest.mark.parametrize("parts", [{}, {"meta": {}}, {"status": "online"}, {"status": "online", "meta": {}}])
-def test_a_login_that_shows_nothing_is_plain(parts: dict[str, object]) -> None:
+def test_a_login_that_shows_nothing_is_plain(parts: dict[str, Any]) -> None:
     world = World()
     world.login(**parts)
     assert world.changes[0].profile is PLAIN
@@ -95,7 +97,8 @@ def test_an_update_is_one_change() -> None:
 def test_updates_have_the_code_of_what_they_change() -> None:
     world = World()
     handle = world.login()
-    for parts in ({"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}):
+    wishes: list[dict[str, Any]] = [{"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}]
+    for parts in wishes:
         update(world, handle, **parts)
     assert shown(world)[1:] == [
         (Op.UPDATE, Code.UPDATED, Profile(meta=APP_TEXT)),
@@ -108,7 +111,8 @@ def test_updates_have_the_code_of_what_they_change() -> None:
 def test_an_update_that_changes_nothing_is_granted_and_told_to_nobody() -> None:
     world = World()
     handle = world.login(meta=APP)
-    for parts in ({}, {"meta": APP}, {"status": "online"}):
+    wishes: list[dict[str, Any]] = [{}, {"meta": APP}, {"status": "online"}]
+    for parts in wishes:
         assert update(world, handle, **parts) == [(Kind.OK, 7, None)]
     assert len(world.changes) == 1
 
@@ -119,6 +123,31 @@ def test_an_update_with_a_token_is_refused_whole_and_the_connection_stays() -> N
     assert update(world, handle, token="secret", status="away") == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
     assert len(world.changes) == 1
     assert not world.is_hung_up(handle)
+
+
+def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
+    world = World()
+    handle = world.login()
+    statuses = ["away", "online"] * 50
+    answers = [update(world, handle, status=each)[0] for each in statuses]
+    assert answers == [(Kind.OK, 7, None)] * 10 + [(Kind.ERROR, 7, Code.RATE_LIMITED)] * 90
+    assert len(world.changes) == 1 + 10
+    assert not world.is_hung_up(handle)
+    world.now += 0.75
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=8, status="away")))
+    (refusal,) = world.sockets.answers(handle)
+    assert refusal.payload["retry_after"] == 0.25
+    world.now += refusal.payload["retry_after"]
+    assert update(world, handle, status="away") == [(Kind.OK, 7, None)]
+    assert update(world, handle, status="online") == [(Kind.ERROR, 7, Code.RATE_LIMITED)]
+
+
+def test_the_end_of_a_session_forgets_how_often_it_was_updated() -> None:
+    world = World()
+    handle = world.login()
+    update(world, handle, status="away")
+    world.sockets.feed(handle, protocol.encode(protocol.logout()))
+    assert not world.registry.profiles._allowed
 
 
 def test_an_update_without_an_id_is_granted_like_any() -> None:

@@ -27,6 +27,15 @@ def heard(sock: socket.socket, decoder: protocol.Decoder, until: int | None = No
         decoder.feed(data)
 
 
+def first(sock: socket.socket, decoder: protocol.Decoder) -> Packet:
+    """Return what the server says next."""
+    while (packet := decoder.next()) is None:
+        data = sock.recv(65_536)
+        assert data, "the connection has ended"
+        decoder.feed(data)
+    return packet
+
+
 def answers_to(server: ServerProcess, state: State, trigger: Kind | Other, frame: bytes) -> list[Brief]:
     """Bring a connection into the state, send the frame, and return what the server says to it."""
     reaction = TABLE[state, trigger]
@@ -44,8 +53,10 @@ def answers_to(server: ServerProcess, state: State, trigger: Kind | Other, frame
         elif state is not State.CONNECTED:
             time.sleep(1.2 * LOGIN_TIMEOUT_S)
         if reaction.then is State.LOGGED_IN:
+            # The answer to a request comes when others have said what it takes; a beat does not wait for it.
+            later = [brief(first(sock, decoder))] if reaction.answer is Answer.OK_OR_REFUSAL else []
             sock.sendall(protocol.encode(protocol.keepalive(MARK)))
-            return [brief(each) for each in heard(sock, decoder, MARK)]
+            return later + [brief(each) for each in heard(sock, decoder, MARK)]
         return [brief(each) for each in heard(sock, decoder)]
 
 
