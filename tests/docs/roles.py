@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from presence.changes import Op, SessionName
+from presence.changes import Op, Profile, SessionName
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
@@ -26,6 +26,8 @@ from presence.store.operator import Operator
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.scripting import Scripting
+from presence.store.snapshots import StoredStates
+from presence.store.watch_channel import WatchChannel
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
@@ -39,6 +41,8 @@ from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
+from presence.watching.channel import Confirmed, Left, Pong
+from presence.watching.states import Entry as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
@@ -61,7 +65,7 @@ class Stage:
 
 
 def serve(stage: Stage) -> None:
-    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases and control channels."""
+    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases, messages and watches."""
     channel = ControlChannel(stage.url, KEYS)
     with closing(RedisStore(stage.url, SHAPE)) as store, closing(channel):
         store.check_meta()
@@ -79,6 +83,7 @@ def serve(stage: Stage) -> None:
         with closing(Deliveries(stage.url, SHAPE)) as post:
             assert post.deliver("a", [Letter("ann", b"packet")]) == [Found(1, ("",))]
         assert channel.next() == [Delivery("ann", ("",), b"packet")]
+        watch(stage, a)
         a.apply(end("bob", "s2"))
         assert listener.get_message(timeout=1)
         listener.close()
@@ -100,6 +105,31 @@ def serve(stage: Stage) -> None:
         assert rows is not None
         assert rows["b"].sweeper_n == 2
         assert table.claim("b", "1 a 2", "")
+
+
+def watch(stage: Stage, hand: Hand) -> None:
+    """What servers do for clients who watch users and ask about them."""
+    with closing(StoredStates(stage.url, KEYS)) as states:
+        assert {uid: state.status for uid, state in states.read(["ann", "cy"]).items()} == {
+            "ann": "unknown",
+            "cy": "offline",
+        }
+    channel = WatchChannel(stage.url, KEYS, 0)
+    with closing(channel):
+        channel.open()
+        channel.order(["bob"], [])
+        assert channel.hear() == [Confirmed("bob")]
+        seen = channel.snapshot(["bob"])
+        assert seen.states["bob"].status == "online"
+        hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile(away=True)))
+        (entry,) = channel.hear()
+        assert isinstance(entry, WatchedEntry)
+        assert channel.check() == entry.id
+        assert channel.replay(seen.as_of, {"bob"}).entries == [entry]
+        channel.ping(entry.id)
+        assert channel.hear() == [Pong(entry.id)]
+        channel.order([], ["bob"])
+        assert channel.hear() == [Left("bob")]
 
 
 def read(stage: Stage) -> None:
