@@ -70,7 +70,10 @@ class LimitReached(RequestFailed):
 
 
 class Busy(RequestFailed):
-    """The server is at its limits, or its Redis is away (404): nothing was done, try after `retry_after`."""
+    """Nothing was done, try after `retry_after`.
+
+    The server is at its limits, or its Redis is away (404), or this client asks too often (311).
+    """
 
 
 class ServerFailed(RequestFailed, Uncertain):
@@ -103,6 +106,7 @@ _FAILED: dict[int, type[RequestFailed]] = {
     Code.TOO_LARGE: LimitReached,
     Code.SERVER_ERROR: ServerFailed,
     Code.BUSY: Busy,
+    Code.RATE_LIMITED: Busy,
 }
 _ENDED: dict[int, type[Ended]] = {
     Code.REPLACED: Replaced,

@@ -1,6 +1,7 @@
 """The watches that a client asks for by itself: anew after a return, and those that nobody waits for."""
 
 import math
+from collections import deque
 
 import protocol
 from presence.client.errors import PresenceError, RequestFailed
@@ -11,6 +12,7 @@ from presence.client.watches import Watches
 from protocol import Code
 
 ANSWER_TIMEOUT_S = 10.0
+AT_ONCE = 2  # requests under way: a server has few places for each client
 
 
 class Rewatching:
@@ -35,26 +37,21 @@ class Rewatching:
         self._watches = watches
         self._chance = chance
         self._backoff = Backoff()
-        self._waiting = list(watches.batches())
+        self._waiting = deque(watches.batches())
         self._under_way: dict[int, list[str]] = {}
         self.due = now if self._waiting else math.inf
 
     def add(self, uids: list[str], now: float) -> None:
         """Ask for some more, at once unless the server wants to be left alone for a while."""
         self._waiting.append(uids)
-        self.due = now if self.due == math.inf else self.due
-        self.tick(now)
+        if self.due == math.inf:
+            self._ask(now)
 
     def tick(self, now: float) -> None:
         """Ask, if it is time: for those who are still watched."""
-        if now < self.due:
-            return
-        batches, self._waiting, self.due = self._waiting, [], math.inf
-        still = self._watches.states()
-        for batch in batches:
-            if uids := [uid for uid in batch if uid in still]:
-                id = self._session.request(protocol.watch(uids), ANSWER_TIMEOUT_S, now)
-                self._under_way[id] = uids
+        if now >= self.due:
+            self.due = math.inf
+            self._ask(now)
 
     def settle(self, caused: Caused, now: float) -> Caused:
         """Take out the answers to own requests, and put in what they mean."""
@@ -67,11 +64,20 @@ class Rewatching:
                 rest.append(each)
             elif isinstance(each.result, PresenceError):
                 rest += self._refused(uids, each.result, now)
+        if self.due == math.inf:
+            self._ask(now)
         return rest
 
     def without_own(self, failed: Caused) -> Caused:
         """Take out the failures of own requests: the connection is gone, and the next one begins anew."""
         return [each for each in failed if not (isinstance(each, Answer) and each.id in self._under_way)]
+
+    def _ask(self, now: float) -> None:
+        still = self._watches.states() if self._waiting else {}
+        while self._waiting and len(self._under_way) < AT_ONCE:
+            if uids := [uid for uid in self._waiting.popleft() if uid in still]:
+                id = self._session.request(protocol.watch(uids), ANSWER_TIMEOUT_S, now)
+                self._under_way[id] = uids
 
     def _refused(self, uids: list[str], error: PresenceError, now: float) -> list[WatchEnded]:
         if isinstance(error, RequestFailed) and error.code in list(Code) and not Code(error.code).reconnect:

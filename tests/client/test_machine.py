@@ -302,7 +302,8 @@ def test_what_follows_a_goodbye_is_dropped(online: Driven) -> None:
     [
         (Code.UNSUPPORTED, Unsupported),
         (Code.RECIPIENT_OFFLINE, RecipientOffline),
-        (Code.RATE_LIMITED, RequestFailed),
+        (Code.AUTH_FAILED, RequestFailed),
+        (Code.RATE_LIMITED, Busy),
         (Code.BUSY, Busy),
         (Code.SERVER_ERROR, ServerFailed),
         (Code.TOO_LARGE, LimitReached),
