@@ -214,10 +214,7 @@ GUARDS: Final = (
     Guard(
         "profile-with-registration",
         (Change("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
-    ),
-    Guard(
-        "profile-with-mark",
-        (Change("prelude", "if type(mark[6]) == 'string' then show_as(entry, mark[6]) end", ""),),
+        seed=1,
     ),
     Guard(
         "shown-when-a-device-goes",
@@ -228,6 +225,7 @@ GUARDS: Final = (
                 "    write_record",
             ),
         ),
+        seed=1,
     ),
     Guard(
         "shown-by-the-latest-login",
@@ -238,5 +236,6 @@ GUARDS: Final = (
                 "",
             ),
         ),
+        seed=1,
     ),
 )
