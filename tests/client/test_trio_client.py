@@ -16,6 +16,7 @@ from presence.client import (
     Ended,
     LoginRefused,
     Offline,
+    PresenceChanged,
     Replaced,
     RequestTimeout,
     State,
@@ -88,6 +89,9 @@ class ScriptedServer:
         self.connections += 1
         self._streams.append(theirs)
         return _Served(ours, theirs, self)
+
+    async def hang_up(self) -> None:
+        await trio.aclose_forcefully(self._streams[-1])
 
     async def say(self, *packets: Packet) -> None:
         await self._streams[-1].send_all(b"".join(map(protocol.encode, packets)))
@@ -326,6 +330,87 @@ async def test_a_cancelled_request_harms_no_other(autojump_clock: MockClock) -> 
             await client.query(["bob"])
         script.answers = True
         assert await client.query(["bob"]) == {}
+
+
+async def test_a_cancelled_watch_is_taken_back(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        script.answers = False
+        with trio.move_on_after(1):
+            await client.watch(["bob"])
+        await trio.sleep(1)
+        assert script.heard[-1] == protocol.unwatch(["bob"])
+        assert client.watched == {}
+
+
+async def test_an_unwatch_is_done_though_nobody_confirms_it(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, request_timeout=3) as client:
+        await client.watch(["bob"])
+        script.answers = False
+        with pytest.raises(RequestTimeout):
+            await client.unwatch(["bob"])
+        assert client.watched == {}
+
+
+async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    script.answer = {"presence": {uid: {"status": "online", "id": "5-0"} for uid in ("bob", "eve")}}
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        await client.watch(["bob", "eve"])
+        script.answers = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                client.unwatch, ["bob"]
+            )  # under way when the connection breaks, and not raised
+            await trio.testing.wait_all_tasks_blocked()
+            await script.hang_up()
+        await client.unwatch(["eve"])
+        assert (client.state, client.watched) == (State.WAITING, {})
+        await client.wait_online()
+        assert script.heard[-1].kind == Kind.LOGIN, "there is nobody to be watched again"
+
+
+async def test_away_is_what_later_logins_say(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, meta={"app": "1"}) as client:
+        await client.away()
+        await script.hang_up()
+        await trio.sleep(2)
+        await client.back()
+        await script.hang_up()
+        await trio.sleep(5)
+    logins = [packet.payload for packet in script.heard if packet.kind == Kind.LOGIN]
+    assert [login.get("status") for login in logins] == [None, "away", None]
+    assert {login["meta"]["app"] for login in logins} == {"1"}
+
+
+async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockClock) -> None:
+    script = ScriptedServer()
+    script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        client.watch_nowait(["bob"])
+        assert client.watched == {"bob": UserState("unknown")}
+        assert isinstance(await anext(client), Connected)
+        assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "meanwhile")
+
+
+async def test_a_full_queue_leaves_out_stale_changes_first() -> None:
+    pushes = [
+        protocol.presence("bob", {"status": "online", "id": f"{number}-0"}, "login")
+        for number in range(6, 16)
+    ]
+    script = ScriptedServer()
+    script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
+        await client.watch(["bob"])
+        await script.say(protocol.deliver("bob", "hi", 7), *pushes)
+        while client.statistics().pushes_superseded < 8:
+            await trio.lowlevel.checkpoint()
+        got = [await anext(client) for _ in range(4)]
+    assert [type(push).__name__ for push in got] == ["Connected", "Delivered", *["PresenceChanged"] * 2]
+    assert client.statistics().pushes_dropped == 0
 
 
 async def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted() -> None:
