@@ -13,9 +13,10 @@ import protocol
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.flapping import Flapping, FlappingStatistics
+from presence.outcome import Outcome
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.requests import Desk, Message
-from presence.session import Outcome, SessionProtocol
+from presence.session import SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.vouching import Vouching
 from presence.wheel import TimingWheel

@@ -5,11 +5,13 @@ and logins go on meanwhile. The answer goes to the connection that asked; if tha
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import protocol
 from presence.registry import Session
-from protocol import Code, Packet
+from protocol import Code, Kind, Packet
+
+KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 
 
 class Message(NamedTuple):
@@ -42,6 +44,20 @@ class Unwatch(NamedTuple):
 
 
 Request: TypeAlias = Message | Query | Watch | Unwatch
+
+
+def request_of(packet: Packet) -> Request:
+    """Return what a packet of one of `KINDS` asks for."""
+    id, payload = packet.id, packet.payload
+    match packet.kind:
+        case Kind.MESSAGE:
+            return Message(id, payload["to"], payload["body"])
+        case Kind.QUERY:
+            return Query(id, payload["uids"])
+        case Kind.WATCH:
+            return Watch(id, payload["uids"])
+        case _:
+            return Unwatch(id, payload.get("uids"))
 
 
 class Desk(Protocol):

@@ -13,59 +13,14 @@ from presence import meta
 from presence.admission import Admission
 from presence.changes import Change, Profile
 from presence.clock import Clock
+from presence.outcome import Outcome
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.requests import Message, Query, Request, Unwatch, Watch
+from presence.requests import KINDS, request_of
 from protocol import Code, Kind, Packet, ProtocolError
 
 ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
 KEEPALIVE_SHARE = 0.4  # of the idle time-out: two beats can be lost before the third would be late
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
-_REQUESTS = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
-
-
-class Outcome:
-    """What some bytes of one connection caused, for the shell to perform.
-
-    Attributes:
-        peer: who the connection belongs to from now on.
-        frames: complete valid frames, each of them activity.
-        reply: bytes to send on the connection.
-        end_code: set if the connection is to be hung up after the reply, with the reason.
-        attentive: whether a packet said more than that the client lives.
-        changes: what the packets cause in Redis, in order; None if that is nothing.
-        crowded: sessions that a login leaves no room for, to be ended.
-        displaced: the session that a login took the place of.
-        displaced_code: what that one's client is told.
-        requests: what the desk is to answer, in order; None if there is nothing.
-        failure: what a handler raised, a mistake of ours: it ends this connection and no other.
-    """
-
-    __slots__ = (
-        "attentive",
-        "changes",
-        "crowded",
-        "displaced",
-        "displaced_code",
-        "end_code",
-        "failure",
-        "frames",
-        "peer",
-        "reply",
-        "requests",
-    )
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.frames = 0
-        self.reply = bytearray()  # bytes would be copied for each of thousands of answers to one read
-        self.end_code: Code | None = None
-        self.attentive = False
-        self.changes: list[Change] | None = None
-        self.crowded: list[Session] | None = None
-        self.displaced: Session | None = None
-        self.displaced_code = Code.REPLACED
-        self.requests: list[Request] | None = None
-        self.failure: Exception | None = None
 
 
 class SessionLimit(NamedTuple):
@@ -240,14 +195,14 @@ class SessionProtocol:
             raise _refusal(Code.PROTOCOL_ERROR, "this connection has logged in already", packet)
         elif kind == Kind.UPDATE:
             self._update(session, packet, outcome, now)
-        elif kind in _REQUESTS and self.takes_requests:
+        elif kind in KINDS and self.takes_requests:
             if outcome.requests is None:
                 outcome.requests = []
-            outcome.requests.append(_request(packet))
+            outcome.requests.append(request_of(packet))
         elif kind in _SERVER_KINDS:
             raise _refusal(Code.PROTOCOL_ERROR, "packets of this kind come from the server only", packet)
         else:
-            what = f"{Kind(kind).name.lower()} packets" if kind in _REQUESTS else f"packets of kind {kind}"
+            what = f"{Kind(kind).name.lower()} packets" if kind in KINDS else f"packets of kind {kind}"
             message = f"this server does not handle {what}"
             outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, message))
 
@@ -255,14 +210,13 @@ class SessionProtocol:
         """The client wishes to be shown otherwise."""
         payload = packet.payload
         if "token" in payload:
-            refusal = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
-            outcome.reply += protocol.encode(refusal)
+            answer = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
+            outcome.reply += protocol.encode(answer)
             return
-        if retry_after := self._registry.profiles.admit(session.number, now):
-            refusal = protocol.error(
-                packet.id, Code.RATE_LIMITED, "too many updates", math.ceil(retry_after * 1000) / 1000
-            )
-            outcome.reply += protocol.encode(refusal)
+        if wait_s := self._registry.profiles.admit(session.number, now):
+            wait_s = math.ceil(wait_s * 1000) / 1000
+            answer = protocol.error(packet.id, Code.RATE_LIMITED, "too many updates", wait_s)
+            outcome.reply += protocol.encode(answer)
             return
         away, text = None, None
         if "status" in payload:
@@ -295,20 +249,6 @@ def _profile(login: Packet) -> Profile | None:
     if "meta" not in payload and "status" not in payload:
         return None
     return Profile(payload.get("status") == "away", meta.to_text(payload.get("meta", {})))
-
-
-def _request(packet: Packet) -> Request:
-    """Return what a packet of the kinds in `_REQUESTS` asks for."""
-    id, payload = packet.id, packet.payload
-    match packet.kind:
-        case Kind.MESSAGE:
-            return Message(id, payload["to"], payload["body"])
-        case Kind.QUERY:
-            return Query(id, payload["uids"])
-        case Kind.WATCH:
-            return Watch(id, payload["uids"])
-        case _:
-            return Unwatch(id, payload.get("uids"))
 
 
 def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry_after: float) -> None:

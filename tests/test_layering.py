@@ -53,6 +53,7 @@ ROOMS = [
             "presence.profiles",
             "presence.flapping",
             "presence.requests",
+            "presence.outcome",
             "presence.meta",
         },
         {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
@@ -89,7 +90,7 @@ ROOMS = [
     ),
     # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
     Room(
-        {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel")},
+        {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel", "budget")},
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
@@ -103,7 +104,7 @@ ROOMS = [
     ),
     Room(
         {"presence.messaging"},
-        {"redis", "time", "trio", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
+        {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
     # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.
     Room({"presence.node"}, {"redis", "trio", *SOCKETS, *TRANSPORTS, *EDGES}),

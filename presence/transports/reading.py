@@ -11,8 +11,8 @@ import structlog
 
 from presence.core import Core
 from presence.logs import RateLimited
+from presence.outcome import Outcome
 from presence.registry import Peer, Session
-from presence.session import Outcome
 from presence.transports.connections import (
     ATTENTIVE,
     CALM_BEATS,

@@ -15,8 +15,8 @@ from trio.abc import HalfCloseableStream, Stream
 from presence.admission import Admission
 from presence.core import Core
 from presence.logs import RateLimited
+from presence.outcome import Outcome
 from presence.registry import Guest, Peer, Session
-from presence.session import Outcome
 from presence.transports import tcp
 from presence.transports.limits import (
     DRAIN_BYTES,
