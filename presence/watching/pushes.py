@@ -18,6 +18,7 @@ import trio
 
 import protocol
 from presence.registry import Session
+from presence.watching.answers import sound
 from presence.watching.states import State
 from presence.watching.watches import Watches
 
@@ -36,7 +37,7 @@ class PushStatistics:
         sent: packets that were taken by connections.
         put_off: packets that were not, for the connection had not taken what went before.
         replaced: changes in whose place a newer one of the same user was told.
-        damaged: changes that no packet can tell.
+        damaged: changes that no packet can tell as they are.
         slow: connections for which something is put off.
     """
 
@@ -60,6 +61,10 @@ class _Change:
 
     def __init__(self, uid: str, frame: bytes, number: int) -> None:
         self.uid, self.frame, self.number = uid, frame, number
+
+
+def _packed(uid: str, state: State, reason: str) -> bytes:
+    return protocol.encode(protocol.presence(uid, state.shown(), reason))
 
 
 class Pushes:
@@ -89,10 +94,10 @@ class Pushes:
         self._statistics.changes += 1
         self.number += 1
         try:
-            frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
-        except protocol.EncodeError:  # no server wrote that
+            frame = _packed(uid, state, reason)
+        except protocol.EncodeError:
             self._statistics.damaged += 1
-            return
+            frame = _packed(uid, sound(uid, state), reason)
         waiting = self._last.get(uid)
         if waiting is not None and len(self._queue) >= QUEUE_MAX:
             waiting.frame, waiting.number = frame, self.number

@@ -16,7 +16,7 @@ from presence.registry import Session
 from presence.requests import Query
 from presence.runtime import TrioCaller
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.watching.refusing import RETRY_S, answer_states, refuse_busy
+from presence.watching.answers import refuse_busy, send, states_packet
 from presence.watching.states import State
 
 GATHER_S: Final = 0.003
@@ -135,7 +135,8 @@ class Queries:
         for asked in batch:
             if not asked.is_answered:
                 self.statistics.answered += 1
-                answer_states(asked.session, asked.query.id, {uid: states[uid] for uid in asked.uids})
+                packet = states_packet(asked.query.id, {uid: states[uid] for uid in asked.uids})
+                send(asked.session, packet)
                 self._settle(asked)
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
 
@@ -163,4 +164,4 @@ class Queries:
 
     def _refuse(self, session: Session, id: int | None, message: str) -> None:
         self.statistics.refused += 1
-        refuse_busy(session, id, message, RETRY_S)
+        refuse_busy(session, id, message)

@@ -2,16 +2,18 @@
 
 | request | answered |
 | --- | --- |
-| watch of users who are known | at once, from memory |
+| watch of users who are known | in its turn, from memory |
 | … of others | when they are subscribed to and their records were looked at, or refused after `PATIENCE_S` |
 | unwatch | at once |
 | query | from Redis, see `queries.py` |
 
 A watch begins with its answer: what the answer contains is not told again, what comes after it is told, and
-nothing lies between, for both are decided in the same step. A watch that is refused watches nobody.
+nothing lies between, for both are decided in the same step. A watch that is refused watches nobody. Answers
+are packed one at a time with a turn for others between them: 500 states take some milliseconds.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final
@@ -22,18 +24,23 @@ from presence import requests
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
 from presence.runtime import TrioBell
+from presence.watching.answers import refuse_busy, send, states_packet
+from presence.watching.budget import Budget
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
-from presence.watching.refusing import answer_states, refuse_busy
 from presence.watching.shard import ShardWatch
 from presence.watching.states import Entry
 from presence.watching.waiting import Waiter, Waiting
 from presence.watching.watches import Watches
-from protocol import Code
+from protocol import UIDS_MAX, Code
 
 PATIENCE_S: Final = 5.0
 WAITING_MAX: Final = 200_000  # users in requests that wait; some 60 MB
+WAITING_SHARE: Final = 2  # of these one session may have so many times the users that it may watch
+ASKED_SHARE: Final = 4  # and it may ask about so many times that at once, and then
+ASKED_A_S: Final = 500.0  # about so many a second,
+REQUEST_COST: Final = 5  # a request by itself costing as much as so many users
 
 
 class Watching:
@@ -67,6 +74,9 @@ class Watching:
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
         self._dated = TrioBell()
+        self._complete: deque[Waiter] = deque()
+        self._completed = TrioBell()
+        self._budget = Budget(ASKED_SHARE * max(max_watches, UIDS_MAX), ASKED_A_S)
         self._taken = self._refused = self._timed_out = 0
 
     async def run(self) -> None:
@@ -76,19 +86,25 @@ class Watching:
                 self._nursery.start_soon(watch.run)
             self._nursery.start_soon(self._pushes.run)
             self._nursery.start_soon(self._queries.run)
+            self._nursery.start_soon(self._answer)
             self._nursery.start_soon(self._give_up)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
         """See `requests.Desk`."""
         if session.link is None:
             return
-        match request:
-            case Query():
-                self._queries.take(session, request)
-            case Watch():
-                self._watch(session, request)
-            case Unwatch():
-                self._unwatch(session, request)
+        if isinstance(request, Unwatch):
+            self._unwatch(session, request)
+            return
+        cost = REQUEST_COST + len(request.uids)
+        if (excess_s := self._budget.spend(session, cost, trio.current_time())) > 0:
+            self._refused += 1
+            message = "too many users asked about in a short time"
+            requests.refuse(session, request.id, Code.RATE_LIMITED, message, round(excess_s + 0.01, 2))
+        elif isinstance(request, Query):
+            self._queries.take(session, request)
+        else:
+            self._watch(session, request)
 
     def drained(self, session: Session) -> None:
         """See `requests.Desk`."""
@@ -97,6 +113,7 @@ class Watching:
     def left(self, session: Session) -> None:
         """See `requests.Desk`."""
         self._pushes.forget(session)
+        self._budget.left(session)
         gone = [uid for waiter in self._waiting.left(session) for uid in waiter.uids]
         self._drop([*self._watches.remove(session), *gone])
 
@@ -105,6 +122,13 @@ class Watching:
     def _watch(self, session: Session, request: Watch) -> None:
         self._taken += 1
         uids = list(dict.fromkeys(request.uids))
+        waiting = self._waiting.uids_of(session) + len(uids)
+        if waiting > WAITING_SHARE * max(self._max_watches, UIDS_MAX) or (
+            self._waiting.uids + len(uids) > WAITING_MAX
+        ):
+            self._refused += 1
+            refuse_busy(session, request.id, "too many requests wait")
+            return
         watched = self._watches.of(session) | self._waiting.of(session)
         if len(watched.union(uids)) > self._max_watches:
             self._refused += 1
@@ -120,27 +144,37 @@ class Watching:
                 missing.append(uid)
             else:
                 waiter.states[uid] = state
-        if not missing:
-            self._begin(waiter)
-        elif self._waiting.uids + len(uids) > WAITING_MAX:
-            self._refused += 1
-            refuse_busy(session, request.id, "too many requests wait")
-        else:
-            self._waiting.add(waiter)
+        self._waiting.add(waiter)
+        if missing:
             self._dated.ring()
             self._want(missing)
+        else:
+            self._complete.append(waiter)
+            self._completed.ring()
+
+    async def _answer(self) -> None:
+        """Answer watches that are complete, one after the other."""
+        while True:
+            if not self._complete:
+                await self._completed.wait(math.inf)
+                continue
+            waiter = self._complete.popleft()
+            if self._waiting.take(waiter):
+                self._begin(waiter)
+            await trio.lowlevel.checkpoint()
 
     def _begin(self, waiter: Waiter) -> None:
         """Answer a watch: it begins."""
-        for uid in waiter.uids:  # while it waited for some, others may have changed
+        for uid in waiter.uids:  # while it waited, they may have changed
             shard = self._shards.get(self._shard_of(uid))
-            if shard is not None and (state := shard.view.answer(uid)) is not None:
+            if shard is not None and (state := shard.view.latest(uid)) is not None:
                 waiter.states[uid] = state
         session = waiter.session
+        packet = states_packet(waiter.id, {uid: waiter.states[uid] for uid in waiter.uids})
         wanted = list(waiter.wanted)
         self._pushes.forget(session, wanted)
         self._watches.add(session, wanted, self._pushes.number)
-        answer_states(session, waiter.id, {uid: waiter.states[uid] for uid in waiter.uids})
+        send(session, packet)
         self._drop(waiter.unwatched)
 
     def _unwatch(self, session: Session, request: Unwatch) -> None:
@@ -192,14 +226,15 @@ class Watching:
         self._pushes.tell(change.uid, change.state, change.reason)
 
     def _known(self, uids: Iterable[str]) -> None:
-        """Answer requests that have waited for these only."""
+        """Let requests be answered that have waited for these only."""
         for uid in uids:
             if not self._waiting.is_awaited(uid):
                 continue
             state = self._shards[self._shard_of(uid)].view.answer(uid)
             if state is not None:
-                for waiter in self._waiting.came(uid, state):
-                    self._begin(waiter)
+                self._complete.extend(self._waiting.came(uid, state))
+        if self._complete:
+            self._completed.ring()
 
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""

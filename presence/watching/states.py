@@ -112,14 +112,15 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> Entry | None:
         since_ms = int(fields.get("status_ms") or fields.get("since_ms") or fields["at_ms"])
         match kind:
             case "online" | "away" | "update":
-                status, said = fields.get("status") or ONLINE, fields.get("meta") or ""
-                state = State(status, since_ms, None, entry_id, said)
+                said = fields.get("meta")
+                state = State(str(fields.get("status") or ONLINE), since_ms, None, entry_id)
+                state = state._replace(meta=said) if isinstance(said, str) else state
             case "offline":
                 last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
                 state = State(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
             case _:
                 return None
-        return Entry(uid, order, state, fields.get("reason") or reason_for(state))
+        return Entry(uid, order, state, str(fields.get("reason") or reason_for(state)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -148,6 +148,11 @@ class View:
         user = self._users.get(uid)
         return user.state if user is not None and user.wanted and self.phase is Phase.LIVE else None
 
+    def latest(self, uid: str) -> State | None:
+        """Return a user's state as it was last known; what follows is told, at the latest after a loss."""
+        user = self._users.get(uid)
+        return user.state if user is not None and user.wanted else None
+
     # The channel
 
     def connected(self) -> None:

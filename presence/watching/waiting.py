@@ -1,7 +1,8 @@
-"""Watch requests whose answer is not complete yet: pure, time is an argument.
+"""Watch requests that are not answered yet: pure, time is an argument.
 
-A request waits for the states of some users. It is taken out when all are there, when its time is up, or when
-its session has left. What its session has unwatched meanwhile is answered all the same, and not watched.
+A request waits for the states of some users. It is complete when all are there, and then answered in its
+turn; it is refused when its time is up before, and forgotten when its session has left. What its session has
+unwatched meanwhile is answered all the same, and not watched.
 """
 
 from collections import deque
@@ -73,37 +74,48 @@ class Waiting:
         for uid in waiter.uids:
             self._for.setdefault(uid, {})[waiter] = None
 
+    def uids_of(self, session: Session) -> int:
+        """Return of how many users the requests of a session are, those of each counted."""
+        return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
+
     def came(self, uid: str, state: State) -> list[Waiter]:
-        """The state of a user is known; take out and return the requests that are complete with it."""
+        """The state of a user is known; return the requests that are complete with it, to be taken."""
         complete = []
         for waiter in self._for.get(uid, ()):
             waiter.states[uid] = state
             missing = self._missing[waiter]
-            missing.discard(uid)
-            if not missing:
-                complete.append(waiter)
-        for waiter in complete:
-            self._take_out(waiter)
+            if uid in missing:
+                missing.discard(uid)
+                if not missing:
+                    complete.append(waiter)
         return complete
+
+    def take(self, waiter: Waiter) -> bool:
+        """Take out a request to answer it; False: its session has left meanwhile."""
+        if waiter not in self._missing:
+            return False
+        self._take_out(waiter)
+        return True
 
     def unwatch(self, session: Session, uids: Iterable[str] | None) -> None:
         """A session does not want to watch these any more; None: nobody."""
+        gone = None if uids is None else set(uids)
         for waiter in self._of.get(session, ()):
-            waiter.unwatched.update(waiter.uids if uids is None else uids)
+            waiter.unwatched.update(waiter.uids if gone is None else gone.intersection(waiter.uids))
 
     def overdue(self, now: float) -> list[Waiter]:
-        """Take out and return the requests whose time is up."""
+        """Take out and return the requests whose time is up and that are not complete."""
         late = []
         while self._by_age and (waiter := self._by_age[0]).deadline <= now:
             self._by_age.popleft()
-            if waiter in self._missing:
+            if self._missing.get(waiter):
                 self._take_out(waiter)
                 late.append(waiter)
         return late
 
     def next_deadline(self) -> float | None:
         """Return when the time of the oldest request is up."""
-        while self._by_age and self._by_age[0] not in self._missing:
+        while self._by_age and not self._missing.get(self._by_age[0]):
             self._by_age.popleft()
         return self._by_age[0].deadline if self._by_age else None
 

@@ -161,10 +161,19 @@ def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.M
     assert desk.told() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
 
 
-def test_a_state_that_no_packet_can_tell_is_counted() -> None:
+def test_a_state_that_no_packet_can_tell_is_told_as_unknown() -> None:
     desk = Desk()
     state = entry("ann", 1).state._replace(since_ms=-1)
     desk.pushes.tell("ann", state, "login")
     desk.pushes.hand_out()
-    assert desk.told() == []
+    (packet,) = desk.lines[0].packets()
+    assert packet.payload["status"] == "unknown"
     assert desk.pushes.statistics().damaged == 1
+
+
+def test_what_a_client_says_too_deeply_is_left_out() -> None:
+    desk = Desk()
+    deep = '{"a":' * 20 + "1" + "}" * 20
+    desk.pushes.tell("ann", entry("ann", 1).state._replace(meta=deep), "login")
+    desk.pushes.hand_out()
+    assert desk.told() == [("ann", "1-0")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from hypothesis.strategies import booleans, integers, sampled_from
+from hypothesis.strategies import booleans, integers, sampled_from, sets
 
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
 from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_of, id_text
@@ -216,16 +216,28 @@ class Views(RuleBasedStateMachine):
             self.positions = None
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
-    @rule(turns=integers(1, 6))
-    def work(self, turns: int) -> None:
-        """Do all of that a few times."""
-        for _ in range(turns):
-            self.order(3)
-            self.hear(4)
-            if self.call is None:
-                self.ask(is_walk=False)
-            if self.call is not None:
-                self.take()
+    @rule(turns=integers(1, 6), uid=sampled_from(UIDS), changes=sets(integers(0, 23), max_size=4))
+    def work(self, turns: int, uid: str, changes: set[int]) -> None:
+        """Do all of that a few times; a user changes between some of the steps."""
+        for turn in range(turns):
+            for number, step in enumerate((self.order_all, self.ask_next, self.hear_some, self.take_it)):
+                if 4 * turn + number in changes:
+                    self.change(uid, number % 2)
+                step()
+
+    def order_all(self) -> None:
+        self.order(3)
+
+    def hear_some(self) -> None:
+        self.hear(4)
+
+    def ask_next(self) -> None:
+        if self.call is None:
+            self.ask(is_walk=False)
+
+    def take_it(self) -> None:
+        if self.call is not None:
+            self.take()
 
     @rule(seconds=sampled_from([1.0, ABSENCE_S]))
     def wait(self, seconds: float) -> None:
@@ -269,7 +281,7 @@ class Views(RuleBasedStateMachine):
     def settle(self) -> None:
         if self.view.phase is Phase.DOWN:
             self.connect()
-        self.work(40)
+        self.work(40, UIDS[0], set())
         assert self.view.phase is Phase.LIVE
 
     def teardown(self) -> None:

@@ -19,6 +19,8 @@ def test_a_request_is_complete_with_the_last_state() -> None:
     waiting.add(request)
     assert waiting.came("x", STATE) == []
     assert waiting.came("y", STATE) == [request]
+    assert waiting.is_awaited("x"), "he must not be let go before the answer"
+    assert waiting.take(request)
     assert request.states == {"x": STATE, "y": STATE}
     assert (len(waiting), waiting.uids) == (0, 0)
     assert not waiting.is_awaited("x")
@@ -29,7 +31,8 @@ def test_what_was_known_is_not_waited_for() -> None:
     request = waiter("x", "y")
     request.states["x"] = STATE
     waiting.add(request)
-    assert waiting.is_awaited("x"), "he must not be let go before the answer"
+    assert waiting.is_awaited("x")
+    assert waiting.came("x", STATE) == []
     assert waiting.came("y", STATE) == [request]
 
 
@@ -45,7 +48,8 @@ def test_what_was_unwatched_meanwhile_is_not_wanted() -> None:
     waiting = Waiting()
     request = waiter("x", "y")
     waiting.add(request)
-    waiting.unwatch(ANN, ["x"])
+    waiting.unwatch(ANN, ["x", "stranger"])
+    assert request.unwatched == {"x"}
     assert waiting.of(ANN) == {"y"}
     assert list(request.wanted) == ["y"]
     waiting.unwatch(ANN, None)
@@ -64,7 +68,7 @@ def test_time_is_up_for_the_oldest_first() -> None:
     assert waiting.next_deadline() == 2.0
 
 
-def test_who_was_answered_is_never_overdue() -> None:
+def test_what_is_complete_is_never_overdue() -> None:
     waiting = Waiting()
     waiting.add(waiter("x"))
     waiting.came("x", STATE)
@@ -76,6 +80,9 @@ def test_who_left_is_not_answered() -> None:
     waiting = Waiting()
     request = waiter("x")
     waiting.add(request)
+    assert waiting.uids_of(ANN) == 1
     assert waiting.left(ANN) == [request]
+    assert not waiting.take(request)
+    assert waiting.uids_of(ANN) == 0
     assert waiting.came("x", STATE) == []
     assert len(waiting) == 0
