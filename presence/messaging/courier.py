@@ -8,12 +8,14 @@ this node is handed over by the courier itself, also to sessions whose login is 
 One call is under way at a time, in a thread; messages gather meanwhile, and for a few milliseconds more.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
+import trio
 
 import protocol
 from presence.clock import Clock
@@ -101,22 +103,24 @@ class Courier:
         self._node = node
         self._waiting = Waiting(bounds)
         self._bell = runtime.bell()
+        self._refusals, self._refusal_bell = Handing(), runtime.bell()
         self._thread = runtime.caller(post.close)
         self._away: dict[int, Reach] = {}  # shards whose last call has failed
         self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
         self._delivered = self._gone = 0
 
     def take(self, sender: Session, message: Message) -> None:
-        """Take a message of a client; its answer follows, at once if there is no room or Redis is away."""
+        """Take a message of a client; its answer follows, soon if there is no room or Redis is away."""
         now = self._clock.now()
         self._taken += 1
-        packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
-        pending = Pending(sender, message.id, Letter(message.to, protocol.encode(packet)), now)
-        if self._is_away(pending, now):
-            self._refuse_now(pending, _AWAY)
-        elif not self._waiting.add(pending):
-            self._refuse_now(pending, _FULL)
+        if self._is_away(message.to, now):
+            self._refuse_now(sender, message, _AWAY)
+        elif not self._waiting.has_room(sender):
+            self._refuse_now(sender, message, _FULL)
         else:
+            packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
+            letter = Letter(message.to, protocol.encode(packet))
+            self._waiting.add(Pending(sender, message.id, letter, now))
             self._bell.ring()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
@@ -147,6 +151,16 @@ class Courier:
 
     async def run(self) -> None:
         """Carry messages for ever; cancel it to stop. What waits then gets no answer."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._refuse)
+            await self._carry()
+
+    async def _refuse(self) -> None:
+        while True:
+            await self._refusal_bell.wait(math.inf)
+            self._refusals.send()
+
+    async def _carry(self) -> None:
         while True:
             begun = self._clock.now()
             if (wait_s := self._waiting.next_at() - begun) > 0:
@@ -166,18 +180,18 @@ class Courier:
         for pending in batch:
             if now - pending.taken_at > PATIENCE_S:
                 self._refuse_busy(pending, _FULL, handing)
-            elif self._is_away(pending, now):
+            elif self._is_away(pending.letter.to, now):
                 self._refuse_busy(pending, _AWAY, handing)
             else:
                 wanted.append(pending)
         handing.send()
         return wanted
 
-    def _is_away(self, pending: Pending, now: float) -> bool:
-        """Whether a shard has failed, and is not to be asked again yet."""
+    def _is_away(self, uid: str, now: float) -> bool:
+        """Whether a user's shard has failed, and is not to be asked again yet."""
         if not self._away:
             return False
-        reach = self._away.get(self._keys.shard(pending.letter.to))
+        reach = self._away.get(self._keys.shard(uid))
         return reach is not None and now < reach.retry_at
 
     # Answers
@@ -227,18 +241,20 @@ class Courier:
 
     def _refuse_busy(self, pending: Pending, message: str, handing: Handing) -> None:
         self._busy += 1
-        self._answer(pending, _busy(pending, message), handing)
+        self._answer(pending, _busy(pending.id, message), handing)
 
     def _answer(self, pending: Pending, packet: Packet, handing: Handing) -> None:
         self._waiting.answered(pending)
         handing.add(pending.sender, protocol.encode(packet))
 
-    def _refuse_now(self, pending: Pending, message: str) -> None:
-        """Refuse a message that was never put among those who wait."""
+    def _refuse_now(self, sender: Session, refused: Message, message: str) -> None:
+        """Refuse a message that was never put among those who wait, in the next turn.
+
+        Of a client that floods thousands are refused in one turn, and each by itself would cost a write.
+        """
         self._busy += 1
-        handing = Handing()
-        handing.add(pending.sender, protocol.encode(_busy(pending, message)))
-        handing.send()
+        self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
+        self._refusal_bell.ring()
 
     def _note_failures(
         self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
@@ -266,6 +282,6 @@ class Courier:
             _log.info("messages are carried again")
 
 
-def _busy(pending: Pending, message: str) -> Packet:
+def _busy(id: int | None, message: str) -> Packet:
     retry_after = round(random.uniform(RETRY_MIN_S, RETRY_MAX_S), 2)  # noqa: S311 - as above
-    return protocol.error(pending.id, Code.BUSY, message, retry_after)
+    return protocol.error(id, Code.BUSY, message, retry_after)

@@ -22,7 +22,7 @@ class Handing:
 
     def send(self) -> None:
         """Write everything."""
-        for session, packets in self._packets.items():
+        gathered, self._packets = self._packets, {}
+        for session, packets in gathered.items():
             if session.link is not None:  # an earlier write may have ended it
                 session.link.send(session.handle, b"".join(packets))
-        self._packets = {}

@@ -16,7 +16,7 @@ from presence.registry import Session
 
 ITEMS_MAX: Final = 8192  # more than a second's work
 BYTES_MAX: Final = 16 * 1024 * 1024  # a kilobyte each at half of that, 16 KiB at a few
-SENDER_ITEMS_MAX: Final = 512  # of one connection: it may fill a call, and not what others need
+SENDER_ITEMS_MAX: Final = 256  # of one connection: what it floods a call with delays others by milliseconds
 CALL_ITEMS: Final = 512  # a few milliseconds of a script
 CALL_BYTES: Final = 1024 * 1024  # the same of packing and copying
 # A login is told to Redis within some 20 ms: whoever is not found may be about to be.
@@ -49,7 +49,8 @@ class Bounds:
     """How much may wait at once, on one node.
 
     Attributes:
-        items, bytes: messages, and bytes of them.
+        items: messages.
+        bytes: of them; the last one may go beyond.
         sender_items: messages of one connection.
     """
 
@@ -76,17 +77,21 @@ class Waiting:
         self._of_senders: dict[Session, int] = {}
         self.items = self.bytes = 0
 
-    def add(self, pending: Pending) -> bool:
-        """Take a message; False: there is no room for it."""
-        bounds, size = self._bounds, len(pending.letter.frame)
-        of_sender = self._of_senders.get(pending.sender, 0)
-        if self.items >= bounds.items or self.bytes + size > bounds.bytes or of_sender >= bounds.sender_items:
-            return False
+    def has_room(self, sender: Session) -> bool:
+        """Whether one more message of a sender may wait."""
+        bounds = self._bounds
+        return (
+            self.items < bounds.items
+            and self.bytes < bounds.bytes
+            and self._of_senders.get(sender, 0) < bounds.sender_items
+        )
+
+    def add(self, pending: Pending) -> None:
+        """Take a message, for which there is room."""
         self.items += 1
-        self.bytes += size
-        self._of_senders[pending.sender] = of_sender + 1
+        self.bytes += len(pending.letter.frame)
+        self._of_senders[pending.sender] = self._of_senders.get(pending.sender, 0) + 1
         self._queue.append(pending)
-        return True
 
     def next_at(self) -> float:
         """Return when there is something to `take`: -inf for at once, inf for nothing."""

@@ -232,6 +232,7 @@ async def test_while_redis_is_away_messages_are_refused_at_once(autojump_clock: 
         office.say(ann, "bob", id=1)
         await trio.sleep(SOON_S)
         office.say(ann, "bob", id=2)
+        await trio.testing.wait_all_tasks_blocked()
         assert office.answers("ann") == [(1, "busy"), (2, "busy")]
         assert len(office.post.calls) == 1
 
@@ -296,12 +297,16 @@ async def test_what_has_waited_for_too_long_is_refused(autojump_clock: MockClock
         assert office.answers("ann") == [(1, 1), (2, "busy")]
 
 
-async def test_beyond_a_bound_messages_are_refused_at_once(autojump_clock: MockClock) -> None:
-    office = Office(Bounds(items=2))
-    ann = office.log_in("ann")
-    for number in range(3):
-        office.say(ann, "bob", id=number)
-    assert office.answers("ann") == [(2, "busy")]
+async def test_beyond_a_bound_messages_are_refused_at_once_and_in_one_write(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(Office(Bounds(items=2))) as office:
+        ann = office.log_in("ann")
+        for number in range(5):
+            office.say(ann, "bob", id=number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert office.answers("ann") == [(number, "busy") for number in (2, 3, 4)]
+        assert len(office.wire.writes) == 1
 
 
 async def test_a_sender_who_has_gone_gets_no_answer_and_harms_nobody(autojump_clock: MockClock) -> None:

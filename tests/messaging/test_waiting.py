@@ -12,6 +12,7 @@ from presence.registry import Guest, Session
 from tests.messaging.desks import Wire
 
 NOW = 1000.0
+MANY = Bounds(sender_items=2 * CALL_ITEMS)
 ANN, BOB = (Session(Guest(Wire(), uid), uid, 1, 30.0, NOW) for uid in ("ann", "bob"))
 
 
@@ -21,7 +22,9 @@ def pending(to: str = "cy", *, size: int = 1, sender: Session = ANN, id: int = 0
 
 def waiting(*some: Pending, bounds: Bounds | None = None) -> Waiting:
     waiting = Waiting(bounds or Bounds())
-    assert all(waiting.add(each) for each in some)
+    for each in some:
+        assert waiting.has_room(each.sender)
+        waiting.add(each)
     return waiting
 
 
@@ -30,28 +33,26 @@ def taken(waiting: Waiting, now: float = NOW) -> list[tuple[str, int | None]]:
 
 
 def test_a_number_of_messages_is_a_bound() -> None:
-    full = waiting(pending(), pending(), bounds=Bounds(items=2))
-    assert not full.add(pending())
+    assert not waiting(pending(), pending(), bounds=Bounds(items=2)).has_room(ANN)
 
 
 def test_their_bytes_are_a_bound() -> None:
-    full = waiting(pending(size=6), bounds=Bounds(bytes=10))
-    assert not full.add(pending(size=5))
-    assert full.add(pending(size=4))
+    assert waiting(pending(size=9), bounds=Bounds(bytes=10)).has_room(ANN)
+    assert not waiting(pending(size=10), bounds=Bounds(bytes=10)).has_room(ANN)
 
 
 def test_one_connection_cannot_fill_it_for_the_others() -> None:
     full = waiting(pending(), pending(), bounds=Bounds(sender_items=2))
-    assert not full.add(pending())
-    assert full.add(pending(sender=BOB))
+    assert not full.has_room(ANN)
+    assert full.has_room(BOB)
 
 
 def test_what_went_out_counts_until_it_is_answered() -> None:
     full = waiting(pending(), bounds=Bounds(items=1, bytes=1, sender_items=1))
     (out,) = full.take(NOW)
-    assert not full.add(pending())
+    assert not full.has_room(ANN)
     full.answered(out)
-    assert full.add(pending())
+    assert full.has_room(ANN)
 
 
 def test_messages_go_out_in_the_order_in_which_they_came() -> None:
@@ -60,7 +61,7 @@ def test_messages_go_out_in_the_order_in_which_they_came() -> None:
 
 
 def test_a_call_takes_so_many_and_leaves_the_rest() -> None:
-    queue = waiting(*(pending() for _ in range(CALL_ITEMS + 1)), bounds=Bounds(sender_items=2 * CALL_ITEMS))
+    queue = waiting(*(pending() for _ in range(CALL_ITEMS + 1)), bounds=MANY)
     assert [len(queue.take(NOW)) for _ in range(3)] == [CALL_ITEMS, 1, 0]
 
 
@@ -96,7 +97,7 @@ def test_what_comes_later_for_the_same_recipient_goes_behind_it() -> None:
 
 
 def test_a_call_that_is_full_keeps_what_was_put_off_in_order() -> None:
-    queue = waiting(*(pending("x", id=id) for id in range(CALL_ITEMS)))
+    queue = waiting(*(pending("x", id=id) for id in range(CALL_ITEMS)), bounds=MANY)
     queue.put_off(queue.take(NOW), NOW)
     queue.add(pending("x", id=CALL_ITEMS, sender=BOB))
     assert taken(queue) == []
@@ -130,7 +131,7 @@ def test_whatever_happens_each_goes_out_until_it_is_answered_and_in_order(
         else:
             sent += 1
             to = data.draw(st.sampled_from(["x", "y"]))
-            assert queue.add(pending(to, sender={"ann": ANN, "bob": BOB}[step], id=sent))
+            queue.add(pending(to, sender={"ann": ANN, "bob": BOB}[step], id=sent))
     assert len(out) == sent
     assert (queue.items, queue.bytes, queue._of_senders) == (0, 0, {})
     for sender in (ANN, BOB):
