@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import protocol
@@ -9,31 +10,34 @@ from presence import requests
 from presence.registry import Session
 from presence.watching.states import UNKNOWN, State
 from protocol import Code
+from protocol.prepacked import pack_state, states_answer
 
+STATES_KEPT: Final = 10_000  # packed, some 5 MB: many ask about the same users
 RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and not all are to come back at once
 
 
 def states_packet(id: int | None, states: Mapping[str, State]) -> bytes:
-    """Return the packed answer that tells states.
+    """Return the packed answer that tells states."""
+    return states_answer(id, {uid: _packed(state) for uid, state in states.items()})
+
+
+@lru_cache(STATES_KEPT)
+def _packed(state: State) -> bytes:
+    try:
+        return pack_state(state.shown())
+    except protocol.EncodeError:
+        return pack_state(sound(state).shown())
+
+
+def sound(state: State) -> State:
+    """Return as much of a state as a packet can tell.
 
     What Redis holds of one user must not spoil the answer about all others: what no packet can tell is left
-    out, first what the client says of itself (`meta`), then all but that the user's state is unknown.
+    out, first what the client says of itself (`meta`), then all but that the state is unknown.
     """
-    try:
-        return _packed(id, states)
-    except protocol.EncodeError:
-        return _packed(id, {uid: sound(uid, state) for uid, state in states.items()})
-
-
-def _packed(id: int | None, states: Mapping[str, State]) -> bytes:
-    return protocol.encode(protocol.ok(id, presence={uid: state.shown() for uid, state in states.items()}))
-
-
-def sound(uid: str, state: State) -> State:
-    """Return as much of a user's state as a packet can tell."""
     for each in (state, state._replace(meta="")):
         try:
-            _packed(None, {uid: each})
+            pack_state(each.shown())
         except protocol.EncodeError:
             continue
         return each

@@ -97,7 +97,7 @@ class Pushes:
             frame = _packed(uid, state, reason)
         except protocol.EncodeError:
             self._statistics.damaged += 1
-            frame = _packed(uid, sound(uid, state), reason)
+            frame = _packed(uid, sound(state), reason)
         waiting = self._last.get(uid)
         if waiting is not None and len(self._queue) >= QUEUE_MAX:
             waiting.frame, waiting.number = frame, self.number

@@ -1,0 +1,55 @@
+"""States that are packed and checked once, and told in many answers: for a server whose users are watched.
+
+Packing 500 states and checking them takes milliseconds, putting together what is packed already a tenth.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from protocol.codec import encode
+from protocol.constants import SERVER_FRAME_LIMIT_BYTES, Kind
+from protocol.errors import EncodeError
+from protocol.packet import ok
+
+_SOMEBODY = "somebody"  # a state has the same rules whoever it is of
+
+
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """Return a state as it stands in an answer.
+
+    Raises:
+        EncodeError: an answer with it would break a rule of the protocol.
+    """
+    encode(ok(None, presence={_SOMEBODY: state}))
+    packed: bytes = msgpack.packb(state)
+    return packed
+
+
+def states_answer(id: int | None, states: Mapping[str, bytes]) -> bytes:
+    """Return the frame of ok with `presence`.
+
+    Args:
+        id: of the request.
+        states: valid uids to what `pack_state` gave; at most `UIDS_MAX`.
+
+    Raises:
+        EncodeError: it is longer than a frame may be.
+    """
+    packer = msgpack.Packer()
+    parts = [
+        packer.pack_array_header(3),
+        packer.pack(int(Kind.OK)),
+        packer.pack(id),
+        packer.pack({"presence": {}})[:-1],
+        packer.pack_map_header(len(states)),
+    ]
+    for uid, packed in states.items():
+        parts.append(packer.pack(uid))
+        parts.append(packed)
+    body = b"".join(parts)
+    if len(body) > SERVER_FRAME_LIMIT_BYTES:
+        raise EncodeError(f"{len(states)} states take {len(body)} bytes")
+    return struct.pack("!I", len(body)) + body
