@@ -20,6 +20,7 @@ from protocol import KEEPALIVE
 LOGIN_S = 20.0
 SETTLE_S = 3.0
 RETURNS_MAX = 6  # the server's `flap_returns`: more in a minute are flapping
+AWAY_MIN_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
 AWAY_SHARE = 0.4  # of the grace, or of the time between two drops: so long a short absence takes at most
 
 
@@ -155,7 +156,7 @@ def _play(
     for client in wild:
         first = begun + chance.uniform(0.0, 0.3 * every_s)
         for number in range(plan.drops):
-            seconds = chance.uniform(0.0, AWAY_SHARE * min(plan.grace_s, every_s))
+            seconds = chance.uniform(AWAY_MIN_S, max(AWAY_MIN_S, AWAY_SHARE * min(plan.grace_s, every_s)))
             devices.at(first + number * every_s, partial(client.be_away, seconds))
     devices.run(plan.minute_s)
     devices.run(LOGIN_S, lambda: devices.online() == len(everybody))

@@ -1,24 +1,24 @@
 """``slow``: many who watch and never read, and what they cost the server and those who do read."""
 
-import random
+import itertools
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import protocol
 from loadtest.bench import measures
-from loadtest.channel.device import Device
 from loadtest.channel.devices import Devices
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
-from loadtest.channel.viewers import Changes, Deaf, Viewer
+from loadtest.channel.viewers import Changer, Changes, Deaf, Viewer
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
 
 SMALL_BUFFERS = ("-m", "loadtest.channel.small_buffers")
-LOGIN_S = 30.0
+LOGIN_S = 60.0
+LOGINS_A_SECOND = 300.0  # each watches at once, which costs more than a login
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
 MEMORY_SHARE_MAX = 1.1
@@ -37,7 +37,7 @@ class Plan:
         deaf: who watch and never read.
         others: who read, and are measured.
         users: whom all of them watch.
-        rate: changes of these a second.
+        rate: changes of these a second, by turns; the server takes about one a second of each.
         seconds: of measuring, without those who never read and with them.
         pairs: how often.
     """
@@ -73,12 +73,12 @@ class Pair:
 class Play:
     """All pairs on one server."""
 
-    def __init__(self, plan: Plan, seed: int, serving: Serving, devices: Devices) -> None:
+    def __init__(self, plan: Plan, serving: Serving, devices: Devices) -> None:
         self._plan, self._devices, self._serving = plan, devices, serving
-        self._chance = random.Random(seed)
         self._changes = Changes()
         self._uids = [f"user-{number}" for number in range(plan.users)]
-        self._users = [Device(devices, uid) for uid in self._uids]
+        self._users = [Changer(devices, uid, self._changes) for uid in self._uids]
+        self._turns = itertools.cycle(self._users)
         self._others = [
             Viewer(devices, f"other-{number}", self._uids, self._changes) for number in range(plan.others)
         ]
@@ -133,12 +133,14 @@ class Play:
             broken.append(f"ids of {fallen} pushes do not rise")
         if any(each.seen != self._changes.newest for each in self._others):
             broken.append("not all who read see the newest states")
+        if refused := sum(each.refused for each in self._users):
+            broken.append(f"{refused} changes were refused")
         if self._devices.endings:
             broken.append(f"connections ended by the server: {dict(self._devices.endings)}")
         return broken
 
     def _bring(self, devices: list[Any], done: Any) -> None:
-        self._devices.bring(devices)
+        self._devices.bring(devices, LOGINS_A_SECOND)
         if not self._devices.run(LOGIN_S, done):
             raise SystemExit(f"not all of {len(devices)} could log in and watch")
 
@@ -163,9 +165,10 @@ class Play:
         give_up, still, before = time.monotonic() + FILL_S, 0, -1
         while still < STILL_LOOKS and time.monotonic() < give_up:
             look = time.monotonic() + LOOK_S
-            while time.monotonic() < look:
-                uid, number = self._change_one()
-                self._devices.run(LOOK_S, lambda u=uid, n=number: self._have(u, n))  # type: ignore[misc]
+            while (begun := time.monotonic()) < look:
+                change = self._change_one()
+                self._devices.run(LOOK_S, partial(self._have, *change))
+                self._devices.run(begun + 1 / self._plan.rate - time.monotonic())
             found = sum(self._waiting(deaf))
             still = still + 1 if found == before else 0
             before = found
@@ -177,18 +180,13 @@ class Play:
         """Return the bytes in the server's kernel that have not left, of each for whom there are any."""
         port = f":{self._serving.address[1]:04X}"
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-        queues = {
-            int(row[2].rpartition(":")[2], 16): int(row[4].partition(":")[0], 16)
-            for row in rows
-            if row[1].endswith(port)
-        }
-        return [size for each in deaf if each.is_in and (size := queues.get(each.port(), 0))]
+        queues = {row[2]: int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port)}
+        return [size for each in deaf if each.is_in and (size := queues.get(each.name(), 0))]
 
     def _change_one(self) -> tuple[str, int]:
-        """Let a user change; return who, and the number of the change."""
-        user = self._chance.choice(self._users)
-        user.send(protocol.encode(protocol.update(meta=self._changes.next(user.uid))))
-        return user.uid, len(self._changes.sent) - 1
+        """Let the next user change; return who, and the number of the change."""
+        user = next(self._turns)
+        return user.uid, user.change()
 
     def _change(self, *, on: bool) -> None:
         was, self._changing = self._changing, on
@@ -202,14 +200,14 @@ class Play:
             self._devices.at(due, lambda: self._change_next(due))
 
 
-def slow(plan: Plan, seed: int) -> Report:
+def slow(plan: Plan, _seed: int) -> Report:
     """Play it, and judge."""
     with Data() as data:
         serving = Serving(data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS)
         try:
             with Devices(serving.address, beat_s=12.0) as devices:
                 load = Load()
-                play = Play(plan, seed, serving, devices)
+                play = Play(plan, serving, devices)
                 play.begin()
                 pairs = [play.pair(number) for number in range(plan.pairs)]
                 share = load.core_share()

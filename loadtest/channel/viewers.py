@@ -3,6 +3,7 @@
 import _socket
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,29 @@ class Changes:
         self.newest[uid] = len(self.sent)
         self.sent.append(time.monotonic())
         return {"n": self.newest[uid], "text": TEXT}
+
+
+class Changer(Device):
+    """Somebody whom others watch, and who changes.
+
+    Attributes:
+        refused: changes that the server did not take.
+    """
+
+    def __init__(self, devices: Around, uid: str, changes: Changes) -> None:
+        super().__init__(devices, uid)
+        self.refused = 0
+        self._changes = changes
+
+    def change(self) -> int:
+        """Change; return the number of it."""
+        number = len(self._changes.sent)
+        self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
+        return number
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note a refusal."""
+        self.refused += kind == Kind.ERROR
 
 
 class Viewer(Device):
@@ -86,10 +110,11 @@ class Deaf(Viewer):
         if kind == Kind.OK and "presence" in payload:
             self.devices.hear(self, on=False)
 
-    def port(self) -> int:
-        """Return the port that it has connected from."""
+    def name(self) -> str:
+        """Return the address that it has connected from, as `/proc/net/tcp` writes it."""
         with socket.socket(fileno=os.dup(self.fd)) as twin:
-            return int(twin.getsockname()[1])
+            host, port = twin.getsockname()
+        return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
     def wake(self) -> None:
         """Read all that waits."""
