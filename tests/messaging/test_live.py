@@ -1,7 +1,7 @@
 """Messages between clients of two real servers on one Redis."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,10 +30,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Pair:
-    """Two servers; `redis_url` is the way of the first one to Redis."""
+    """Two servers, each with its way to Redis, and a client of Redis."""
 
-    def __init__(self, redis_url: str, redis: EmbeddedRedis, client: Redis) -> None:
-        urls = (redis_url, redis.url)
+    def __init__(self, urls: Sequence[str], client: Redis) -> None:
         self.redis = client
         self.servers = [Server(Settings(port=0, redis=url), url, 100, Clock()) for url in urls]
         self._clients: list[Client] = []
@@ -52,10 +51,15 @@ class Pair:
 
     async def log_in(self, number: int, uid: str, device: str = "") -> Client:
         """Log in at a server; return once Redis knows."""
+        client = await self.connect(number, uid, device)
+        await until(lambda: self.is_on_record(uid, device, number))
+        return client
+
+    async def connect(self, number: int, uid: str, device: str = "") -> Client:
+        """Log in at a server; Redis knows of it later."""
         client = Client(await trio.open_tcp_stream(*self.addresses[number]))
         self._clients.append(client)
         await client.login(uid, device or None)
-        await until(lambda: self.is_on_record(uid, device, number))
         return client
 
     def counted(self, number: int) -> dict[str, Any]:
@@ -76,9 +80,12 @@ class Pair:
 
 
 @asynccontextmanager
-async def serving(redis_server: EmbeddedRedis, url: str | None = None) -> AsyncIterator[Pair]:
+async def serving(
+    redis_server: EmbeddedRedis, first: str | None = None, second: str | None = None
+) -> AsyncIterator[Pair]:
+    """Run two servers; `first` and `second` are their ways to Redis."""
     with open_client(redis_server.url) as client:
-        pair = Pair(url or redis_server.url, redis_server, client)
+        pair = Pair([first or redis_server.url, second or redis_server.url], client)
         async with pair.serving():
             yield pair
 
