@@ -17,7 +17,7 @@ from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.server import Server
 from presence.store.access import forget_prefix
-from presence.subscriber import Gap, Online, subscribe
+from presence.subscriber import Offline, Online, subscribe
 from presence.ticks import SLOTS_PER_TICK
 
 IDLE_TIMEOUT_S = 10.0
@@ -134,7 +134,7 @@ async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
     """Take events from the stream, as any subscriber would."""
     async with subscribe(redis_url, prefix=prefix, after="0") as events:
         async for event in events:
-            if not isinstance(event, Gap):
+            if isinstance(event, Online | Offline):
                 kind = "online" if isinstance(event, Online) else "offline"
                 told = Told(event.uid, kind, event.code, event.at_ms)
                 stage.events.append(told)
