@@ -114,6 +114,13 @@ class Device:
         self.lines.remove(line)
         return line["answer"] if "answer" in line else line["error"]
 
+    def sees(self, *uids: str) -> None:
+        """Wait until these are online for others too: a login is answered before Redis knows of it."""
+        give_up = time.monotonic() + PATIENCE_S
+        while any(state["status"] != "online" for state in self.ask("query", uids).values()):
+            assert time.monotonic() < give_up, uids
+            time.sleep(0.02)
+
     def told(self, event: str, **parts: object) -> Line:
         """Wait for an event behind the last that was waited for; `parts`: what it or its state must hold."""
 

@@ -64,8 +64,8 @@ interface Waiting {
  *
  * Attach listeners, then `connect`. Requests reject with `Offline` while the client is not logged in; they
  * are not queued, for what they would say may be stale by then. Every request also rejects with
- * `Unsupported`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an argument that
- * breaks a rule of the protocol.
+ * `Unsupported`, `Busy`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError`
+ * for an argument that breaks a rule of the protocol.
  */
 export class PresenceClient {
   private readonly emitter = new EventEmitter();

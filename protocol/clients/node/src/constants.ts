@@ -79,5 +79,6 @@ export const UIDS_MAX = 500;
 export const UID_MAX_BYTES = 128;
 export const DEVICE_MAX_BYTES = 64;
 export const META_MAX_BYTES = 256; // in MessagePack's shortest encoding
+export const META_DEPTH_MAX = 8; // containers inside each other, meta counted as the first
 export const TOKEN_MAX_BYTES = 768;
 export const DEPTH_MAX = 12; // containers inside each other, the payload counted as the first

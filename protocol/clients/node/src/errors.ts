@@ -96,7 +96,7 @@ export class LoginRefused extends Ended {}
 /** The same device of the same user has logged in elsewhere (300). */
 export class Replaced extends Ended {}
 
-/** Surely not carried out, for the server is at its limits or its database is away (404): try again later. */
+/** Surely not carried out: the server is at its limits (404), or this client asks too often (311). */
 export class Busy extends RequestFailed {}
 
 /** The server broke off in the middle (403): the request may or may not have been carried out. */
@@ -110,6 +110,7 @@ export function requestFailed(refusal: Refusal): RequestFailed {
     case Code.RECIPIENT_OFFLINE:
       return new RecipientOffline(refusal);
     case Code.BUSY:
+    case Code.RATE_LIMITED:
       return new Busy(refusal);
     case Code.SERVER_ERROR:
       return new OutcomeUnknown(refusal);

@@ -9,6 +9,7 @@ import {
   Code,
   DEVICE_MAX_BYTES,
   Kind,
+  META_DEPTH_MAX,
   META_MAX_BYTES,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
@@ -73,10 +74,19 @@ const meta: Check = (value, name) => {
   if (!isMap(value)) {
     throw wrong(name, "must be a map");
   }
+  if (nests(value) > META_DEPTH_MAX) {
+    throw wrong(name, `is nested more than ${META_DEPTH_MAX} deep`);
+  }
   if (packedBytes(value) > META_MAX_BYTES) {
     throw tooLarge(name, `takes more than ${META_MAX_BYTES} bytes packed`);
   }
 };
+
+/** How many containers lie inside each other; the depth of a whole frame is bounded already. */
+function nests(value: Raw): number {
+  const inner = Array.isArray(value) ? value : isMap(value) ? Object.values(value) : null;
+  return inner ? 1 + Math.max(0, ...inner.map(nests)) : 0;
+}
 
 const string: Check = (value, name) => {
   if (typeof value !== "string") {

@@ -16,7 +16,7 @@ export interface Answer {
 
 export type Caused = (Push | Answer)[];
 
-// After these errors the server closes; others refuse one request.
+// After these errors the server closes; others, and a 315 to a watch, refuse one request.
 const ENDS_CONNECTION: ReadonlySet<number> = new Set([
   Code.PROTOCOL_ERROR,
   Code.TOO_LARGE,
@@ -27,7 +27,7 @@ const ENDS_CONNECTION: ReadonlySet<number> = new Set([
 export class Session {
   /** An error after which a server closes, if it came last. */
   refusal: Refusal | null = null;
-  private readonly requests = new Map<number, number>(); // id to deadline
+  private readonly requests = new Map<number, { readonly kind: number; readonly due: number }>(); // by id
 
   /**
    * @param since when the login was answered.
@@ -44,7 +44,7 @@ export class Session {
   /** When something is due: a beat, a beat's answer, or a request's. */
   get deadline(): number {
     let deadline = Math.min(this.beats.nextAt, this.beats.deadAt);
-    for (const due of this.requests.values()) {
+    for (const { due } of this.requests.values()) {
       deadline = Math.min(deadline, due);
     }
     return deadline;
@@ -58,7 +58,7 @@ export class Session {
   request(kind: number, payload: Readonly<Record<string, unknown>>, timeoutMs: number, now: number): number {
     const id = this.nextId();
     this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
-    this.requests.set(id, now + timeoutMs);
+    this.requests.set(id, { kind, due: now + timeoutMs });
     return id;
   }
 
@@ -79,7 +79,7 @@ export class Session {
 
   /** Give up requests whose time is over. */
   expire(now: number): Caused {
-    const late = [...this.requests].filter(([, due]) => now >= due);
+    const late = [...this.requests].filter(([, { due }]) => now >= due);
     return late.map(([id]) => this.answer(id, new RequestTimeout("no answer came in time")));
   }
 
@@ -107,8 +107,8 @@ export class Session {
   private takeAnswer(packet: Packet, now: number): Caused {
     const refusal = packet.kind === Kind.ERROR ? refusalOf(packet.payload) : null;
     const id = Number(packet.id ?? -1);
-    const concernsRequest = refusal?.code === Code.TOO_LARGE && this.requests.has(id); // a watch too many
-    if (refusal && ENDS_CONNECTION.has(refusal.code) && !concernsRequest) {
+    const tooMany = refusal?.code === Code.TOO_LARGE && this.requests.get(id)?.kind === Kind.WATCH;
+    if (refusal && ENDS_CONNECTION.has(refusal.code) && !tooMany) {
       this.refusal = refusal;
     }
     if (id === this.beats.asked) {

@@ -287,13 +287,18 @@ test("an error behind which something else came did not end the connection", () 
   assert.equal(driven.machine.state, "waiting");
 });
 
-test("a watch too many forbids no return", () => {
-  const driven = online();
-  const id = driven.ask(Kind.WATCH, { uids: ["bob"] });
-  driven.receive(packet(Kind.ERROR, id, refusal(Code.TOO_LARGE, "too_large")));
-  driven.lose();
-  assert.equal(driven.machine.state, "waiting");
-});
+for (const [kind, payload, state] of [
+  [Kind.WATCH, { uids: ["bob"] }, "waiting"],
+  [Kind.MESSAGE, { to: "bob", body: 1 }, "ended"],
+] as const) {
+  test(`a connection that ends behind a 315 to kind ${kind} leaves the client ${state}`, () => {
+    const driven = online();
+    const id = driven.ask(kind, payload);
+    driven.receive(packet(Kind.ERROR, id, refusal(Code.TOO_LARGE, "too_large")));
+    driven.lose();
+    assert.equal(driven.machine.state, state);
+  });
+}
 
 test("bytes that break the protocol end the connection", () => {
   const driven = online();
@@ -318,7 +323,8 @@ for (const [code, type] of [
   [Code.RECIPIENT_OFFLINE, RecipientOffline],
   [Code.BUSY, Busy],
   [Code.SERVER_ERROR, OutcomeUnknown],
-  [Code.RATE_LIMITED, RequestFailed],
+  [Code.RATE_LIMITED, Busy],
+  [Code.SESSION_LIMIT, RequestFailed],
 ] as const) {
   test(`an error reply is typed: ${code}`, () => {
     const driven = online();

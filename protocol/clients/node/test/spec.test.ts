@@ -6,11 +6,13 @@ import { test } from "node:test";
 
 import {
   Code,
+  DEPTH_MAX,
   DEVICE_MAX_BYTES,
   FRAME_LIMIT_BEFORE_LOGIN_BYTES,
   FRAME_LIMIT_BYTES,
   Kind,
   mayReturn,
+  META_DEPTH_MAX,
   META_MAX_BYTES,
   SERVER_FRAME_LIMIT_BYTES,
   TOKEN_MAX_BYTES,
@@ -48,6 +50,8 @@ test("limits", () => {
     [/^\| device \| like uid, to (\d+) bytes/m, DEVICE_MAX_BYTES],
     [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
     [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],
+    [/^\| meta \| .* at most (\d+) deep/m, META_DEPTH_MAX],
+    [/^- Containers lie inside each other at most (\d+) deep/m, DEPTH_MAX],
   ];
   for (const [rule, limit] of rules) {
     assert.equal(Number(rule.exec(SPEC)?.[1]), limit, String(rule));
