@@ -14,7 +14,7 @@ import trio
 from presence import requests
 from presence.registry import Session
 from presence.requests import Query
-from presence.runtime import TrioCaller
+from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.answers import refuse_busy, send, states_packet
 from presence.watching.states import State
@@ -65,11 +65,12 @@ class Queries:
 
     Args:
         states: nobody else uses it.
+        runtime: makes calls that block.
     """
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: States, runtime: Runtime) -> None:
         self._states = states
-        self._thread = TrioCaller(states.close)
+        self._thread = runtime.caller(states.close)
         self._queue: deque[_Asked] = deque()
         self._by_age: deque[_Asked] = deque()
         self._users = 0  # in the queue

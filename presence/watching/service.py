@@ -23,7 +23,7 @@ import trio
 from presence import requests
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
-from presence.runtime import TrioBell
+from presence.runtime import Runtime, TrioBell, TrioRuntime
 from presence.watching.answers import refuse_busy, send, states_packet
 from presence.watching.budget import Budget
 from presence.watching.channel import Channel
@@ -52,6 +52,7 @@ class Watching:
         states: for queries.
         max_watches: users that one session may watch.
         absence_s: see `View`.
+        runtime: makes calls that block.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class Watching:
         *,
         max_watches: int,
         absence_s: float,
+        runtime: Runtime | None = None,
     ) -> None:
+        self._runtime = runtime or TrioRuntime()
         self._shard_of = shard_of
         self._channel = channel
         self._max_watches = max_watches
@@ -70,7 +73,7 @@ class Watching:
         self._watches = Watches()
         self._waiting = Waiting()
         self._pushes = Pushes(self._watches)
-        self._queries = Queries(states)
+        self._queries = Queries(states, self._runtime)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
         self._dated = TrioBell()
@@ -199,7 +202,14 @@ class Watching:
         for number, some in self._by_shard(uids).items():
             shard = self._shards.get(number)
             if shard is None:
-                shard = ShardWatch(number, self._channel(number), self._absence_s, self._tell, self._known)
+                shard = ShardWatch(
+                    number,
+                    self._channel(number),
+                    self._absence_s,
+                    self._tell,
+                    self._known,
+                    runtime=self._runtime,
+                )
                 self._shards[number] = shard
                 if self._nursery is not None:
                     self._nursery.start_soon(shard.run)

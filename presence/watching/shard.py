@@ -22,7 +22,7 @@ import structlog
 import trio
 
 from presence.reach import backoff_s
-from presence.runtime import TrioBell, TrioCaller
+from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.channel import Channel, Confirmed, Heard, Left, Pong
 from presence.watching.states import Entry, EntryId, Snapshot
@@ -72,6 +72,7 @@ class ShardWatch:
         absence_s: see `View`.
         tell: called with each change.
         ready: called with users whose states are known from now on.
+        runtime: makes calls that block.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class ShardWatch:
         absence_s: float,
         tell: Callable[[Entry], None],
         ready: Callable[[Iterable[str]], None],
+        *,
+        runtime: Runtime,
     ) -> None:
         self._shard = shard
         self._channel = channel
@@ -88,9 +91,9 @@ class ShardWatch:
         self._ready = ready
         self.view = View(absence_s)
         self.statistics = ShardStatistics()
-        self._bell = TrioBell()
-        self._hearing = TrioCaller(channel.close)
-        self._asking = TrioCaller(channel.close)
+        self._bell = runtime.bell()
+        self._hearing = runtime.caller(channel.close)
+        self._asking = runtime.caller(channel.close)
         self._failures = 0  # in a row
         self._pinged: EntryId | None = None  # without an answer so far
         self._walk: deque[str] = deque()  # whom to compare yet

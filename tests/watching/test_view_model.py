@@ -4,61 +4,18 @@ The model is a server with a stream, records, and one connection at most, whose 
 are answered as of one moment and taken in at another. Redis may lose its data; then nodes tell who is online.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
-
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
-from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.channel import Confirmed, Left, Pong, Replay
 from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_of, id_text
 from presence.watching.view import Phase, View
+from tests.watching.shard import Shard
 
 UIDS = ("ann", "bob", "cy")
 ABSENCE_S = 40.0
-PAGE = 2
 TRUTHS = ("online", "away", "offline")
-
-
-@dataclass
-class Shard:
-    """A server that has one shard."""
-
-    entries: list[Entry] = field(default_factory=list)
-    last_id: EntryId = NO_ENTRY
-    shown: dict[str, State] = field(default_factory=dict)  # of users online
-    subscribed: set[str] = field(default_factory=set)
-    wire: deque[Heard] = field(default_factory=deque)
-    told: dict[tuple[str, str], State] = field(default_factory=dict)  # every entry there ever was
-    number: int = 0
-
-    def write(self, uid: str, status: str) -> None:
-        self.number += 1
-        order = (self.number, 0)
-        state = State(status, self.number, self.number if status == "offline" else None, id_text(order))
-        self.told[uid, state.id] = state
-        entry = Entry(uid, order, state, "login")
-        self.entries.append(entry)
-        self.last_id = order
-        if status == "offline":
-            self.shown.pop(uid, None)
-        else:
-            self.shown[uid] = state
-        if uid in self.subscribed:
-            self.wire.append(entry)
-
-    def look(self, uids: list[str]) -> Snapshot:
-        return Snapshot({uid: self.shown.get(uid, State("offline")) for uid in uids}, self.last_id)
-
-    def replay(self, after: EntryId, uids: list[str]) -> Replay:
-        first = self.entries[0].id if self.entries else None
-        if self.last_id < after or (self.last_id > after and (first is None or first > after)):
-            return Replay((), after, 0, is_end=False, is_broken=True)
-        page = [entry for entry in self.entries if entry.id > after][:PAGE]
-        is_end = len(page) < PAGE
-        position = self.last_id if is_end else page[-1].id
-        return Replay([entry for entry in page if entry.uid in uids], position, len(page), is_end=is_end)
 
 
 class Views(RuleBasedStateMachine):

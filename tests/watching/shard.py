@@ -1,0 +1,112 @@
+"""A shard in memory: a stream, records, and one connection at most, on which messages wait."""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from presence.store.batches import StoreUnavailable
+from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_text
+
+PAGE = 2
+
+
+@dataclass
+class Shard:
+    """A server that has one shard."""
+
+    entries: list[Entry] = field(default_factory=list)
+    last_id: EntryId = NO_ENTRY
+    shown: dict[str, State] = field(default_factory=dict)  # of users online
+    subscribed: set[str] = field(default_factory=set)
+    wire: deque[Heard] = field(default_factory=deque)
+    told: dict[tuple[str, str], State] = field(default_factory=dict)  # every entry there ever was
+    number: int = 0
+
+    def write(self, uid: str, status: str) -> None:
+        self.number += 1
+        order = (self.number, 0)
+        state = State(status, self.number, self.number if status == "offline" else None, id_text(order))
+        self.told[uid, state.id] = state
+        entry = Entry(uid, order, state, "login")
+        self.entries.append(entry)
+        self.last_id = order
+        if status == "offline":
+            self.shown.pop(uid, None)
+        else:
+            self.shown[uid] = state
+        if uid in self.subscribed:
+            self.wire.append(entry)
+
+    def look(self, uids: Collection[str]) -> Snapshot:
+        return Snapshot({uid: self.shown.get(uid, State("offline")) for uid in uids}, self.last_id)
+
+    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+        first = self.entries[0].id if self.entries else None
+        if self.last_id < after or (self.last_id > after and (first is None or first > after)):
+            return Replay((), after, 0, is_end=False, is_broken=True)
+        page = [entry for entry in self.entries if entry.id > after][:PAGE]
+        is_end = len(page) < PAGE
+        position = self.last_id if is_end else page[-1].id
+        return Replay([entry for entry in page if entry.uid in uids], position, len(page), is_end=is_end)
+
+
+class MemoryChannel:
+    """A channel to such a shard, whose server can be away, mute, or a replica.
+
+    Attributes:
+        is_up: whether it answers.
+        is_mute: whether what it publishes is lost.
+        is_connected: whether there is a connection.
+        looks: how often it was looked at.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.is_up, self.is_mute, self.is_primary, self.is_connected = True, False, True, False
+        self.looks = 0
+
+    def open(self) -> None:
+        self.close()
+        if not self.is_up:
+            raise StoreUnavailable("away")
+        self.is_connected = True
+
+    def hear(self) -> list[Heard]:
+        """Return what there is, though it be nothing: whoever calls it waits."""
+        self._check()
+        heard = list(self.shard.wire)
+        self.shard.wire.clear()
+        return [] if self.is_mute else heard
+
+    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+        self.shard.subscribed.difference_update(leave)
+        self.shard.subscribed.update(ask)
+        self.shard.wire.extend([*map(Left, leave), *map(Confirmed, ask)])
+
+    def ping(self, position: EntryId) -> None:
+        self.shard.wire.append(Pong(position))
+
+    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+        self._check()
+        self.looks += 1
+        return self.shard.look(list(uids))
+
+    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+        self._check()
+        return self.shard.replay(after, uids)
+
+    def check(self) -> EntryId:
+        self._check()
+        if not self.is_primary:
+            raise StoreUnavailable("a replica")
+        return self.shard.last_id
+
+    def close(self) -> None:
+        self.is_connected = False
+        self.shard.subscribed.clear()
+        self.shard.wire.clear()
+
+    def _check(self) -> None:
+        if not (self.is_up and self.is_connected):
+            raise StoreUnavailable("lost")

@@ -1,0 +1,387 @@
+"""Watches and queries from the request to the packet, on a shard in memory, in virtual time."""
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+from trio.testing import MockClock
+
+from presence.registry import Session
+from presence.requests import Query, Unwatch, Watch
+from presence.runtime import TrioBell
+from presence.store.batches import StoreUnavailable
+from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
+from presence.watching.service import PATIENCE_S, Watching
+from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
+from presence.watching.states import State
+from protocol import Code, Kind
+from tests.watching.fakes import Line, session
+from tests.watching.shard import MemoryChannel, Shard
+
+T = TypeVar("T")
+ABSENCE_S = 40.0
+CALL_S = 0.001
+LULL_S = 0.02
+
+
+class Runtime:
+    """Calls that block for a moment of virtual time."""
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    def bell(self) -> TrioBell:
+        return TrioBell()
+
+    def caller(self, interrupt: Callable[[], None]) -> "Runtime":
+        return self
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        await trio.sleep(CALL_S)
+        while (found := blocking()) == []:  # nothing is heard
+            await trio.sleep(LULL_S)
+        return found
+
+
+class Records:
+    """The states of users, for queries."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.reads: list[list[str]] = []
+        self.is_up = True
+
+    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+        self.reads.append(list(uids))
+        if not self.is_up:
+            raise StoreUnavailable("away")
+        return self.shard.look(list(uids)).states
+
+    def close(self) -> None:
+        pass
+
+
+class Node:
+    """A node's watching, and its clients. Users whose uid begins with ``far`` are in a shard of their own."""
+
+    def __init__(self) -> None:
+        self.shard = Shard()
+        self.channel = MemoryChannel(self.shard)
+        self.far = MemoryChannel(Shard())
+        self.records = Records(self.shard)
+        self.watching = Watching(
+            lambda uid: int(uid.startswith("far")),
+            lambda shard: self.far if shard else self.channel,
+            self.records,
+            max_watches=1000,
+            absence_s=ABSENCE_S,
+            runtime=Runtime(),
+        )
+
+    def watch(self, *uids: str) -> tuple[Session, Line]:
+        watcher, line = session()
+        self.watching.take(watcher, Watch(1, list(uids)))
+        return watcher, line
+
+    async def watched(self, *uids: str) -> tuple[Session, Line]:
+        watcher, line = self.watch(*uids)
+        await trio.sleep(0.1)
+        (answer,) = line.packets()
+        assert answer.kind == Kind.OK
+        return watcher, line
+
+    def figures(self, part: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.watching.report()[part]
+        return found
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Node]:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.watching.run)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+def told(line: Line) -> list[tuple[str, str | None]]:
+    """Return who was told to be what."""
+    return [(packet.payload["uid"], packet.payload["status"]) for packet in line.packets()]
+
+
+async def test_a_watch_is_answered_and_changes_follow(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.shard.write("ann", "online")
+        _, line = node.watch("ann", "bob")
+        await trio.sleep(0.1)
+        (answer,) = line.packets()
+        states = answer.payload["presence"]
+        assert {uid: state["status"] for uid, state in states.items()} == {"ann": "online", "bob": "offline"}
+        node.shard.write("ann", "away")
+        node.shard.write("bob", "online")
+        node.shard.write("cy", "online")
+        await trio.sleep(0.1)
+        assert told(line) == [("ann", "away"), ("bob", "online")]
+
+
+async def test_the_second_watcher_is_answered_from_memory(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        await node.watched("ann")
+        looks = node.channel.looks
+        await node.watched("ann")
+        assert node.channel.looks == looks
+
+
+async def test_a_watch_that_redis_does_not_answer_is_refused_and_watches_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        node.channel.is_up = False
+        begun = trio.current_time()
+        _, line = node.watch("ann")
+        await trio.sleep(PATIENCE_S + 0.1)
+        (refusal,) = line.packets()
+        assert refusal.payload["code"] == Code.BUSY
+        assert refusal.payload["retry_after"] > 0
+        assert trio.current_time() - begun < PATIENCE_S + 1
+        node.channel.is_up = True
+        await trio.sleep(5)
+        node.shard.write("ann", "online")
+        await trio.sleep(1)
+        assert line.packets() == []
+        assert node.watching.report()["users"] == 0
+
+
+async def test_a_watch_waits_for_a_short_outage(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.channel.is_up = False
+        _, line = node.watch("ann")
+        await trio.sleep(1.5)
+        node.channel.is_up = True
+        await trio.sleep(2)
+        (answer,) = line.packets()
+        assert answer.kind == Kind.OK
+
+
+async def test_what_happens_during_a_loss_is_told_in_order(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        _, line = await node.watched("ann", "bob")
+        node.shard.write("ann", "online")
+        await trio.sleep(CHECK_S)
+        line.packets()
+        node.channel.is_up = False
+        await trio.sleep(1)
+        for status in ("away", "online", "offline"):
+            node.shard.write("ann", status)
+            node.shard.write("cy", "online")
+        node.channel.is_up = True
+        await trio.sleep(2)
+        assert told(line) == [("ann", "away"), ("ann", "online"), ("ann", "offline")]
+        assert node.figures("shards")["replays"] == 1
+
+
+async def test_a_stream_that_does_not_reach_back_is_made_good_by_looks(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        _, line = await node.watched("ann", "bob")
+        node.channel.is_up = False
+        await trio.sleep(1)
+        node.shard.write("ann", "online")
+        node.shard.write("ann", "away")
+        node.shard.write("bob", "online")
+        node.shard.entries.clear()
+        node.channel.is_up = True
+        await trio.sleep(2)
+        assert told(line) == [("ann", "away"), ("bob", "online")]
+        assert node.figures("shards")["rereads"] == 1
+
+
+async def test_a_redis_that_lost_its_data_makes_nobody_offline(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.shard.write("ann", "online")
+        _, line = await node.watched("ann")
+        node.channel.is_up = False
+        await trio.sleep(1)
+        node.shard.entries.clear()
+        node.shard.shown.clear()
+        node.shard.last_id = (0, 0)
+        node.channel.is_up = True
+        await trio.sleep(ABSENCE_S - 5)
+        assert told(line) == []
+        node.shard.write("ann", "online")
+        await trio.sleep(2 * ABSENCE_S)
+        assert told(line) == [("ann", "online")]
+
+
+async def test_a_subscription_on_which_nothing_comes_is_given_up(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        _, line = await node.watched("ann")
+        node.channel.is_mute = True
+        node.shard.write("ann", "online")
+        await trio.sleep(CHECK_S)
+        node.channel.is_mute = False
+        node.shard.wire.clear()  # the pong, too
+        await trio.sleep(2 * CHECK_S)
+        assert told(line) == [("ann", "online")]
+        assert node.figures("shards")["losses"] == 1
+
+
+async def test_a_server_that_is_a_replica_is_left(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        await node.watched("ann")
+        node.channel.is_primary = False
+        await trio.sleep(CHECK_S + 0.1)
+        assert node.figures("shards")["losses"] >= 1
+
+
+async def test_what_was_published_to_nobody_is_found_by_a_walk(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        _, line = await node.watched("ann")
+        node.shard.subscribed.clear()  # and nobody says so
+        node.shard.write("ann", "online")
+        await trio.sleep(2 * WALK_CYCLE_S)
+        assert told(line) == [("ann", "online")]
+        assert node.figures("views")["corrected"] == 1
+
+
+async def test_who_is_watched_no_more_is_left_and_in_the_end_the_server_too(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        watcher, line = await node.watched("ann", "bob")
+        other, _ = await node.watched("bob")
+        node.watching.take(watcher, Unwatch(2, None))
+        await trio.sleep(0.1)
+        assert [packet.id for packet in line.packets()] == [2]
+        assert node.shard.subscribed == {"bob"}
+        node.watching.left(other)
+        await trio.sleep(0.1)
+        connected = [node.channel.is_connected]
+        await trio.sleep(LINGER_S + CHECK_S)
+        connected.append(node.channel.is_connected)
+        await node.watched("ann")
+        connected.append(node.channel.is_connected)
+        assert connected == [True, False, True]
+
+
+async def test_nobody_watched_wakes_nobody(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        await trio.sleep(1000)
+        assert not node.channel.is_connected
+
+
+async def test_who_left_before_the_answer_is_not_watching(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        watcher, line = node.watch("ann")
+        watcher.link = None
+        node.watching.left(watcher)
+        await trio.sleep(1)
+        assert line.packets() == []
+        assert node.watching.report()["watchers"] == node.watching.report()["users"] == 0
+
+
+async def test_what_is_unwatched_before_the_answer_is_answered_and_not_watched(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        watcher, line = node.watch("ann", "bob")
+        node.watching.take(watcher, Unwatch(2, ["ann"]))
+        await trio.sleep(0.1)
+        unwatched, answer = line.packets()
+        assert (unwatched.id, sorted(answer.payload["presence"])) == (2, ["ann", "bob"])
+        node.shard.write("ann", "online")
+        node.shard.write("bob", "online")
+        await trio.sleep(0.1)
+        assert told(line) == [("bob", "online")]
+
+
+async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock: MockClock) -> None:
+    """One user is known when the watch is asked for, and changes; then the connection breaks."""
+    async with running() as node:
+        _, other = await node.watched("ann")
+        node.far.is_up = False
+        _, line = node.watch("ann", "far-bob")
+        await trio.sleep(0.1)
+        node.shard.write("ann", "online")
+        await trio.sleep(0.1)
+        assert told(other) == [("ann", "online")]
+        node.channel.is_up = False
+        node.far.is_up = True
+        await trio.sleep(2)
+        (answer,) = line.packets()
+        assert answer.payload["presence"]["ann"]["status"] == "online"
+        node.channel.is_up = True
+        await trio.sleep(2)
+        assert line.packets() == [], "nothing is told twice"
+
+
+async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        asker, line = session()
+        for number in range(20):
+            node.watching.take(asker, Query(number, [f"user-{each}" for each in range(500)]))
+        await trio.sleep(1)
+        packets = line.packets()
+        refused = [packet for packet in packets if packet.kind == Kind.ERROR]
+        assert {packet.payload["code"] for packet in refused} == {Code.RATE_LIMITED}
+        assert 0 < len(refused) < 20
+        await trio.sleep(max(packet.payload["retry_after"] for packet in refused))
+        node.watching.take(asker, Query(99, ["ann"]))
+        await trio.sleep(1)
+        assert [packet.kind for packet in line.packets()] == [Kind.OK]
+
+
+async def test_queries_are_gathered_into_one_read(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.shard.write("ann", "online")
+        lines = []
+        for number in range(5):
+            asker, line = session(f"asker-{number}")
+            node.watching.take(asker, Query(7, ["ann", f"user-{number}"]))
+            lines.append(line)
+        await trio.sleep(1)
+        assert len(node.records.reads) == 1
+        for number, line in enumerate(lines):
+            (answer,) = line.packets()
+            states = answer.payload["presence"]
+            assert [states["ann"]["status"], states[f"user-{number}"]["status"]] == ["online", "offline"]
+
+
+async def test_a_query_that_redis_refuses_is_refused(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.records.is_up = False
+        asker, line = session()
+        node.watching.take(asker, Query(7, ["ann"]))
+        await trio.sleep(1)
+        (refusal,) = line.packets()
+        assert (refusal.id, refusal.payload["code"]) == (7, Code.BUSY)
+
+
+async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: MockClock) -> None:
+    class Hanging(Runtime):
+        async def call(self, blocking: Callable[[], T]) -> T:
+            await trio.sleep(math.inf)
+            raise AssertionError
+
+    node = Node()
+    watching = Watching(
+        lambda _uid: 0,
+        lambda _shard: node.channel,
+        node.records,
+        max_watches=10,
+        absence_s=1,
+        runtime=Hanging(),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watching.run)
+        begun = trio.current_time()
+        asker, line = session()
+        for number in range(2):
+            watching.take(asker, Query(number, ["ann"]))
+            await trio.sleep(1)
+        await trio.sleep_until(begun + QUERY_PATIENCE_S + 0.1)
+        refused = [packet.id for packet in line.packets()]
+        await trio.sleep(1)
+        assert [refused, [packet.id for packet in line.packets()]] == [[0], [1]]
+        nursery.cancel_scope.cancel()
