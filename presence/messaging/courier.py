@@ -169,10 +169,27 @@ class Courier:
             batch = self._still_wanted(self._waiting.take(begun), begun)
             if not batch:
                 continue
-            node, letters = self._node(), [pending.letter for pending in batch]
-            answers = await self._thread.call(lambda: self._post.deliver(node, letters))  # noqa: B023 - at once
+            node, letters, here = (
+                self._node(),
+                [pending.letter for pending in batch],
+                self._here(batch, begun),
+            )
+            answers = await self._thread.call(lambda: self._post.deliver(node, letters, here))  # noqa: B023 - at once
             self._settle(batch, answers, begun)
             await self._runtime.sleep(begun + GATHER_S - self._clock.now())
+
+    def _here(self, batch: list[Pending], now: float) -> dict[str, dict[str, int]]:
+        """Return which devices of the recipients have a connection here, and for how many ms."""
+        here: dict[str, dict[str, int]] = {}
+        for to in {pending.letter.to for pending in batch}:
+            ages_ms = {
+                session.device: round((now - session.login_at) * 1000)
+                for session in self._sessions.of(to)
+                if session.link is not None
+            }
+            if ages_ms:
+                here[to] = ages_ms
+        return here
 
     def _still_wanted(self, batch: list[Pending], now: float) -> list[Pending]:
         """Refuse what has waited for too long, or cannot go out at present; return the others."""
@@ -223,7 +240,7 @@ class Courier:
     def _hand_here(self, letter: Letter, elsewhere: tuple[str, ...], handing: Handing) -> int:
         """Hand a letter to all sessions here whose device has not gone elsewhere; return to how many.
 
-        Those of other nodes are elsewhere as the record says. All others are ours, on record or about to be.
+        Those of other nodes are elsewhere as the script says. All others are ours, on record or about to be.
         """
         count = 0
         for session in self._sessions.of(letter.to):

@@ -1,6 +1,6 @@
 """What travels between nodes when a user writes to another, and whoever carries it; no redis in here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from presence.store.batches import StoreError, StoreUnavailable
@@ -48,8 +48,13 @@ class Delivery(NamedTuple):
 class Post(Protocol):
     """Redis as the courier sees it: plain calls that may block, made from one thread at a time."""
 
-    def deliver(self, node: str, letters: Sequence[Letter]) -> list[Found | StoreUnavailable | StoreError]:
+    def deliver(
+        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
+    ) -> list[Found | StoreUnavailable | StoreError]:
         """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
+
+        `here`: of recipients, the devices that have a connection at `node`, and how many ms ago these logged
+        in. One whose login is later than that on record is where it is, and nowhere else.
 
         Letters of one call arrive in order, and after those of earlier calls. A failure among the answers
         stands for a letter that was not handed to anybody; a `StoreInterrupted`, for one of which nobody

@@ -1,6 +1,6 @@
 """The way of letters through Redis: one script call per shard and batch, and what a node is sent."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgpack
 
@@ -25,7 +25,9 @@ class Deliveries:
         self._shape = shape
         self._scripting = Scripting(url, connect)
 
-    def deliver(self, node: str, letters: Sequence[Letter]) -> list[Found | StoreUnavailable | StoreError]:
+    def deliver(
+        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
+    ) -> list[Found | StoreUnavailable | StoreError]:
         """Hand letters to the nodes that have their recipients; see `Post.deliver`."""
         places: dict[int, list[int]] = {}  # by shard, in order
         for place, letter in enumerate(letters):
@@ -34,7 +36,9 @@ class Deliveries:
         calls = []
         for shard, some in places.items():
             flat = [part for place in some for part in letters[place]]
-            calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, _packed(flat)]))
+            ours = {to: here[to] for place in some if (to := letters[place].to) in here}
+            arguments = [node, in_cluster, _packed(flat), _packed(ours)]
+            calls.append(self._shape.operator_call("deliver", shard, arguments))
         answers: list[Found | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
         for some, answer in zip(places.values(), self._scripting.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
@@ -54,8 +58,8 @@ class Deliveries:
 _NOBODY = Found(0)
 
 
-def _packed(values: Sequence[object]) -> bytes:
-    """Return an array as Lua's MessagePack takes it, which knows one kind of string: old raw."""
+def _packed(values: object) -> bytes:
+    """Return MessagePack as Lua's takes it, which knows one kind of string: old raw."""
     packed: bytes = msgpack.packb(values, use_bin_type=False)
     return packed
 

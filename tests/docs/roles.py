@@ -81,7 +81,7 @@ def serve(stage: Stage) -> None:
         assert displaced.kind is NewsKind.DISPLACED
         channel.subscribe("b")
         with closing(Deliveries(stage.url, SHAPE)) as post:
-            assert post.deliver("a", [Letter("ann", b"packet")]) == [Found(1, ("",))]
+            assert post.deliver("a", [Letter("ann", b"packet")], {}) == [Found(1, ("",))]
         assert channel.next() == [Delivery("ann", ("",), b"packet")]
         watch(stage, a)
         a.apply(end("bob", "s2"))

@@ -1,6 +1,6 @@
 """A courier with everything around it replaced by something small: sessions, Redis, threads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -63,6 +63,7 @@ class FakePost:
         failure: what the next calls fail with, those before the first that works.
         calls: the uids of each call.
         sent: (node, devices, frame) of all that was published.
+        here: what the last call said of the node's own sessions.
         during: called while a call is under way.
     """
 
@@ -72,9 +73,13 @@ class FakePost:
         self.failures: list[StoreUnavailable | StoreError] = []
         self.calls: list[list[str]] = []
         self.sent: list[tuple[str, tuple[str, ...], bytes]] = []
+        self.here: Mapping[str, Mapping[str, int]] = {}
         self.during: Callable[[], object] = lambda: None
 
-    def deliver(self, node: str, letters: Sequence[Letter]) -> list[Found | StoreUnavailable | StoreError]:
+    def deliver(
+        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
+    ) -> list[Found | StoreUnavailable | StoreError]:
+        self.here = here
         self.calls.append([letter.to for letter in letters])
         if self.failures:
             return [self.failures.pop(0)] * len(letters)

@@ -94,6 +94,18 @@ async def test_a_device_that_has_gone_elsewhere_is_handed_it_there_only(autojump
         assert office.answers("ann") == [(1, 1)]
 
 
+async def test_redis_is_told_who_has_a_connection_here_and_since_when(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob", "phone")
+        office.part(office.log_in("bob"))
+        await trio.sleep(2)
+        office.log_in("bob", "tv")
+        office.say(ann, "bob")
+        office.say(ann, "cy")
+        await trio.sleep(SOON_S)
+        assert office.post.here == {"bob": {"phone": 2000, "tv": 0}}
+
+
 async def test_nobody_found_is_told_after_a_second_look(autojump_clock: MockClock) -> None:
     async with working(Office()) as office:
         office.say(office.log_in("ann"), "bob")

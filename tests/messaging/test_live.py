@@ -144,6 +144,17 @@ async def test_a_message_follows_who_moves(redis_server: EmbeddedRedis) -> None:
         assert (await received(moved)).payload["body"] == "hello"
 
 
+async def test_who_has_just_moved_is_found_where_he_is(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await pair.log_in(1, "bob")
+        await trio.sleep(0.05)
+        ann = await pair.log_in(0, "ann")
+        moved = await pair.connect(0, "bob")
+        await ann.send(*(protocol.message("bob", n, id=n) for n in range(40)))
+        assert [await outcome(ann) for _ in range(40)] == [(n, 1) for n in range(40)]
+        assert [(await received(moved)).payload["body"] for _ in range(40)] == list(range(40))
+
+
 async def test_nobody_there_is_recipient_offline(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         ann = await pair.log_in(0, "ann")

@@ -84,14 +84,14 @@ def test_a_letter_reaches_the_node_that_the_record_names(
 ) -> None:
     hands["b"].apply(login("bob", "s1", "phone"))
     sent = letter("bob", {"t": [1, None, b"\x00\xff", "ü"]})
-    assert post.deliver("a", [sent]) == [Found(1, ("phone",))]
+    assert post.deliver("a", [sent], {}) == [Found(1, ("phone",))]
     assert told(channels["b"]) == [Delivery("bob", ("phone",), sent.frame)]
 
 
 def test_each_node_gets_what_is_for_its_devices(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(login("bob", "s1"), login("bob", "s2", "phone"))
     hands["c"].apply(login("bob", "s3", "tv"))
-    (found,) = post.deliver("a", [letter("bob")])
+    (found,) = post.deliver("a", [letter("bob")], {})
     assert isinstance(found, Found)
     assert (found.handed, set(found.elsewhere)) == (3, {"", "phone", "tv"})
     ((_, devices, _),) = delivered(channels["b"])
@@ -105,27 +105,36 @@ def test_what_is_for_the_callers_own_sessions_is_left_to_it(
 ) -> None:
     hands["a"].apply(login("bob", "s1"))
     hands["b"].apply(login("bob", "s2", "phone"))
-    assert post.deliver("a", [letter("bob")]) == [Found(1, ("phone",))]
+    assert post.deliver("a", [letter("bob")], {}) == [Found(1, ("phone",))]
+
+
+def test_a_login_that_is_later_than_that_on_record_keeps_its_device(
+    post: Deliveries, hands: Hands, channels: Channels
+) -> None:
+    hands["b"].apply(login("bob", "s1", age_s=5.0))
+    assert post.deliver("a", [letter("bob")], {"bob": {"": 1000}}) == [Found(0)]
+    assert post.deliver("a", [letter("bob")], {"bob": {"": 9000}}) == [Found(1, ("",))]
+    assert post.deliver("a", [letter("bob")], {"bob": {"phone": 1000}}) == [Found(1, ("",))]
 
 
 def test_nobody_on_record_is_nobody_found(post: Deliveries, hands: Hands) -> None:
-    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+    assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
 
 
 def test_a_damaged_record_is_none(post: Deliveries, hands: Hands, server: Server) -> None:
     server.client.hset(KEYS.online(0), "bob", "no record")
-    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+    assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
 
 
 def test_a_node_that_hears_nothing_was_handed_nothing(post: Deliveries, hands: Hands) -> None:
     hands["b"].apply(login("bob", "s1"))
-    assert post.deliver("a", [letter("bob")]) == [Found(0, ("",))]
+    assert post.deliver("a", [letter("bob")], {}) == [Found(0, ("",))]
 
 
 def test_a_fenced_node_gets_nothing(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(login("bob", "s1"))
     hands["c"].fence("b")
-    assert post.deliver("a", [letter("bob")]) == [Found(0)]
+    assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
 
 
 def test_letters_of_a_call_arrive_in_order_and_in_one_message(
@@ -134,7 +143,7 @@ def test_letters_of_a_call_arrive_in_order_and_in_one_message(
     hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
     hands["c"].apply(login("cy", "s3"))
     letters = [letter(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody", "bob"])]
-    assert post.deliver("a", letters) == [Found(1, ("",))] * 4 + [Found(0), Found(1, ("",))]
+    assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 4 + [Found(0), Found(1, ("",))]
     assert [(d.uid, protocol.decode(d.frame[4:]).payload["body"]) for d in delivered(channels["b"])] == [
         ("bob", 0),
         ("dee", 2),
@@ -148,7 +157,7 @@ def test_a_channel_is_read_as_far_as_it_goes(
 ) -> None:
     hands["b"].apply(login("bob", "s1"))
     for number in range(3):
-        post.deliver("a", [letter("bob", number)])
+        post.deliver("a", [letter("bob", number)], {})
         server.client.publish(KEYS.control_channel("b"), KICK)
     all_told: list[News | Delivery] = []
     calls = 0
@@ -193,7 +202,7 @@ def test_letters_that_no_script_packed_are_passed_over() -> None:
 def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(100)))
     letters = [letter(f"u{n % 100}", "x" * 2000) for n in range(512)]
-    assert post.deliver("a", letters) == [Found(1, ("",))] * 512
+    assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 512
     assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in letters]
 
 
@@ -207,7 +216,7 @@ def test_a_refusal_is_no_interruption(server: Server) -> None:
         closing(store),
         closing(Deliveries(server.url.replace("unix://", "unix://tried:secret@"), SHAPE)) as post,
     ):
-        (answer,) = post.deliver("a", [letter("bob")])
+        (answer,) = post.deliver("a", [letter("bob")], {})
     assert isinstance(answer, StoreError)
 
 
@@ -227,7 +236,7 @@ def sent_through(proxy: Proxy, redis_server: EmbeddedRedis) -> tuple[Deliveries,
     channel = ControlChannel(redis_server.url, KEYS)
     channel.subscribe("b")
     post = Deliveries(proxy.url, SHAPE)
-    assert post.deliver("a", [letter("bob", "before")]) == [Found(1, ("",))]
+    assert post.deliver("a", [letter("bob", "before")], {}) == [Found(1, ("",))]
     told(channel)
     return post, channel
 
@@ -236,10 +245,10 @@ def test_a_lost_reply_is_told_and_the_letter_arrives_once(proxy: Proxy, redis_se
     post, channel = sent_through(proxy, redis_server)
     with closing(post), closing(channel):
         proxy.drop_reply(1)
-        (answer,) = post.deliver("a", [letter("bob", "lost")])
+        (answer,) = post.deliver("a", [letter("bob", "lost")], {})
         assert isinstance(answer, StoreInterrupted)
         assert proxy.injected.replies_dropped == 1
-        assert post.deliver("a", [letter("bob", "after")]) == [Found(1, ("",))]
+        assert post.deliver("a", [letter("bob", "after")], {}) == [Found(1, ("",))]
         bodies: list[Any] = []
         while "after" not in bodies:
             bodies += [protocol.decode(each.frame[4:]).payload["body"] for each in delivered(channel)]
@@ -249,17 +258,17 @@ def test_a_lost_reply_is_told_and_the_letter_arrives_once(proxy: Proxy, redis_se
 def test_what_was_never_sent_is_no_interruption(server: Server) -> None:
     server.kill()
     with closing(Deliveries(server.url, SHAPE)) as post:
-        (answer,) = post.deliver("a", [letter("bob")])
+        (answer,) = post.deliver("a", [letter("bob")], {})
     assert isinstance(answer, StoreUnavailable)
     assert not isinstance(answer, StoreInterrupted)
 
 
 def test_a_server_that_went_and_came_back_is_connected_to_anew(server: Server) -> None:
     with closing(Deliveries(server.url, SHAPE)) as post:
-        assert post.deliver("a", [letter("bob")]) == [Found(0)]
+        assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
         server.kill()
         server.start()
-        assert post.deliver("a", [letter("bob")]) == [Found(0)]
+        assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
 
 
 def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -> None:
@@ -287,7 +296,7 @@ def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -
     with closing(Deliveries(redis_cluster.url, shape)) as post, closing(channel):
         channel.subscribe("b")
         letters = [letter(uid, number) for number in range(3) for uid in uids]
-        assert post.deliver("a", letters) == [Found(1, ("",))] * 48
+        assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 48
         got: dict[str, list[int]] = {uid: [] for uid in uids}
         while sum(map(len, got.values())) < 48:
             for each in delivered(channel):

@@ -4,6 +4,8 @@
 --   10 the calling node's id: what its own sessions get it hands to them itself
 --   11 "1" in a cluster, whose servers know nothing of each other's subscribers
 --   12 letters, MessagePack: one flat array, of uid and frame for each, in order
+--   13 MessagePack: {uid = {device = ms since its login}} of sessions that the calling node has of recipients. A login
+--      that is later than that in the record is still on its way here: the device is the caller's, nobody else's
 -- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each letter: on how
 -- many devices of other nodes it was handed, and all devices that the record names there, as an array. Left out are those
 -- of fenced nodes, whose sessions are about to be swept.
@@ -12,7 +14,7 @@
 -- array) and frame for each letter.
 
 local own_id, is_cluster = ARGV[10], ARGV[11] == '1'
-local letters = cmsgpack.unpack(ARGV[12])
+local letters, here = cmsgpack.unpack(ARGV[12]), cmsgpack.unpack(ARGV[13])
 
 local fenced = {}
 local function is_given_up(id)
@@ -24,9 +26,10 @@ local places = {}  -- uid -> {{node id, devices}...} on other nodes
 local devices = {}  -- uid -> all of these devices
 local function find(uid)
   local by_node, found, all = {}, {}, {}
-  local record = read_record(uid)
+  local record, ages_ms = read_record(uid), here[uid] or {}
   for device, present in pairs(record and record.sessions or {}) do
-    if present.node ~= own_id and not is_given_up(present.node) then
+    local is_own = present.node == own_id or (ages_ms[device] and now_ms - ages_ms[device] > present.login_ms)
+    if not is_own and not is_given_up(present.node) then
       local place = by_node[present.node]
       if not place then
         place = {present.node, {}}
