@@ -47,7 +47,13 @@ def _showing(random: Random, plan: Plan) -> Plan:
         else device
         for device in plan.devices
     )
-    return replace(plan, devices=devices, settings=replace(plan.settings, away_after=away_after))
+    settings = replace(
+        plan.settings,
+        away_after=away_after,
+        max_sessions=random.choice((8, 8, 1, 2)),
+        session_policy=random.choice(("oldest", "newest")),
+    )
+    return replace(plan, devices=devices, settings=settings)
 
 
 def _sayings(random: Random, start: float, heal_at: float) -> tuple[Saying, ...]:

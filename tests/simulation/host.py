@@ -105,6 +105,8 @@ class Host:
             keys,
             maxlen=settings.stream_maxlen,
             seen_retention_ms=settings.seen_retention_days * 86_400_000,
+            max_sessions=settings.max_sessions,
+            session_policy=settings.session_policy,
         )
         connect = {name: connector(self._world.redis, wire.deliver) for name, wire in self.wires.items()}
         return Stores(

@@ -7,7 +7,7 @@ While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
             silent for the time-out; as logout only if its logout was readable; as replaced only if its
-            device has logged in more than once.
+            device has logged in more than once; for its user's limit only if he has more devices.
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
             later the whole stop is credited, up to T.
@@ -34,7 +34,8 @@ While the simulation runs
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
  shown      What tells how a user shows himself tells a change, of the period that lasts; see `showing`.
- exile      No goodbye for good to the newest login of a device. Here as in `false` a device is left out
+ exile      No goodbye for good to the newest login of a device, unless its user has more devices than he may
+            have sessions. Here as in `false` a device is left out
             to which Redis has since applied a login that had been under way for more than UNDER_WAY_S:
             its age is told when it is sent, so it may be taken for younger than it is.
 When all is over
@@ -159,7 +160,9 @@ class Judge:
             len(self._world.truth.by_user[change.uid][change.device]) > 1,
         )
         grace_s = self._world.plan.settings.disconnect_grace
-        if not is_founded(change.code, given, Promised(life.idle_timeout, grace_s)):
+        if change.code == Code.SESSION_LIMIT:
+            self._check_limit("early", life)
+        elif not is_founded(change.code, given, Promised(life.idle_timeout, grace_s)):
             self.broken(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
@@ -180,9 +183,17 @@ class Judge:
         if code.reconnect:
             return
         uid, device = life.key
+        if code is Code.SESSION_LIMIT:
+            self._check_limit("exile", life)
+            return
         newest = max(self._world.truth.by_user[uid][device], key=lambda each: each.arrived)
         if newest is life and not self.liveness.is_outdated(life):
             self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
+
+    def _check_limit(self, rule: str, life: Life) -> None:
+        devices = len(self._world.truth.by_user[life.key[0]])
+        if devices <= self._world.plan.settings.max_sessions:
+            self.broken(rule, "{} had to go, one of {} devices", life.id, devices)
 
     # What Redis does
 
