@@ -14,6 +14,7 @@ watcher sees ids rise strictly. A look can tell what was missed, too: the record
 
 That somebody known online has no record does not make him offline: a Redis that lost its data has none of
 anybody until the nodes have registered their sessions. Two looks have to agree, at least `absence_s` apart.
+No entry tells of it then, and so it has an id of its own, above all that is known of the user.
 
 Memory: some 500 bytes a user.
 """
@@ -307,8 +308,8 @@ class View:
     def _compare(self, uid: str, user: _User, state: State, as_of: EntryId, now: float) -> Entry | None:
         """Compare what is known of a user with a look; return a change that was missed."""
         known = user.state
-        if known is None or as_of < user.as_of:
-            return None  # it was before what is known; or Redis has lost what is
+        if known is None:
+            return None
         change = None
         if state.status != OFFLINE:
             user.absent_since = None
@@ -318,8 +319,10 @@ class View:
             user.absent_since = None
         elif user.absent_since is None:
             user.absent_since = now
-        elif now - user.absent_since >= self._absence_s and as_of > _entry_of(known):
-            change = Entry(uid, as_of, state._replace(id=id_text(as_of)), reason_for(state))
+        elif now - user.absent_since >= self._absence_s:
+            # A Redis that lost its data may count from below what is known.
+            order = max(as_of, (user.as_of[0], user.as_of[1] + 1))
+            change = Entry(uid, order, state._replace(id=id_text(order)), reason_for(state))
             user.absent_since = None
         if change is None:
             return None

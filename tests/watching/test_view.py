@@ -192,11 +192,13 @@ def test_a_look_tells_what_nobody_was_heard_of() -> None:
     assert told(view, look(20, ann=online(17)), 2.0) == []
 
 
-def test_a_look_of_before_is_passed_over() -> None:
-    view = known(ann=OFFLINE)
-    view.heard(entry("ann", 15))
-    for now in (0.0, ABSENCE_S, 2 * ABSENCE_S):
-        assert told(view, look(14, ann=OFFLINE), now) == []
+def test_a_look_of_before_tells_nothing() -> None:
+    view = known(ann=online(5))
+    view.heard(entry("ann", 15, "away"))
+    assert told(view, look(14, ann=online(5)), 0.0) == []
+    assert told(view, look(14, ann=OFFLINE), 0.0) == []
+    assert told(view, look(15, ann=entry("ann", 15, "away").state), 1.0) == []
+    assert told(view, look(30, ann=OFFLINE), ABSENCE_S) == []
 
 
 def test_two_looks_make_offline_who_has_no_record() -> None:
@@ -218,12 +220,24 @@ def test_who_is_seen_between_two_looks_is_not_absent(by: str) -> None:
     assert told(view, look(30, ann=OFFLINE), ABSENCE_S) == []
 
 
-def test_a_redis_that_lost_its_data_makes_nobody_offline() -> None:
+def after_data_were_lost() -> Watched:
     view = known(ann=online(5))
     view.heard(entry("ann", 15))
     view.reconnect()
     assert told(view, look(0, ann=OFFLINE), 0.0) == []
     view.recovered((0, 0))
     assert view.position == NO_ENTRY
-    assert told(view, look(3, ann=OFFLINE), 2 * ABSENCE_S) == []
+    return view
+
+
+def test_a_redis_that_lost_its_data_makes_nobody_offline_who_is_registered_again() -> None:
+    view = after_data_were_lost()
+    assert view.heard(entry("ann", 16)) == entry("ann", 16)
+    assert told(view, look(0, ann=OFFLINE), ABSENCE_S) == []
+
+
+def test_who_is_not_registered_again_after_data_were_lost_is_offline() -> None:
+    view = after_data_were_lost()
+    (change,) = told(view, look(0, ann=OFFLINE), ABSENCE_S)
+    assert (change.id, change.state) == ((15, 1), State("offline", id="15-1"))
     assert view.heard(entry("ann", 16)) == entry("ann", 16)
