@@ -109,7 +109,7 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["tail", "--redis", UNREACHABLE, "--group", "g"], "--group and --consumer belong together"),
         (["tail", "--redis", UNREACHABLE, "--consumer", "c"], "--group and --consumer belong together"),
         (["tail", "--redis", UNREACHABLE, "--from", "yesterday"], "'yesterday' is no entry id"),
-        (["tail", "--redis", UNREACHABLE, "--type", "away"], "invalid choice: 'away'"),
+        (["tail", "--redis", UNREACHABLE, "--type", "asleep"], "invalid choice: 'asleep'"),
         (["tail"], "give --redis URL"),
         (["status", "--redis", UNREACHABLE, "--count", "u"], "name users, or ask for"),
         (["status", "--redis", UNREACHABLE, "--list", "--count"], "not allowed with argument"),
