@@ -12,17 +12,17 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-import structlog
 import trio
 
 import protocol
 from presence.clock import Clock
 from presence.messaging.handing import Handing
 from presence.messaging.letters import Delivery, Found, Letter, Post
+from presence.messaging.outages import Outages
 from presence.messaging.waiting import Bounds, Pending, Waiting
-from presence.reach import Reach
 from presence.registry import Registry, Session
 from presence.requests import Message
 from presence.runtime import Runtime
@@ -40,8 +40,6 @@ _UNHEARD: Final = "the server that has the recipient cannot be reached at presen
 _FULL: Final = "too many messages wait here; this one was not delivered"
 _AWAY: Final = "Redis cannot be reached at present; the message was not delivered"
 _UNKNOWN: Final = "the connection to Redis broke: it is not known whether the message was delivered"
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ class Courier:
         bounds: Bounds = _DEFAULT_BOUNDS,
     ) -> None:
         self._sessions = sessions
-        self._keys = keys
         self._post = post
         self._clock = clock
         self._runtime = runtime
@@ -105,7 +102,7 @@ class Courier:
         self._bell = runtime.bell()
         self._refusals, self._refusal_bell = Handing(), runtime.bell()
         self._thread = runtime.caller(post.close)
-        self._away: dict[int, Reach] = {}  # shards whose last call has failed
+        self._outages = Outages(keys)
         self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
         self._delivered = self._gone = 0
 
@@ -113,7 +110,7 @@ class Courier:
         """Take a message of a client; its answer follows, soon if there is no room or Redis is away."""
         now = self._clock.now()
         self._taken += 1
-        if self._is_away(message.to, now):
+        if self._outages.forbids(message.to, now):
             self._refuse_now(sender, message, _AWAY)
         elif not self._waiting.has_room(sender):
             self._refuse_now(sender, message, _FULL)
@@ -169,12 +166,9 @@ class Courier:
             batch = self._still_wanted(self._waiting.take(begun), begun)
             if not batch:
                 continue
-            node, letters, here = (
-                self._node(),
-                [pending.letter for pending in batch],
-                self._here(batch, begun),
-            )
-            answers = await self._thread.call(lambda: self._post.deliver(node, letters, here))  # noqa: B023 - at once
+            letters = [pending.letter for pending in batch]
+            deliver = partial(self._post.deliver, self._node(), letters, self._here(batch, begun))
+            answers = await self._thread.call(deliver)
             self._settle(batch, answers, begun)
             await self._runtime.sleep(begun + GATHER_S - self._clock.now())
 
@@ -197,19 +191,12 @@ class Courier:
         for pending in batch:
             if now - pending.taken_at > PATIENCE_S:
                 self._refuse_busy(pending, _FULL, handing)
-            elif self._is_away(pending.letter.to, now):
+            elif self._outages.forbids(pending.letter.to, now):
                 self._refuse_busy(pending, _AWAY, handing)
             else:
                 wanted.append(pending)
         handing.send()
         return wanted
-
-    def _is_away(self, uid: str, now: float) -> bool:
-        """Whether a user's shard has failed, and is not to be asked again yet."""
-        if not self._away:
-            return False
-        reach = self._away.get(self._keys.shard(uid))
-        return reach is not None and now < reach.retry_at
 
     # Answers
 
@@ -218,7 +205,8 @@ class Courier:
     ) -> None:
         """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
         self._calls += 1
-        self._note_failures(batch, answers, begun)
+        to = [pending.letter.to for pending in batch]
+        self._outages.note(zip(to, answers, strict=True), begun, self._clock.now())
         handing, put_off = Handing(), []
         for pending, answer in zip(batch, answers, strict=True):
             if not isinstance(answer, Found):
@@ -273,32 +261,7 @@ class Courier:
         self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
         self._refusal_bell.ring()
 
-    def _note_failures(
-        self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
-    ) -> None:
-        """Learn from a call which shards are away."""
-        failed = {
-            self._keys.shard(pending.letter.to): answer
-            for pending, answer in zip(batch, answers, strict=True)
-            if not isinstance(answer, Found)
-        }
-        if not failed and not self._away:
-            return
-        now, were_away = self._clock.now(), bool(self._away)
-        asked = {self._keys.shard(pending.letter.to) for pending in batch}
-        for shard in asked - failed.keys():
-            self._away.pop(shard, None)
-        for shard in failed:
-            reach = self._away.setdefault(shard, Reach())
-            share = random.uniform(0.5, 1.0)  # noqa: S311 - jitter protects nothing
-            reach.failed(begun, now, share, held_up=len(failed) < len(asked))
-        if failed and not were_away:
-            error = next(iter(failed.values()))
-            _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
-        elif were_away and not self._away:
-            _log.info("messages are carried again")
-
 
 def _busy(id: int | None, message: str) -> Packet:
-    retry_after = round(random.uniform(RETRY_MIN_S, RETRY_MAX_S), 2)  # noqa: S311 - as above
+    retry_after = round(random.uniform(RETRY_MIN_S, RETRY_MAX_S), 2)  # noqa: S311 - jitter protects nothing
     return protocol.error(id, Code.BUSY, message, retry_after)

@@ -14,6 +14,7 @@ from presence.messaging.courier import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.messaging.letters import Delivery
 from presence.messaging.waiting import SECOND_LOOK_S, Bounds
 from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
+from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, Office
 
 SOON_S = CALL_S + 0.0001
@@ -280,7 +281,7 @@ async def test_once_redis_answers_again_messages_go_on(autojump_clock: MockClock
 
 async def test_a_shard_that_is_away_holds_up_no_other(autojump_clock: MockClock) -> None:
     async with working(Office(shards=2)) as office:
-        keys = office.courier._keys
+        keys = Keys(shards=2)
         ann, (here, there) = office.log_in("ann"), sorted(["bob", "cy"], key=keys.shard)
         assert keys.shard(here) != keys.shard(there)
         office.log_in(here)
