@@ -1,0 +1,81 @@
+"""Watches on a real Redis Cluster: the shard gets another server, and watchers hear what happens there."""
+
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from loadtest.redis_cluster import Cluster
+from presence.registry import Session
+from presence.requests import Watch
+from presence.store.batches import Status
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from presence.store.snapshots import StoredStates
+from presence.store.watch_channel import WatchChannel
+from presence.watching.service import Watching
+from protocol import Packet
+from tests.store.driving import Hand, end, login
+from tests.watching.fakes import Line, session
+
+KEYS = Keys()  # one shard, on one of the primaries
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[Cluster]:
+    with Cluster(3, 1) as cluster:
+        yield cluster
+
+
+async def packets(line: Line, count: int) -> list[Packet]:
+    found: list[Packet] = []
+    with trio.fail_after(PATIENCE_S):
+        while len(found) < count:
+            found += line.packets()
+            await trio.sleep(0.02)
+    return found
+
+
+def watch(watching: Watching, *uids: str) -> tuple[Session, Line]:
+    watcher, line = session()
+    watching.take(watcher, Watch(1, list(uids)))
+    return watcher, line
+
+
+def write(node: Hand, generation: int, uid: str) -> None:
+    """Let a user come and go, under a new generation: after a failover there is another history."""
+    node.store.apply([node.batch([], 1)])  # finds out where to go
+    assert node.open(generation).status is Status.OK
+    node.apply(login(uid, f"s{generation}"))
+    node.apply(end(uid, f"s{generation}"))
+
+
+@pytest.mark.parametrize("graceful", [True, False], ids=["as told", "killed"])
+async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *, graceful: bool) -> None:
+    replicated.wait_until_ok()
+    store = RedisStore(replicated.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**13))
+    watching = Watching(
+        KEYS.shard,
+        lambda shard: WatchChannel(replicated.url, KEYS, shard),
+        StoredStates(replicated.url, KEYS),
+        max_watches=10,
+        absence_s=40,
+    )
+    node, uid = Hand(store, f"node-{graceful}"), f"ann-{graceful}"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watching.run)
+        _, line = watch(watching, uid)
+        await packets(line, 1)
+        write(node, 1, uid)
+        assert [packet.payload["status"] for packet in await packets(line, 2)] == ["online", "offline"]
+        primary = replicated.primary_of(KEYS.events(0))
+        await trio.to_thread.run_sync(lambda: replicated.fail_over(primary, is_graceful=graceful))
+        begun = trio.current_time()
+        await trio.to_thread.run_sync(write, node, 2, uid)
+        told = await packets(line, 2)
+        print(f"told of what happened at the new server after {trio.current_time() - begun:.2f} s")
+        assert [packet.payload["status"] for packet in told] == ["online", "offline"]
+        nursery.cancel_scope.cancel()
+    store.close()
