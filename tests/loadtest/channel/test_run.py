@@ -54,7 +54,7 @@ def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
 
 
 def test_flapping_is_no_event() -> None:
-    plan = flapping.Plan(clients=10, calm=5, drops=12, minute_s=9.0, grace_s=1.5, idle_s=5.0, tick_s=0.5)
+    plan = flapping.Plan(clients=10, calm=5, drops=12, minute_s=9.0, grace_s=2.5, idle_s=5.0, tick_s=0.5)
     report = flapping.flapping(plan, seed=7)
     print(report.table())
     assert report.broken == []
