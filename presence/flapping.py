@@ -4,6 +4,8 @@ A *return* is a login of a device that had lost its connection: in its grace, af
 or on another node while it was lost. Beyond so many returns within a minute each doubles the next grace, up
 to a bound; each minute without one takes a doubling back.
 
+Each process counts what it sees: of a return to another one, no more than that it was within the grace here.
+
 Whoever has lost a connection has a place in a bounded table, O(1) for each loss and return; if it is full,
 whose last loss is the longest ago is forgotten.
 """

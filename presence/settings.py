@@ -125,7 +125,8 @@ class Settings:
     max_watches: int = _setting(1000, "users that one connection may watch", bounds=(1, 10**6))
     flap_returns: int = _setting(
         6,
-        "returns after lost connections beyond which the next grace is doubled; 0: never",
+        "returns of a device after lost connections, as one worker sees them, beyond which its next grace is "
+        "doubled; 0: never",
         unit="1/min",
         bounds=(0, 1000),
     )
