@@ -339,7 +339,7 @@ async def test_a_cancelled_watch_is_taken_back(autojump_clock: MockClock) -> Non
         with trio.move_on_after(1):
             await client.watch(["bob"])
         await trio.sleep(1)
-        assert script.heard[-1] == protocol.unwatch(["bob"])
+        assert protocol.unwatch(["bob"]) in script.heard
         assert client.watched == {}
 
 
