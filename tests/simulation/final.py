@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from loadtest.checker.comparison import Left, differences, last_events
@@ -38,6 +39,10 @@ def compare(world: World, judge: Judge) -> None:
             judge.broken("converged", "traces {}, nodes {}", members, sorted(nodes))
     _clients(world, judge, set(held.values()))
     _shown(world, judge)
+    most = world.plan.settings.max_sessions
+    for uid, count in Counter(uid for uid, _ in recorded).items():
+        if count > most and not judge.has_lost:
+            judge.broken("converged", "{} has {} sessions, {} at most", uid, count, most)
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):
         _conserved(judge, host)
