@@ -26,7 +26,7 @@ async def address(authority: trustme.CA) -> AsyncIterator[tuple[str, int]]:
     """A server behind TLS, as the device takes it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
-    async with serving("stream", idle_timeout=1.0, listen=False) as harness:
+    async with serving("stream", idle_timeout=5.0, listen=False) as harness:
         harness.nursery.start_soon(partial(_listen, harness, context))
         await harness.until(lambda: hasattr(harness, "address"))
         yield "tls://localhost", harness.address[1]
