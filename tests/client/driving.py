@@ -96,7 +96,8 @@ class Driven:
     def come_back(self) -> list[Packet]:
         """Lose the connection, wait, and log in again; return what the client sent by itself."""
         self.lose()
-        while self.machine.state is not State.CONNECTING:
+        assert self.machine.state is State.WAITING
+        while self.machine.state is State.WAITING:
             self.run(1.0)
         before = len(self.sent)
         self.log_in()
