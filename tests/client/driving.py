@@ -97,8 +97,7 @@ class Driven:
         """Lose the connection, wait, and log in again; return what the client sent by itself."""
         self.lose()
         assert self.machine.state is State.WAITING
-        while self.machine.state is State.WAITING:
-            self.run(1.0)
+        self.run(self.machine.deadline - self.now)
         before = len(self.sent)
         self.log_in()
         return self.sent[before + 1 :]
