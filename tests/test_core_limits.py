@@ -158,6 +158,15 @@ def test_a_return_on_another_node_counts() -> None:
     assert world.changes[-1].grace_ms == 2 * GRACE * 1000
 
 
+def test_who_is_back_on_another_node_was_not_waited_for_in_vain() -> None:
+    world = World(returns=6)
+    flap(world, 20, gone_s=1.0, here_s=1.0)
+    world.sockets.close(world.login())
+    world.core.displace("ada", world.registry.session_id(world.session()))
+    assert world.story()[-1] == ended(Code.REPLACED)
+    assert world.changes[-1].grace_ms == 0
+
+
 def test_a_logout_has_no_grace_however_often_its_device_returned() -> None:
     world = World(returns=6)
     flap(world, 20, gone_s=1.0, here_s=1.0)

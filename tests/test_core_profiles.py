@@ -58,6 +58,7 @@ def test_the_next_login_of_a_device_says_it_anew() -> None:
     update(world, world.login(meta=APP), status="away")
     world.login()
     assert shown(world)[2:] == [(Op.LOGIN, Code.LOGIN, PLAIN)]
+    assert not world.registry.profiles._shown
 
 
 def test_a_registration_tells_how_a_session_is_shown_now() -> None:
