@@ -90,7 +90,10 @@ ROOMS = [
     ),
     # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
     Room(
-        {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel", "budget")},
+        {
+            f"presence.watching.{name}"
+            for name in ("states", "watches", "waiting", "view", "channel", "budget")
+        },
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
