@@ -97,12 +97,13 @@ def test_lines_of_input_become_requests(uid: str, start: StartClient) -> None:
 
 def test_two_devices_see_each_other_and_talk(uid: str, start: StartClient) -> None:
     ann, bob = f"{uid}-a", f"{uid}-b"
-    watcher = start(ann)
+    calm = ("--idle-timeout", "30")  # not the second of this server: nothing here is about beats
+    watcher = start(ann, *calm)
     assert line(watcher).startswith("online: ")
     assert watcher.stdin is not None
     watcher.stdin.write(f"/watch {bob}\n")
     assert line(watcher) == f"{bob} is offline, never seen or long ago"
-    other = start(bob)
+    other = start(bob, *calm)
     assert line(other).startswith("online: ")
     assert re.fullmatch(rf"{bob} is online since [\d:]+ \(login\)", line(watcher))
     assert other.stdin is not None
