@@ -46,7 +46,6 @@ def test_each_message_has_one_outcome() -> None:
     assert report.figures["refused"] > 0
 
 
-@pytest.mark.alone
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
     plan = slow.Plan(deaf=60, others=10, users=40, rate=40.0, seconds=2.0, pairs=1)
     report = slow.slow(plan, 7)
