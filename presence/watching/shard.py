@@ -103,6 +103,8 @@ class ShardWatch:
         """Somebody wants to know of users."""
         for uid in uids:
             self.view.want(uid)
+            if self.view.answer(uid) is not None:  # he was to be left, and is not
+                self._ready((uid,))
         self._bell.ring()
 
     def drop(self, uids: Iterable[str]) -> None:
@@ -277,6 +279,7 @@ class ShardWatch:
         return self.view.looked(snapshot, trio.current_time())
 
     async def _snapshot(self, uids: Sequence[str]) -> Snapshot:
+        self.view.looking(uids)
         return await self._asking.call(lambda: self._channel.snapshot(uids))
 
     def _tell_all(self, changes: Iterable[Entry]) -> None:

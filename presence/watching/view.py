@@ -12,6 +12,9 @@ What is heard of a user who is not known yet, or while the stream is read again,
 A change is given to be told only if its id is higher than that of all that was known of the user; so each
 watcher sees ids rise strictly. A look can tell what was missed, too: the record has the id of an entry.
 
+A look counts only for whoever was heard from its begin to its end. Another connection makes it, so it may be
+older than a subscription that was confirmed meanwhile, and what happened between the two was told to nobody.
+
 That somebody known online has no record does not make him offline: a Redis that lost its data has none of
 anybody until the nodes have registered their sessions. Two looks have to agree, at least `absence_s` apart.
 No entry tells of it then, and so it has an id of its own, above all that is known of the user.
@@ -110,6 +113,7 @@ class View:
         self._users: dict[str, _User] = {}
         self._unasked: dict[str, None] = {}  # whose subscriptions may not be what they have to be
         self._unseen: dict[str, None] = {}  # heard, and to be looked at
+        self._looking: set[str] = set()  # at whom a look is under way, and who are heard since it began
         self._unheard = 0  # users known before a loss whose subscription is not confirmed yet
         self.phase = Phase.DOWN
         self.position = NO_ENTRY
@@ -166,6 +170,7 @@ class View:
         """The connection is gone."""
         self.phase = Phase.DOWN
         self._unseen.clear()
+        self._looking.clear()
         self._unasked = dict.fromkeys(self._users)
         for uid, user in list(self._users.items()):
             user.line, user.held = _Line.NONE, None
@@ -185,6 +190,7 @@ class View:
                 user.line = _Line.LEAVING
                 user.state = user.held = None
                 self._unseen.pop(uid, None)
+                self._looking.discard(uid)
                 leave.append(uid)
         return ask, leave
 
@@ -240,23 +246,29 @@ class View:
         """Return the users who are known, in the order in which they came to be wanted."""
         return [uid for uid, user in self._users.items() if user.state is not None]
 
+    def looking(self, uids: Iterable[str]) -> None:
+        """A look at some users begins, the only one that is under way."""
+        users = ((uid, self._users.get(uid)) for uid in uids)
+        self._looking = {uid for uid, user in users if user is not None and user.line is _Line.HEARD}
+
     def looked(self, snapshot: Snapshot, now: float) -> list[Entry]:
         """Take in a look; return what is to be told. Who was not known is known then.
 
         Args:
-            snapshot: of users for whom `unseen` or `known` asked; others in it are passed over.
+            snapshot: what the look that began last has found; who was not heard ever since is passed over.
             now: monotonic seconds.
         """
         told = []
+        looking, self._looking = self._looking, set()
         for uid, state in snapshot.states.items():
-            user = self._users.get(uid)
-            if user is None or user.line is not _Line.HEARD:
+            if uid not in looking:
                 continue
+            user = self._users[uid]
             if user.state is not None:
                 if (change := self._compare(uid, user, state, snapshot.as_of, now)) is not None:
                     told.append(change)
-            elif uid in self._unseen:
-                del self._unseen[uid]
+            else:
+                self._unseen.pop(uid, None)
                 user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
                 if self.phase is Phase.LIVE:
                     self._release(user)

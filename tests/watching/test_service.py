@@ -296,6 +296,16 @@ async def test_what_is_unwatched_before_the_answer_is_answered_and_not_watched(
         assert told(line) == [("bob", "online")]
 
 
+async def test_who_is_watched_again_at_once_is_answered_from_memory(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        watcher, line = await node.watched("ann")
+        node.watching.take(watcher, Unwatch(2, ["ann"]))
+        node.watching.take(watcher, Watch(3, ["ann"]))
+        await trio.sleep(0.1)
+        assert [(packet.kind, packet.id) for packet in line.packets()] == [(Kind.OK, 2), (Kind.OK, 3)]
+        assert node.channel.looks == 1
+
+
 async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock: MockClock) -> None:
     """One user is known when the watch is asked for, and changes; then the connection breaks."""
     async with running() as node:

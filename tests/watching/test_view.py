@@ -41,8 +41,13 @@ class Watched(View):
 
 def known(**states: State) -> Watched:
     view = Watched(*states)
-    view.looked(look(10, **states), 0.0)
+    told(view, look(10, **states), 0.0)
     return view
+
+
+def told(view: View, snapshot: Snapshot, now: float) -> list[Entry]:
+    view.looking(snapshot.states)
+    return view.looked(snapshot, now)
 
 
 def test_who_is_wanted_is_subscribed_to_looked_at_and_known() -> None:
@@ -55,7 +60,7 @@ def test_who_is_wanted_is_subscribed_to_looked_at_and_known() -> None:
     view.confirmed("ann")
     assert view.unseen(99) == ["ann"]
     assert view.answer("ann") is None
-    assert view.looked(look(3, ann=online(2)), 0.0) == []
+    assert told(view, look(3, ann=online(2)), 0.0) == []
     assert view.unseen(99) == []
     assert view.answer("ann") == online(2)
 
@@ -72,7 +77,7 @@ def test_what_is_heard_before_the_look_is_there_is_in_the_answer() -> None:
     view = Watched("ann")
     view.heard(entry("ann", 11))
     view.heard(entry("ann", 12))
-    view.looked(look(10, ann=online(9)), 0.0)
+    told(view, look(10, ann=online(9)), 0.0)
     assert view.answer("ann") == online(12)
 
 
@@ -119,6 +124,39 @@ def test_who_is_wanted_again_while_he_is_left_is_subscribed_to_anew() -> None:
     assert view.orders(99) == (["ann"], [])
     view.confirmed("ann")
     assert view.unseen(99) == ["ann"], "what happened between was not heard"
+
+
+def test_a_look_does_not_count_for_who_was_left_and_subscribed_to_anew_meanwhile() -> None:
+    view = Watched("ann")
+    view.looking(["ann"])
+    view.drop("ann")
+    view.orders(99)
+    view.want("ann")
+    view.left("ann")
+    view.subscribe()
+    view.looked(look(10, ann=OFFLINE), 0.0)
+    assert view.answer("ann") is None
+    assert view.unseen(99) == ["ann"], "what happened between was not heard"
+
+
+def test_a_look_does_not_count_for_who_was_not_heard_yet_when_it_began() -> None:
+    view = known(bob=OFFLINE)
+    view.want("ann")
+    view.orders(99)
+    view.looking(["ann", "bob"])
+    view.confirmed("ann")
+    (change,) = view.looked(look(20, ann=OFFLINE, bob=online(17)), 0.0)
+    assert change.uid == "bob"
+    assert view.answer("ann") is None
+    assert view.unseen(99) == ["ann"]
+
+
+def test_a_look_does_not_count_after_a_loss() -> None:
+    view = Watched("ann")
+    view.looking(["ann"])
+    view.reconnect()
+    view.looked(look(10, ann=OFFLINE), 0.0)
+    assert view.answer("ann") is None
 
 
 def test_after_a_loss_nothing_is_answered_before_it_is_made_good() -> None:
@@ -178,10 +216,6 @@ def test_who_is_dropped_while_all_are_subscribed_to_again_is_not_waited_for() ->
     view.connected()
     view.drop("ann")
     assert view.phase is Phase.LIVE
-
-
-def told(view: View, snapshot: Snapshot, now: float) -> list[Entry]:
-    return view.looked(snapshot, now)
 
 
 def test_a_look_tells_what_nobody_was_heard_of() -> None:

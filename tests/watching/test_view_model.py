@@ -1,8 +1,11 @@
 """The view of a shard under any order of events: ids rise, states are true, and in the end it is the truth.
 
-The model is a server with a stream, records, and one connection at most, whose messages arrive late. Calls
-are answered as of one moment and taken in at another. Redis may lose its data; then nodes tell who is online.
+The model is a server with a stream, records, and one connection at most, whose orders and messages arrive
+late. Calls are answered as of one moment and taken in at another, whatever is ordered and confirmed between;
+a walk goes by a list of before. Redis may lose its data; then nodes tell who is online.
 """
+
+from collections import deque
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -28,6 +31,8 @@ class Views(RuleBasedStateMachine):
         self.now = 0.0
         self.seen: dict[str, list[State]] = {}  # of each user who is watched, what the watcher was told
         self.call: Snapshot | Replay | None = None
+        self.orders: deque[tuple[bool, str]] = deque()  # under way: whether to subscribe, and to whom
+        self.walk: list[str] = []  # who are compared yet
         self.rest: list[str] = []  # of all who are looked at again after a loss
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
@@ -88,12 +93,14 @@ class Views(RuleBasedStateMachine):
     @precondition(lambda self: self.view.phase is Phase.DOWN)
     @rule()
     def connect(self) -> None:
+        self.walk = []
         self.view.connected()
         self.answer()
 
     def lose(self) -> None:
         self.shard.subscribed.clear()
         self.shard.wire.clear()
+        self.orders.clear()
         self.call = self.positions = None
         self.view.lost()
 
@@ -101,13 +108,20 @@ class Views(RuleBasedStateMachine):
     @rule(most=integers(1, 3))
     def order(self, most: int) -> None:
         ask, leave = self.view.orders(most)
-        for uid in leave:
-            self.shard.subscribed.remove(uid)
-            self.shard.wire.append(Left(uid))
-        for uid in ask:
-            assert uid not in self.shard.subscribed
-            self.shard.subscribed.add(uid)
-            self.shard.wire.append(Confirmed(uid))
+        self.orders.extend((False, uid) for uid in leave)
+        self.orders.extend((True, uid) for uid in ask)
+
+    @rule(most=integers(1, 3))
+    def obey(self, most: int) -> None:
+        """Orders reach the server."""
+        for _ in range(min(most, len(self.orders))):
+            is_asked, uid = self.orders.popleft()
+            assert is_asked is (uid not in self.shard.subscribed)
+            if is_asked:
+                self.shard.subscribed.add(uid)
+            else:
+                self.shard.subscribed.remove(uid)
+            self.shard.wire.append(Confirmed(uid) if is_asked else Left(uid))
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
     @rule()
@@ -135,11 +149,17 @@ class Views(RuleBasedStateMachine):
         if self.view.phase is Phase.RECOVERING and self.positions is None:
             self.call = self.shard.replay(self.view.position, self.view.known())
         elif self.view.phase is Phase.RECOVERING and not is_walk:
-            self.call = self.shard.look(self.rest[:1])
-        elif unseen := self.view.unseen(2):
-            self.call = self.shard.look(unseen)
+            self.look(self.rest[:1])
         elif is_walk and self.view.phase is Phase.LIVE:
-            self.call = self.shard.look(self.view.known())
+            self.walk = self.walk or self.view.known()
+            self.look(self.walk[:2])
+            self.walk = self.walk[2:]
+        elif unseen := self.view.unseen(2):
+            self.look(unseen)
+
+    def look(self, uids: list[str]) -> None:
+        self.view.looking(uids)
+        self.call = self.shard.look(uids)
 
     @precondition(lambda self: self.call is not None)
     @rule()
@@ -149,9 +169,11 @@ class Views(RuleBasedStateMachine):
         if isinstance(call, Replay):
             self.take_replay(call)
         elif call is not None:
-            for uid in set(call.states) & set(self.view.unseen(9)):
+            unseen = set(self.view.unseen(9))
+            changes = self.view.looked(call, self.now)
+            for uid in unseen.difference(self.view.unseen(9)):
                 self.looked_at[uid] = call.as_of
-            self.tell(self.view.looked(call, self.now))
+            self.tell(changes)
             if self.positions is not None:
                 self.positions.append(call.as_of)
                 self.rest = self.rest[1:]
@@ -173,17 +195,22 @@ class Views(RuleBasedStateMachine):
             self.positions = None
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
-    @rule(turns=integers(1, 6), uid=sampled_from(UIDS), changes=sets(integers(0, 23), max_size=4))
+    @rule(turns=integers(1, 6), uid=sampled_from(UIDS), changes=sets(integers(0, 29), max_size=4))
     def work(self, turns: int, uid: str, changes: set[int]) -> None:
         """Do all of that a few times; a user changes between some of the steps."""
         for turn in range(turns):
-            for number, step in enumerate((self.order_all, self.ask_next, self.hear_some, self.take_it)):
-                if 4 * turn + number in changes:
+            for number, step in enumerate(
+                (self.order_all, self.ask_next, self.obey_all, self.hear_some, self.take_it)
+            ):
+                if 5 * turn + number in changes:
                     self.change(uid, number % 2)
                 step()
 
     def order_all(self) -> None:
         self.order(3)
+
+    def obey_all(self) -> None:
+        self.obey(3)
 
     def hear_some(self) -> None:
         self.hear(4)
@@ -252,7 +279,9 @@ class Views(RuleBasedStateMachine):
             self.settle()
             if not self.is_torn:
                 self.compare()
-            self.tell(self.view.looked(self.shard.look(self.view.known()), self.now))
+            known = self.view.known()
+            self.view.looking(known)
+            self.tell(self.view.looked(self.shard.look(known), self.now))
             self.now += ABSENCE_S
         self.compare()
         self.settle()
