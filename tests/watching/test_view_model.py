@@ -36,6 +36,7 @@ class Views(RuleBasedStateMachine):
         self.rest: list[str] = []  # of all who are looked at again after a loss
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
+        self.is_reread = False  # whether the call is one of these looks
         self.is_torn = False  # whether the stream cannot tell all that was missed
         self.looked_at: dict[str, EntryId] = {}  # up to which entry a user's answer goes
         for uid in UIDS[:users]:
@@ -149,7 +150,7 @@ class Views(RuleBasedStateMachine):
         if self.view.phase is Phase.RECOVERING and self.positions is None:
             self.call = self.shard.replay(self.view.position, self.view.known())
         elif self.view.phase is Phase.RECOVERING and not is_walk:
-            self.look(self.rest[:1])
+            self.look(self.rest[:1], is_reread=True)
         elif is_walk and self.view.phase is Phase.LIVE:
             self.walk = self.walk or self.view.known()
             self.look(self.walk[:2])
@@ -157,8 +158,9 @@ class Views(RuleBasedStateMachine):
         elif unseen := self.view.unseen(2):
             self.look(unseen)
 
-    def look(self, uids: list[str]) -> None:
+    def look(self, uids: list[str], *, is_reread: bool = False) -> None:
         self.view.looking(uids)
+        self.is_reread = is_reread
         self.call = self.shard.look(uids)
 
     @precondition(lambda self: self.call is not None)
@@ -174,7 +176,7 @@ class Views(RuleBasedStateMachine):
             for uid in unseen.difference(self.view.unseen(9)):
                 self.looked_at[uid] = call.as_of
             self.tell(changes)
-            if self.positions is not None:
+            if self.is_reread and self.positions is not None:
                 self.positions.append(call.as_of)
                 self.rest = self.rest[1:]
                 self.end_rereading()
