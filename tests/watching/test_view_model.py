@@ -299,5 +299,5 @@ class Views(RuleBasedStateMachine):
                 assert known == truth
 
 
-Views.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+Views.TestCase.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)
 TestViews = Views.TestCase
