@@ -184,6 +184,7 @@ class Views(RuleBasedStateMachine):
 
     def take_replay(self, part: Replay) -> None:
         if part.is_broken:
+            self.is_torn = True  # there may be no position yet: nothing was heard before the loss
             self.rest, self.positions = self.view.known(), []
             self.end_rereading()
             return
