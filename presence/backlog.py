@@ -88,8 +88,8 @@ class Backlog:
     def _item(self, change: Change) -> Item:
         """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
         sessions = self._unheard.get(change.uid)
-        if sessions is None or change.session not in sessions:
-            return Item(change)
+        if sessions is None or change.session not in sessions or change.op is Op.UPDATE:
+            return Item(change)  # how a session is shown puts nobody on record
         sessions.discard(change.session)
         if not sessions:
             del self._unheard[change.uid]

@@ -46,3 +46,13 @@ def test_an_update_that_a_registration_covers_waits_no_more() -> None:
     backlog.begin((), lost=False)
     assert taken(outbox, backlog, settled=True) == [(Op.LOGIN, "b")]
     assert outbox.held == 1
+
+
+def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_went_before() -> None:
+    outbox = Outbox(lambda uid: 0, 1, max_items=100)
+    backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
+    backlog.begin((), lost=True)
+    assert taken(outbox, backlog, settled=True) == []
+    outbox.extend([change(Op.UPDATE, "ada", "a"), change(Op.END, "ada", "a")])
+    items = backlog.take(100, settled=True, from_outbox=True)
+    assert [(each.change.op, each.restores) for each in items] == [(Op.UPDATE, False), (Op.END, True)]
