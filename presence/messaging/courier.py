@@ -1,6 +1,7 @@
 """Carries messages: from a sender's connection to every session of the recipient, on this node or another.
 
-A message is handed to each device at most once and in order per sender and recipient, and its sender is
+A message is handed to each device at most once; in order per sender and recipient, while the recipient does
+not move to another connection; and its sender is
 told of how many. Redis says where the recipient is, and passes on what is for other nodes in the same step,
 which is never tried again: if the connection breaks in it, the sender is told that nobody knows. What is for
 this node is handed over by the courier itself, also to sessions whose login is still on its way to Redis.
