@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from presence.rules import Rule, read_rules
-from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec
+from presence.settings import SPECS, Settings
+from presence.specs import VARIABLE_PREFIX, Spec
 from presence.store import address
 
 __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]

@@ -20,6 +20,7 @@ class Outcome:
         displaced: the session that a login took the place of.
         displaced_code: what that one's client is told.
         requests: what the desk is to answer, in order; None if there is nothing.
+        hold_s: for how many seconds the transport shall keep the reply to itself, before it hangs up with it.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
@@ -32,6 +33,7 @@ class Outcome:
         "end_code",
         "failure",
         "frames",
+        "hold_s",
         "peer",
         "reply",
         "requests",
@@ -48,4 +50,5 @@ class Outcome:
         self.displaced: Session | None = None
         self.displaced_code = Code.REPLACED
         self.requests: list[Request] | None = None
+        self.hold_s = 0.0
         self.failure: Exception | None = None

@@ -37,6 +37,9 @@ class Link(Protocol):
     def unread_s(self, handle: Any) -> float:
         """Return for how many seconds the bytes that were read last had lain unread."""
 
+    def address(self, handle: Any) -> str:
+        """Return what limits count the client's address by, see `presence.networks.client_of`; "": none."""
+
 
 class Guest:
     """A connection that has not logged in.

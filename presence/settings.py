@@ -7,13 +7,15 @@ of follow-ups are in the file only: see `presence.rules`.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+from presence import networks
 from presence.rules import Rule
+from presence.specs import Spec
 from presence.store import address
 
-VARIABLE_PREFIX = "PRESENCE_"
 _DAY_S = 86_400
 
 
@@ -35,6 +37,15 @@ def _address(text: str) -> None:
         raise ValueError("must be HOST:PORT")
 
 
+def _audience(text: str) -> None:
+    if not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError("must not hold white space or control characters")
+
+
+def _networks(text: str) -> None:
+    networks.parse(text)
+
+
 def _redis_url(text: str) -> None:
     address.parse(text)
 
@@ -47,132 +58,207 @@ def _setting(
     bounds: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     form: Callable[[str], None] | None = None,
+    group: str,
 ) -> Any:
     """Declare a field of `Settings`: `bounds` are inclusive, `form` raises ValueError with what is wrong."""
     metadata = {"help": help_text, "unit": unit, "bounds": bounds, "choices": choices, "form": form}
+    metadata["group"] = group
     return dataclasses.field(default=default, metadata=metadata)
+
+
+# A room of the settings each: what `--help` and the README list together.
+_server = partial(_setting, group="server")
+_presence = partial(_setting, group="presence")
+_redis = partial(_setting, group="redis")
+_limit = partial(_setting, group="limits")
+_auth = partial(_setting, group="authentication")
+_tls = partial(_setting, group="tls")
+_log = partial(_setting, group="log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What an operator may set. `presence.config.load` checks values; the constructor takes any."""
 
-    host: str = _setting("127.0.0.1", "address to listen on", form=_host)
-    port: int = _setting(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))
-    workers: int = _setting(1, "worker processes that share the port", bounds=(1, 256))
-    redis: str | None = _setting(
-        None,
-        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, serve starts one of its own",
-        form=_redis_url,
-    )
-    prefix: str = _setting("presence", "what every key in Redis begins with", form=_prefix)
-    shards: int = _setting(
-        0, "shards that the users are spread over; 0 is 1, on a Redis Cluster 16", bounds=(0, 16384)
-    )
-    data_dir: Path | None = _setting(  # noqa: RUF009 - declares a field, as dataclasses.field does
+    host: str = _server("127.0.0.1", "address to listen on", form=_host)
+    port: int = _server(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))
+    workers: int = _server(1, "worker processes that share the port", bounds=(1, 256))
+    data_dir: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
         None, "directory in which serve's own Redis keeps its data; without it, in memory only"
     )
-    idle_timeout: float = _setting(
+    drain_timeout: float = _server(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
+    admin: str = _server(
+        "127.0.0.1:7480", "HTTP address for operators; comes later, none is served yet", form=_address
+    )
+    no_admin: bool = _server(False, "serve no HTTP for operators")
+    insecure: bool = _server(False, "listen beyond loopback though nobody has to prove who it is")
+
+    idle_timeout: float = _presence(
         30.0, "silence after which a session has ended", unit="s", bounds=(0.1, _DAY_S)
     )
-    min_idle_timeout: float = _setting(
+    min_idle_timeout: float = _presence(
         5.0, "shortest idle time-out that a client may ask for", unit="s", bounds=(0.1, _DAY_S)
     )
-    max_idle_timeout: float = _setting(
+    max_idle_timeout: float = _presence(
         300.0, "longest idle time-out that a client may ask for", unit="s", bounds=(0.1, _DAY_S)
     )
-    tick: float = _setting(1.0, "how often deadlines are looked at", unit="s", bounds=(0.05, 60))
-    disconnect_grace: float = _setting(
+    tick: float = _presence(1.0, "how often deadlines are looked at", unit="s", bounds=(0.05, 60))
+    disconnect_grace: float = _presence(
         5.0, "time to return after a lost connection before the user is offline", unit="s", bounds=(0, _DAY_S)
     )
-    lease: float = _setting(
-        10.0,
-        "silence towards Redis after which other nodes take nothing more from this one; after as long and "
-        "idle_timeout its users are offline",
-        unit="s",
-        bounds=(0.5, 3600),
-    )
-    login_timeout: float = _setting(
-        5.0, "time from the accept to a complete login", unit="s", bounds=(0.1, 300)
-    )
-    drain_timeout: float = _setting(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
-    max_connections: int = _setting(
-        0,
-        "connections at once, of each worker; 0 derives it from the limit on open files",
-        bounds=(0, 10_000_000),
-    )
-    accept_rate: int = _setting(
-        10_000,
-        "connections that each worker accepts in the long run; beyond, busy",
-        unit="1/s",
-        bounds=(1, 10**6),
-    )
-    accept_burst: int = _setting(20_000, "and how many at once", bounds=(1, 10**7))
-    login_rate: int = _setting(
-        5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
-    )
-    login_burst: int = _setting(20_000, "and how many at once", bounds=(1, 10**7))
-    max_sessions: int = _setting(8, "sessions of one user at once", bounds=(1, 64))
-    session_policy: str = _setting(
+    max_sessions: int = _presence(8, "sessions of one user at once", bounds=(1, 64))
+    session_policy: str = _presence(
         "oldest", "whom a login beyond max_sessions costs its session", choices=("oldest", "newest")
     )
-    away_after: float = _setting(
+    away_after: float = _presence(
         0.0,
         "time with nothing but keepalives after which a session is away; 0: never",
         unit="s",
         bounds=(0, _DAY_S),
     )
-    max_watches: int = _setting(1000, "users that one connection may watch", bounds=(1, 10**6))
-    flap_returns: int = _setting(
+    max_watches: int = _presence(1000, "users that one connection may watch", bounds=(1, 10**6))
+    flap_returns: int = _presence(
         6,
         "returns of a device after lost connections, as one worker sees them, beyond which its next grace is "
         "doubled; 0: never",
         unit="1/min",
         bounds=(0, 1000),
     )
-    max_grace: float = _setting(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S))
-    outbox_items: int = _setting(
-        0,
-        "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
-        bounds=(0, 100_000_000),
-    )
-    outbox_bytes: int = _setting(
-        0,
-        "memory that these may take, roughly; 0 is 512 a change",
-        unit="bytes",
-        bounds=(0, 2**40),
-    )
-    unsent_bytes: int = _setting(
-        65_536,
-        "unsent bytes, beside one packet, after which a slow client is closed",
-        unit="bytes",
-        bounds=(1024, 2**30),
-    )
-    unsent_timeout: float = _setting(
-        10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)
-    )
-    batch_window_ms: int = _setting(
+    max_grace: float = _presence(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S))
+    batch_window_ms: int = _presence(
         100,
         "time in which keepalives that want no answer are gathered; the default yields to a quarter of tick",
         unit="ms",
         bounds=(0, 15_000),
     )
-    stall_guard: bool = _setting(True, "credit sessions with the time in which the server was stalled")
-    stream_maxlen: int = _setting(
+    stall_guard: bool = _presence(True, "credit sessions with the time in which the server was stalled")
+
+    redis: str | None = _redis(
+        None,
+        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, serve starts one of its own",
+        form=_redis_url,
+    )
+    prefix: str = _redis("presence", "what every key in Redis begins with", form=_prefix)
+    shards: int = _redis(
+        0, "shards that the users are spread over; 0 is 1, on a Redis Cluster 16", bounds=(0, 16384)
+    )
+    lease: float = _redis(
+        10.0,
+        "silence towards Redis after which other nodes take nothing more from this one; after as long and "
+        "idle_timeout its users are offline",
+        unit="s",
+        bounds=(0.5, 3600),
+    )
+    outbox_items: int = _redis(
+        0,
+        "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
+        bounds=(0, 100_000_000),
+    )
+    outbox_bytes: int = _redis(
+        0, "memory that these may take, roughly; 0 is 512 a change", unit="bytes", bounds=(0, 2**40)
+    )
+    stream_maxlen: int = _redis(
         1_000_000, "events kept in each shard's stream, roughly", unit="events", bounds=(1, 10**12)
     )
-    seen_retention_days: int = _setting(
+    seen_retention_days: int = _redis(
         30, "how long it is remembered when an offline user was last seen", unit="days", bounds=(1, 36_500)
     )
-    admin: str = _setting(
-        "127.0.0.1:7480", "HTTP address for operators; comes later, none is served yet", form=_address
+
+    login_timeout: float = _limit(
+        5.0, "time from the accept to a complete login", unit="s", bounds=(0.1, 300)
     )
-    no_admin: bool = _setting(False, "serve no HTTP for operators")
-    insecure: bool = _setting(False, "allow what is only safe on a trusted network; no effect yet")
-    log_format: str = _setting(
+    max_connections: int = _limit(
+        0,
+        "connections at once, of each worker; 0 derives it from the limit on open files",
+        bounds=(0, 10_000_000),
+    )
+    accept_rate: int = _limit(
+        10_000,
+        "connections that each worker accepts in the long run; beyond, busy",
+        unit="1/s",
+        bounds=(1, 10**6),
+    )
+    accept_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    login_rate: int = _limit(
+        5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
+    )
+    login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    unsent_bytes: int = _limit(
+        65_536,
+        "unsent bytes, beside one packet, after which a slow client is closed",
+        unit="bytes",
+        bounds=(1024, 2**30),
+    )
+    unsent_timeout: float = _limit(
+        10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)
+    )
+    address_connections: int = _limit(
+        0, "connections at once from one address, of each worker; 0: no limit", bounds=(0, 10**7)
+    )
+    address_login_rate: int = _limit(
+        0,
+        "logins from one address that each worker grants in the long run; 0: no limit",
+        unit="1/s",
+        bounds=(0, 10**6),
+    )
+    address_login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    uid_login_rate: int = _limit(
+        10,
+        "logins of one user that each worker grants in the long run; 0: no limit",
+        unit="1/s",
+        bounds=(0, 10**6),
+    )
+    uid_login_burst: int = _limit(1000, "and how many at once", bounds=(1, 10**6))
+    packet_rate: int = _limit(
+        1000,
+        "packets that one connection may send in the long run; beyond, it is closed",
+        unit="1/s",
+        bounds=(1, 10**6),
+    )
+    packet_burst: int = _limit(10_000, "and how many at once", bounds=(1, 10**7))
+
+    token_keys: Path | None = _auth(  # noqa: RUF009 - declares a field, as dataclasses.field does
+        None, "file with the keys that tokens are checked with; without it, a client is whoever it says"
+    )
+    token_audience: str = _auth("presence", "audience that a token must name", form=_audience)
+    token_leeway: float = _auth(
+        0.0, "by how much clocks of issuers may differ from this machine's", unit="s", bounds=(0, 300)
+    )
+    token_check_share: float = _auth(
+        0.5,
+        "share of a processor that checking tokens may take in the long run; beyond, busy",
+        bounds=(0.01, 1),
+    )
+    guess_rate: float = _auth(
+        1.0,
+        "refused tokens of one address, or for one user, that are answered at once, in the long run",
+        unit="1/s",
+        bounds=(0.01, 10**6),
+    )
+    guess_burst: int = _auth(20, "and how many at once; the answer to more is held", bounds=(1, 10**6))
+    guess_delay: float = _auth(
+        3.0, "for how long at most the answer to a refused token is held; 0: never", unit="s", bounds=(0, 60)
+    )
+
+    tls_cert: Path | None = _tls(  # noqa: RUF009 - as above
+        None, "file with the certificate and its chain, PEM; with it, TLS is served too"
+    )
+    tls_key: Path | None = _tls(  # noqa: RUF009 - as above
+        None, "file with its private key, PEM; by default it is in the certificate's file"
+    )
+    tls_port: int = _tls(7443, "TCP port for TLS; 0 picks one", bounds=(0, 65535))
+    tls_only: bool = _tls(False, "serve no plain TCP: port is for TLS then")
+    tls_handshakes: int = _tls(2000, "handshakes at once, of each worker; beyond, closed", bounds=(1, 10**6))
+    proxy_from: str | None = _tls(
+        None,
+        "networks, with commas between, whose connections begin with a PROXY protocol v2 header",
+        form=_networks,
+    )
+
+    log_format: str = _log(
         "auto", "auto is console on a terminal, JSON lines otherwise", choices=("console", "json", "auto")
     )
-    log_level: str = _setting(
+    log_level: str = _log(
         "info", "least severe level that is written", choices=("debug", "info", "warning", "error")
     )
     # Tables of the file; no flag could say them. None: not set; empty: set, and there are none (any more).
@@ -192,71 +278,6 @@ class Settings:
             return self.idle_timeout
         low = min(self.min_idle_timeout, self.idle_timeout)
         return max(low, min(wish, max(self.max_idle_timeout, self.idle_timeout)))
-
-
-class Spec(NamedTuple):
-    """One field of `Settings` as flags, variables and the file see it."""
-
-    name: str
-    kind: type
-    default: object
-    help: str
-    unit: str
-    bounds: tuple[float, float] | None
-    choices: tuple[str, ...]
-    form: Callable[[str], None] | None
-
-    @property
-    def flag(self) -> str:
-        """The name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """The name in the environment."""
-        return VARIABLE_PREFIX + self.name.upper()
-
-    def parse(self, raw: object) -> object:
-        """Return the value that `raw` means: text from a flag or variable, or a typed value from the file.
-
-        Raises:
-            ValueError: what the value must be.
-        """
-        if raw == "":
-            raise ValueError("must not be empty")
-        if self.kind is bool:
-            return _boolean(raw)
-        if self.kind in {int, float}:
-            return self._number(raw)
-        if not isinstance(raw, str) or "\0" in raw:
-            raise ValueError("must be text")
-        if self.choices and raw not in self.choices:
-            raise ValueError(f"must be one of {', '.join(self.choices)}")
-        if self.form is not None:
-            self.form(raw)
-        return Path(raw) if self.kind is Path else raw
-
-    def _number(self, raw: object) -> float:
-        low, high = self.bounds or (float("-inf"), float("inf"))
-        noun = "whole number" if self.kind is int else "number"
-        wanted = f"must be a {noun} from {low:,} to {high:,} {self.unit}".rstrip()
-        typed = isinstance(raw, int | self.kind) and not isinstance(raw, bool)
-        try:
-            value: float = self.kind(raw) if typed or isinstance(raw, str) else float("nan")
-        except (ValueError, OverflowError):
-            raise ValueError(wanted) from None
-        if not low <= value <= high:  # NaN is in no range
-            raise ValueError(wanted)
-        return value
-
-
-def _boolean(raw: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True}
-    words |= {"0": False, "false": False, "no": False, "off": False}
-    value = words.get(raw.lower()) if isinstance(raw, str) else raw
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")  # noqa: TRY004 - one error type for every bad value
-    return value
 
 
 def _specs() -> dict[str, Spec]:

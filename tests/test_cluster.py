@@ -52,6 +52,9 @@ class Silent:
     def unread_s(self, handle: Any) -> float:
         return 0.0
 
+    def address(self, handle: Any) -> str:
+        return "127.0.0.1"
+
 
 class Host:
     """A node, and the tasks that it runs in while it is not stopped."""

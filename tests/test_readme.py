@@ -71,7 +71,11 @@ def test_the_library_and_the_subscriber_examples_run(redis_server: EmbeddedRedis
 def settings_table() -> str:
     """Return the table that the README must hold."""
     rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
+    group = None
     for spec in SPECS.values():
+        if spec.group != group:
+            group = spec.group
+            rows.append(f"| **{group}** | | | |")
         default = (
             "" if spec.default is None else str(spec.default).lower() if spec.kind is bool else spec.default
         )

@@ -56,6 +56,9 @@ class FakeSockets:
     def unread_s(self, handle: int) -> float:
         return self.lain_s
 
+    def address(self, handle: int) -> str:
+        return "127.0.0.1"
+
     # What a transport does by itself
 
     def connect(self) -> int:

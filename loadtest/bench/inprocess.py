@@ -46,6 +46,10 @@ class _NoSocket:
         """Nothing lay."""
         return 0.0
 
+    def address(self, handle: Any) -> str:
+        """See `Link`."""
+        return "127.0.0.1"
+
 
 class Node(presence.node.Node):
     """One node on one Redis; its users come when told, and there is no grace.

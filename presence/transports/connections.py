@@ -36,6 +36,19 @@ CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 
 
+class Held:
+    """A connection whose refusal is told later; nobody listens to it meanwhile.
+
+    Attributes:
+        farewell: the refusal.
+    """
+
+    __slots__ = ("farewell",)
+
+    def __init__(self, farewell: bytes | bytearray) -> None:
+        self.farewell = farewell
+
+
 class Closing:
     """A connection that was hung up.
 
@@ -53,7 +66,7 @@ class Closing:
         self.shut = False
 
 
-Occupant: TypeAlias = Peer | Closing | None
+Occupant: TypeAlias = Peer | Held | Closing | None
 
 
 class Connections:
@@ -208,6 +221,27 @@ class Connections:
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)
             self._core.drained(peer)
+
+    def hold(self, fd: int, farewell: bytes | bytearray, seconds: float) -> None:
+        """Hang up, but in some seconds; what is sent meanwhile stays in the kernel, and costs nothing."""
+        if self.pace[fd] != _UNWATCHED:
+            self.sets[self.pace[fd]].unregister(fd)
+            self.pace[fd] = _UNWATCHED
+        self.occupants[fd] = Held(self.owed.pop(fd, b"") + farewell)
+        self.set_deadline(fd, seconds)
+
+    def let_go(self, fd: int, held: Held) -> None:
+        """Hang up on a connection whose refusal was held for its time.
+
+        Raises:
+            OSError: as in `log_in`; the connection is closed.
+        """
+        try:
+            self.watch(fd, READ)
+        except OSError:
+            self.close(fd)
+            raise
+        self.hang_up(fd, held.farewell)
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""

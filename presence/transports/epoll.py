@@ -19,10 +19,12 @@ import math
 import socket
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
+from presence import networks
 from presence.admission import FULL_RETRY_S, RETRY_MIN_S, Admission, spread
 from presence.clock import Clock
 from presence.core import Core
@@ -36,6 +38,7 @@ from presence.transports.connections import (
     PROMPT,
     READ,
     Connections,
+    Held,
 )
 from presence.transports.limits import (
     LOGIN_TIMED_OUT,
@@ -222,6 +225,11 @@ class EpollTransport:
         with tcp.borrowed(handle) as sock:
             return tcp.unread_s(sock)
 
+    def address(self, handle: int) -> str:
+        """See `Link`."""
+        with tcp.borrowed(handle) as sock:
+            return networks.client_of(tcp.peer_address(sock))
+
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
@@ -233,6 +241,9 @@ class EpollTransport:
                 self._connections.hang_up(fd, LOGIN_TIMED_OUT)
         elif isinstance(peer, Session):
             self._connections.cut_off(fd)
+        elif isinstance(peer, Held):
+            with suppress(OSError):  # the user's limit of watches, or no memory
+                self._connections.let_go(fd, peer)
         elif peer is not None:
             self._connections.close(fd)
 

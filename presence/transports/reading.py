@@ -22,6 +22,7 @@ from presence.transports.connections import (
     WRITE,
     Closing,
     Connections,
+    Held,
     Occupant,
 )
 from presence.transports.limits import GUEST_READ_BYTES, READ_BYTES, SERVER_ERROR
@@ -131,7 +132,7 @@ class Reading:
             return
         if isinstance(peer, Closing):
             self._connections.drain(fd, peer)
-        else:
+        elif not isinstance(peer, Held):  # in the batch in which its login was refused
             self.read(fd, peer)
 
     def read(self, fd: int, peer: Peer) -> None:
@@ -164,7 +165,9 @@ class Reading:
         now = outcome.peer
         if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
             return
-        if outcome.end_code is not None:
+        if outcome.end_code is not None and outcome.hold_s:
+            self._connections.hold(fd, outcome.reply, outcome.hold_s)
+        elif outcome.end_code is not None:
             self._connections.hang_up(fd, outcome.reply)
         elif outcome.reply or outcome.requests:
             if outcome.reply:

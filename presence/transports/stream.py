@@ -12,6 +12,7 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
+from presence import networks
 from presence.admission import Admission
 from presence.core import Core
 from presence.logs import RateLimited
@@ -49,6 +50,7 @@ class _Connection:
     Attributes:
         reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
         whole: cancelled to drop the connection at once.
+        hold_until: when the next bytes may be sent, on trio's clock; 0: at once.
         largest: the size of the largest packet of those that wait.
     """
 
@@ -59,6 +61,7 @@ class _Connection:
         self.peer: Peer | None = None
         self.unsent = bytearray()
         self.largest = 0
+        self.hold_until = 0.0
         self.wake = trio.Event()
         self.hung_up = False
 
@@ -172,6 +175,13 @@ class StreamTransport:
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return tcp.unread_s(stream.socket) if isinstance(stream, trio.SocketStream) else 0.0
 
+    def address(self, handle: _Connection) -> str:
+        """See `Link`: as `unread_s`."""
+        stream = getattr(handle.stream, "transport_stream", handle.stream)
+        if not isinstance(stream, trio.SocketStream):
+            return ""
+        return networks.client_of(tcp.peer_address(stream.socket))
+
     # The two tasks
 
     async def _read(self, connection: _Connection) -> None:
@@ -206,6 +216,8 @@ class StreamTransport:
         if outcome.peer is not peer:
             connection.reading.deadline = math.inf
             connection.peer = outcome.peer
+        if outcome.hold_s:
+            connection.hold_until = trio.current_time() + outcome.hold_s
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
@@ -257,6 +269,8 @@ class StreamTransport:
                     break
                 connection.wake = trio.Event()
                 await connection.wake.wait()
+                if connection.hold_until:
+                    await trio.sleep_until(connection.hold_until)
             await self._drain(connection)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the peer is gone: nothing more can be said to it

@@ -79,6 +79,15 @@ def borrowed(fd: int) -> Iterator[socket.socket]:
         sock.detach()
 
 
+def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
+    """Return the address of the other side without its port; "" if the connection is gone."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return ""
+    return peer[0] if isinstance(peer, tuple) else ""
+
+
 def unread_s(sock: "socket.socket | trio.socket.SocketType") -> float:
     """Return for how many seconds the data that arrived last has been here; 0.0 where no kernel tells."""
     if not sys.platform.startswith("linux"):

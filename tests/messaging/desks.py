@@ -44,6 +44,9 @@ class Wire:
     def unread_s(self, handle: Any) -> float:
         return 0.0
 
+    def address(self, handle: Any) -> str:
+        return "127.0.0.1"
+
     def packets(self, handle: Any) -> list[Packet]:
         """Return all that was sent on a connection."""
         decoder = Decoder()

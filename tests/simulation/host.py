@@ -212,6 +212,10 @@ class Host:
         """See `presence.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
+    def address(self, handle: Connection) -> str:
+        """See `Link`."""
+        return "127.0.0.1"
+
     # What it decides
 
     def _decided(self, change: Change) -> None:

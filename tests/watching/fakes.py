@@ -35,6 +35,9 @@ class Line:
     def unread_s(self, handle: Any) -> float:
         return 0.0
 
+    def address(self, handle: Any) -> str:
+        return "127.0.0.1"
+
     def packets(self) -> list[Packet]:
         """Return what came since the last call."""
         decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)

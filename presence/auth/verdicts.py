@@ -1,0 +1,53 @@
+"""What is said of a token, between whoever checks tokens and the protocol's side."""
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+from protocol import Code
+
+
+class Granted(NamedTuple):
+    """The token is good.
+
+    Attributes:
+        uid: who the client is.
+        expires_at: until when, in monotonic seconds.
+    """
+
+    uid: str
+    expires_at: float
+
+
+class Denied(NamedTuple):
+    """It is not, or it was not looked at.
+
+    Attributes:
+        code: `AUTH_FAILED` for whatever is wrong with it, in the same words each time; `BUSY`: not checked.
+        message: for the client.
+        retry_after: seconds, with `BUSY`.
+        hold_s: for how many seconds the answer is to be kept back.
+    """
+
+    code: Code
+    message: str
+    retry_after: float | None = None
+    hold_s: float = 0.0
+
+
+Verdict: TypeAlias = Granted | Denied
+
+
+class Gate(Protocol):
+    """Whoever checks tokens. Nothing here waits."""
+
+    def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
+        """Check the token of a login.
+
+        Args:
+            token: as the client sent it; None without one.
+            uid: whom the client says to be, None if it leaves that to the token.
+            address: what limits count the client's address by.
+            now: monotonic seconds.
+        """
+
+    def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
+        """Check a token that a client sends while it is logged in as `uid`; its answer is never held."""
