@@ -12,7 +12,7 @@ from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
 from tests.turns import turn
 
-WORKERS = 4  # more than the cores of a small machine: most tests wait most of the time
+WORKERS = 6  # more than the cores of a small machine: most tests wait most of the time
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
