@@ -14,7 +14,7 @@ import random
 import select
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import protocol
@@ -41,7 +41,7 @@ class Links:
         clients, counts: to be kept up to date.
         watcher: is told what happens.
         sources: local addresses to connect from, in turn.
-        idle_timeout: that logins wish for, seconds.
+        login: makes the frame of a login from the client's uid.
         returns: whether clients that were online and whose connection ended come back by themselves.
         epoll: what to wait with.
     """
@@ -54,7 +54,7 @@ class Links:
         watcher: Watcher,
         *,
         sources: Iterator[str | None],
-        idle_timeout: float | None,
+        login: Callable[[str], bytes],
         returns: bool,
         epoll: "select.epoll",
     ) -> None:
@@ -65,7 +65,7 @@ class Links:
         self._counts = counts
         self._watcher = watcher
         self._sources = sources
-        self._wish = idle_timeout
+        self._login = login
         self._number_of: dict[int, int] = {}
         self._connecting: set[int] = set()
         self._partial: dict[int, bytes] = {}
@@ -192,7 +192,7 @@ class Links:
 
     def _log_in(self, number: int, fd: int) -> None:
         clients = self._clients
-        frame = protocol.encode(protocol.login(clients.uid(number), id=LOGIN_ID, idle_timeout=self._wish))
+        frame = self._login(clients.uid(number))
         clients.sessions[number], clients.codes[number], clients.closed_at[number] = "", 0, 0.0
         begun = time.monotonic()
         os.write(fd, frame)  # into an empty buffer, which takes it whole
@@ -255,6 +255,11 @@ class Links:
         # A time that the server chose is spread already.
         wait_s = (payload or {}).get("retry_after") or random.uniform(0, min(BACK_OFF_MAX_S, 2.0**attempts))
         self.bring(number, time.monotonic() + wait_s)
+
+
+def plain_login(uid: str, *, idle_timeout: float | None = None) -> bytes:
+    """Return the frame of a login that says no more than who it is, and what time-out it wishes for."""
+    return protocol.encode(protocol.login(uid, id=LOGIN_ID, idle_timeout=idle_timeout))
 
 
 def error_name(error: OSError | ProtocolError) -> str:

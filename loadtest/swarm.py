@@ -16,12 +16,13 @@ import os
 import random
 import select
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import protocol
 from loadtest.clients import AWAY, Clients, Counts, Watcher
 from loadtest.facts import Sent
-from loadtest.links import ASKING_BEAT, Links, error_name
+from loadtest.links import ASKING_BEAT, Links, error_name, plain_login
 
 SLOTS_MAX = 6000  # 2 ms each at a beat each 12 s; the fewer, the fewer wakes and the larger the bursts
 STEP_S = 0.01  # a step that has more to do returns after about so long, and wants to be called again at once
@@ -38,6 +39,7 @@ class Swarm:
         clients: the columns to fill.
         sources: local addresses to connect from, in turn; None leaves it to the kernel.
         idle_timeout: that logins wish for, seconds.
+        login: makes the frame of a login, its id `LOGIN_ID`, from the uid; None: with no more than the uid.
         asking: in every so manieth turn of the ring beats ask for answers; 0: they never do.
         returns: whether clients that were online and whose connection ended come back by themselves. A login
             that was refused, or a connection that did not come about, is always tried again, after the time
@@ -59,6 +61,7 @@ class Swarm:
         *,
         sources: Iterator[str | None] | None = None,
         idle_timeout: float | None = None,
+        login: Callable[[str], bytes] | None = None,
         asking: int = 0,
         returns: bool = False,
         others: Sequence[tuple[str, int]] = (),
@@ -75,7 +78,7 @@ class Swarm:
             self.counts,
             self._watcher,
             sources=sources or itertools.repeat(None),
-            idle_timeout=idle_timeout,
+            login=login or partial(plain_login, idle_timeout=idle_timeout),
             returns=returns,
             epoll=epoll or select.epoll(),
         )

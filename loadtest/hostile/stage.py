@@ -3,7 +3,7 @@
 import re
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,7 @@ def staged(
     login_timeout: float = 5.0,
     unsent_timeout: float = 10.0,
     program: Sequence[str] = ("-m", "presence"),
+    others_login: Callable[[str], bytes] | None = None,
 ) -> Iterator[Stage]:
     """Run a server for the length of a ``with`` block, with those who behave logged in.
 
@@ -102,12 +103,15 @@ def staged(
         flags: of `presence serve`.
         login_timeout, unsent_timeout: seconds.
         program: what Python is given to run `presence`.
+        others_login: makes the frame of a login of those who behave, see `Swarm`.
     """
     bounds = ("--login-timeout", str(login_timeout), "--unsent-timeout", str(unsent_timeout))
     with embedded_redis() as redis:
         serving = Serving(redis.url, *bounds, "--disconnect-grace", "0", *flags, program=program)
         try:
-            with Crowd([serving.address], "other", OTHERS, beat_s=OTHERS_BEAT_S) as others:
+            with Crowd(
+                [serving.address], "other", OTHERS, beat_s=OTHERS_BEAT_S, login=others_login
+            ) as others:
                 others.bring(range(OTHERS))
                 if not others.wait_online(OTHERS, TIMEOUT_S):
                     raise SystemExit("those who behave could not log in")

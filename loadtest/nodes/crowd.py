@@ -57,6 +57,7 @@ class Crowd:
         count: how many there are.
         beat_s: how often each beats.
         returns: whether they come back by themselves, as the library's clients do.
+        login: see `Swarm`.
 
     Attributes:
         diary: what happened to them.
@@ -70,6 +71,7 @@ class Crowd:
         *,
         beat_s: float,
         returns: bool = False,
+        login: Callable[[str], bytes] | None = None,
     ) -> None:
         self.diary = Diary(count)
         self._clients = Clients(name, count)
@@ -79,6 +81,7 @@ class Crowd:
             self._clients,
             sources=source_addresses(address[0], SOURCES),
             returns=returns,
+            login=login,
             others=others,
             watcher=self.diary,
         )
