@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from presence.contradictions import WINDOW_OF_TICK, contradictions
 from presence.rules import Rule, read_rules
 from presence.settings import SPECS, Settings
 from presence.specs import VARIABLE_PREFIX, Spec
@@ -27,8 +28,6 @@ __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "neares
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 RULES = "followups"  # the one key of the file that is neither a flag nor a variable
 DEFAULT_SOURCE = "default"
-WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
-TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
 _SHOWN_CHARS = 60  # of a bad value; enough to recognise it
 # What Kubernetes puts into every container of a namespace that has a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
@@ -98,17 +97,26 @@ def load(
             bad.add(key)
             problems.append(f"{key}: {error}{_instead(key, raw)} (from {source})")
     settings = Settings(**values)
-    if sources["batch_window_ms"] == DEFAULT_SOURCE:  # a default must not forbid a tick that is allowed
-        window_ms = min(settings.batch_window_ms, int(settings.tick * WINDOW_OF_TICK * 1000))
-        settings = dataclasses.replace(settings, batch_window_ms=window_ms)
+    settings = _yielding(settings, sources)
     if serving:
-        for keys, complaint in (*_contradictions(settings), *_not_yet(settings, sources)):
+        for keys, complaint in (*contradictions(settings), *_not_yet(settings, sources)):
             if bad.isdisjoint(keys):
                 origin = ", ".join(f"{key} from {sources[key]}" for key in keys)
                 problems.append(f"{keys[0]}: {complaint} ({origin})")
     if problems:
         raise ConfigError(problems)
     return Loaded(settings, sources)
+
+
+def _yielding(settings: Settings, sources: Mapping[str, str]) -> Settings:
+    """Return settings whose defaults forbid nothing that others ask for."""
+    if sources["batch_window_ms"] == DEFAULT_SOURCE:
+        window_ms = min(settings.batch_window_ms, int(settings.tick * WINDOW_OF_TICK * 1000))
+        settings = dataclasses.replace(settings, batch_window_ms=window_ms)
+    if sources["guess_delay"] == DEFAULT_SOURCE:
+        delay = min(settings.guess_delay, settings.login_timeout)
+        settings = dataclasses.replace(settings, guess_delay=delay)
+    return settings
 
 
 def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
@@ -167,39 +175,6 @@ def _instead(key: str, raw: object) -> str:
     shown_raw = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
     link = f"; {_SERVICE_LINK_HINT}" if key == "port" and str(raw).startswith("tcp://") else ""
     return f", not {shown_raw}{link}"
-
-
-def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
-    if s.tick > s.idle_timeout / 2:
-        yield (
-            ("tick", "idle_timeout"),
-            f"{s.tick:g} s is more than half of idle_timeout, {s.idle_timeout:g} s",
-        )
-    longest, of = max(
-        (max(s.idle_timeout, s.max_idle_timeout), "max_idle_timeout"), (s.away_after, "away_after")
-    )
-    if longest / s.tick > TICKS_MAX:
-        yield (
-            ("tick", of),
-            f"{s.tick:g} s is too small for time-outs of {longest:g} s: the wheel holds {TICKS_MAX:,} ticks",
-        )
-    if s.min_idle_timeout > s.max_idle_timeout:
-        yield (
-            ("min_idle_timeout", "max_idle_timeout"),
-            f"{s.min_idle_timeout:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
-        )
-    if s.disconnect_grace > s.max_idle_timeout:
-        yield (
-            ("disconnect_grace", "max_idle_timeout"),
-            f"{s.disconnect_grace:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
-        )
-    if s.batch_window_ms > s.tick * WINDOW_OF_TICK * 1000:
-        yield (
-            ("batch_window_ms", "tick"),
-            f"{s.batch_window_ms} ms is more than a quarter of tick, {s.tick * 1000:g} ms",
-        )
-    if s.data_dir is not None and s.redis is not None:
-        yield ("data_dir", "redis"), "is for serve's own Redis and does not go with a redis URL"
 
 
 def _not_yet(s: Settings, sources: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -39,6 +39,17 @@ def holds(networks: tuple[Network, ...], address: str) -> bool:
     return any(parsed.version == network.version and parsed in network for network in networks)
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether who listens on a host is reached from this machine only; names are not looked up."""
+    try:
+        parsed = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower().rstrip(".") in {"localhost", "ip6-localhost"}
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return parsed.is_loopback
+
+
 def client_of(address: str) -> str:
     """Return what limits count an address by: itself, or the 64-bit network of an IPv6 address."""
     if ":" not in address:

@@ -237,7 +237,11 @@ class Settings:
     )
     guess_burst: int = _auth(20, "and how many at once; the answer to more is held", bounds=(1, 10**6))
     guess_delay: float = _auth(
-        3.0, "for how long at most the answer to a refused token is held; 0: never", unit="s", bounds=(0, 60)
+        3.0,
+        "for how long at most the answer to a refused token is held; 0: never; the default yields to "
+        "login_timeout",
+        unit="s",
+        bounds=(0, 60),
     )
 
     tls_cert: Path | None = _tls(  # noqa: RUF009 - as above

@@ -222,6 +222,16 @@ def test_file_that_is_not_there_is_refused() -> None:
             {"tick": "0.05", "batch_window_ms": "13"},
             "batch_window_ms: 13 ms is more than a quarter of tick, 50 ms",
         ),
+        (
+            {"token_keys": "k.json", "guess_delay": "4", "login_timeout": "3"},
+            "guess_delay: 4 s is above login_timeout, 3 s",
+        ),
+        ({"tls_key": "k.pem"}, "tls_key: is the key of a certificate: set tls_cert, too"),
+        ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
+        (
+            {"tls_cert": "c.pem", "port": "7000", "tls_port": "7000"},
+            "tls_port: 7000 is port, too: choose another, or say --tls-only",
+        ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
         ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
         ({"redis": "redis+cluster://h/1"}, "redis: must name no database"),
@@ -230,7 +240,34 @@ def test_file_that_is_not_there_is_refused() -> None:
 def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(SPECS[key].flag in problem for key in flags)
+    assert all(SPECS[key].flag in problem for key in flags if key not in {"token_keys", "tls_cert"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example"])
+def test_beyond_loopback_nobody_is_served_unproven(host: str) -> None:
+    (problem,) = problems({"host": host})
+    assert problem == (
+        f"host: {host} can be reached from elsewhere, and nobody would have to prove who it is: set "
+        "token_keys, or say --insecure (host from --host, token_keys from default, insecure from default)"
+    )
+
+
+@pytest.mark.parametrize("flags", [{"insecure": True}, {"token_keys": "keys.json"}])
+def test_the_two_ways_out_of_loopback(flags: dict[str, object]) -> None:
+    assert load({"host": "0.0.0.0", **flags}, {}).settings.host == "0.0.0.0"
+
+
+def test_a_reader_does_not_mind_where_a_server_listens() -> None:
+    assert load({"host": "0.0.0.0"}, {}, serving=False).settings.host == "0.0.0.0"
+
+
+def test_tls_alone_has_the_port_to_itself() -> None:
+    flags: dict[str, object] = {"tls_cert": "c.pem", "tls_only": True, "port": "7443"}
+    assert load(flags, {}).settings.port == 7443
+
+
+def test_the_default_delay_of_guesses_gives_way_to_a_short_time_for_logins() -> None:
+    assert load({"token_keys": "k.json", "login_timeout": "1"}, {}).settings.guess_delay == 1.0
 
 
 def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
