@@ -4,6 +4,8 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import NoReturn
 
 from presence import __version__
@@ -13,6 +15,7 @@ from presence.config import SPECS, Spec, nearest
 from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
 
+FEW_SETTINGS = 6  # need no groups of their own in the help
 _ENTRY_ID = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
@@ -165,28 +168,32 @@ def _name(text: str) -> str:
 
 def _add_settings(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     """Add a flag for each setting; its text is checked with all other settings, not here."""
-    group = parser.add_argument_group("settings")
-    group.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
-    # argparse cannot print the usage of an empty group.
-    either = group.add_mutually_exclusive_group() if "admin" in names else group
-    for name in names:
-        spec = SPECS[name]
-        target = either if name in {"admin", "no_admin"} else group
-        if spec.kind is not bool:
-            target.add_argument(spec.flag, metavar=_metavar(spec), help=_help(spec))
-        elif spec.default:
-            target.add_argument(
-                spec.flag, action=argparse.BooleanOptionalAction, default=None, help=_help(spec)
-            )
-        else:
-            target.add_argument(spec.flag, action="store_true", default=None, help=spec.help)
+    specs = [SPECS[name] for name in names]
+    file = parser.add_argument_group("settings")
+    file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
+    for title, some in groupby(specs, lambda spec: spec.group if len(names) > FEW_SETTINGS else ""):
+        group = parser.add_argument_group(f"settings: {title}") if title else file
+        # argparse cannot print the usage of an empty group.
+        either = group.add_mutually_exclusive_group() if "admin" in names and title == "server" else group
+        for spec in some:
+            _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec)
+
+
+def _add_setting(group: "argparse._ActionsContainer", spec: Spec) -> None:
+    if spec.kind is not bool:
+        group.add_argument(spec.flag, metavar=_metavar(spec), help=_help(spec))
+    elif spec.default:
+        group.add_argument(spec.flag, action=argparse.BooleanOptionalAction, default=None, help=_help(spec))
+    else:
+        group.add_argument(spec.flag, action="store_true", default=None, help=spec.help)
 
 
 def _metavar(spec: Spec) -> str:
     if spec.choices:
         return "|".join(spec.choices)
-    named = {"redis": "URL", "data_dir": "DIR", "admin": "HOST:PORT"}
-    return named.get(spec.name) or spec.unit.upper() or ("TEXT" if spec.kind is str else "N")
+    named = {"redis": "URL", "data_dir": "DIR", "admin": "HOST:PORT", "proxy_from": "NETWORKS"}
+    kinds: dict[type, str] = {str: "TEXT", Path: "FILE"}
+    return named.get(spec.name) or spec.unit.upper() or kinds.get(spec.kind, "N")
 
 
 def _help(spec: Spec) -> str:

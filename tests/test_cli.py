@@ -1,6 +1,7 @@
 """The command line, as it is typed: exit statuses, what is printed where, and what happens on a signal."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from presence import __version__
 from presence.cli import main
+from presence.config import SPECS
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
@@ -155,6 +157,16 @@ def test_every_command_has_help_and_takes_what_all_take(
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert all(flag in text for flag in ("--redis", "--prefix", "--config"))
+
+
+def test_help_of_many_settings_shows_them_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 0
+    text = capsys.readouterr().out
+    groups = list(dict.fromkeys(spec.group for spec in SPECS.values()))
+    assert re.findall(r"^settings: (\w+):$", text, re.MULTILINE) == groups
+    parts = dict(zip(groups, re.split(r"^settings: \w+:$", text, flags=re.MULTILINE)[1:], strict=True))
+    for spec in SPECS.values():
+        assert re.search(rf"^  {spec.flag}\b", parts[spec.group], re.MULTILINE), spec.flag
 
 
 def test_help_loads_neither_redis_nor_trio() -> None:
