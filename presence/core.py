@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import protocol
+from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.flapping import Flapping, FlappingStatistics
@@ -26,6 +27,7 @@ SLICE = 256  # sessions that end without a turn for others: a few milliseconds
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
+_EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 
 class Sink(Protocol):
@@ -51,6 +53,8 @@ class CoreStatistics:
     away: int
     updates: int
     flapping: FlappingStatistics
+    with_token: int
+    tokens_expired: int
 
 
 class Inattention(NamedTuple):
@@ -107,12 +111,14 @@ class Core:
         self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
         reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
+        self._expiries: Expiries[SessionKey] = Expiries(clock.now())
         self._slice: list[Session] = []
+        self._expired: list[Session] = []  # those whose tokens have ended
         self._attention: list[Session] = []  # those of the slice that may be away by themselves
         self.awaits_readers = False
         self._desk: Desk | None = None
         self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
-        self._updates = 0
+        self._updates = self._tokens_expired = 0
         self._refused: dict[str, int] = {}
         self._ended: dict[str, int] = {}
 
@@ -136,6 +142,8 @@ class Core:
             elif outcome.frames and after in self._registry:
                 after.last_seen = now
                 self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
+            if outcome.expires_at is not None and after in self._registry:
+                self._expiries.set(after.key, outcome.expires_at)
             if outcome.crowded is not None:
                 self._end_crowded(outcome.crowded, now)
             if self._away_after and outcome.attentive and after in self._registry:
@@ -237,21 +245,26 @@ class Core:
     def take_due(self, tick: int) -> bool:
         """Take a slice of what is due; its connections are read before anybody's session ends."""
         keys = self._wheel.expire(tick, SLICE)
+        expired, more_expired = self._expiries.take(self._clock.now(), SLICE)
         self.awaits_readers = False
         self._slice, self._attention = [], []
+        self._expired = [session for key in expired if (session := self._registry.get(key)) is not None]
         for key in keys:
             inattentive = isinstance(key, Inattention)
             session = self._registry.get(key.key if isinstance(key, Inattention) else key)
             if session is not None:
                 (self._attention if inattentive else self._slice).append(session)
         if self._look:
-            for session in [*self._slice, *self._attention]:
+            for session in [*self._slice, *self._attention, *self._expired]:
                 if session.link is not None and not session.link.look(session.handle):
                     self.awaits_readers = True
-        return bool(keys)
+        return bool(keys) or more_expired
 
     def end_silent(self, now: float) -> int:
-        """End those of the slice that nothing was heard of: a touch puts a key back into the wheel."""
+        """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
+
+        And let go of those whose tokens have ended, if no fresh one has come.
+        """
         ended = 0
         for session in self._slice:
             if session not in self._registry:
@@ -268,8 +281,20 @@ class Core:
             if session in self._registry and Inattention(session.key) not in self._wheel:
                 change = self._registry.doze(session, now)
                 self._append_all([] if change is None else [change])
-        self._slice, self._attention = [], []
+        for session in self._expired:
+            if session in self._registry and session.key not in self._expiries:
+                self._let_expire(session)
+        self._slice, self._attention, self._expired = [], [], []
         return ended
+
+    def _let_expire(self, session: Session) -> None:
+        """Hang up, with the grace of a lost connection; one that is lost has it already."""
+        link, handle = session.link, session.handle
+        if link is None:
+            return
+        self._tokens_expired += 1
+        self.closed(session, Code.AUTH_EXPIRED)
+        link.hang_up(handle, _EXPIRED)
 
     def ticked(self, now: float) -> None:
         """Register those that were too silent to be registered, and have been heard since."""
@@ -368,6 +393,8 @@ class Core:
             self._registry.profiles.away,
             self._updates,
             self._flapping.statistics(),
+            len(self._expiries),
+            self._tokens_expired,
         )
 
     def _end(self, session: Session, code: Code, now: float) -> None:
@@ -376,6 +403,8 @@ class Core:
             if session.link is None and (grace_ms := self._flapping.lengthened_ms(session.key)):
                 change = change._replace(grace_ms=grace_ms)
             self._wheel.forget(session.key)
+            if self._expiries:
+                self._expiries.forget(session.key)
             if self._away_after:
                 self._wheel.forget(Inattention(session.key))
             self._vouching.forget(session)

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import ref
 
 from presence.admission import Admission, AdmissionLimits
+from presence.auth.verdicts import Gate
 from presence.changes import Change
 from presence.clock import Clock
 from presence.cluster import Cluster
@@ -67,6 +68,7 @@ class Node:
         family: what the node ids of all workers on one port begin with; "" for a server on its own.
         token: makes the rest of a node id, unique for ever.
         describe: what is told of the process beside what the node knows itself, for `presence nodes`.
+        gate: says who a client is by its token; None: whoever it says.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Node:
         family: str = "",
         token: Callable[[], str] = lambda: secrets.token_hex(6),
         describe: Callable[[], dict[str, Any]] = dict,
+        gate: Gate | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -116,6 +119,7 @@ class Node:
             settings.login_timeout,
             self.admission,
             session_limit=SessionLimit(settings.max_sessions, settings.session_policy == "newest"),
+            gate=gate,
         )
         self.core = Core(
             registry,

@@ -21,6 +21,7 @@ class Outcome:
         displaced_code: what that one's client is told.
         requests: what the desk is to answer, in order; None if there is nothing.
         hold_s: for how many seconds the transport shall keep the reply to itself, before it hangs up with it.
+        expires_at: when the token ends by which the session is here, monotonic seconds; None: no word of that.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
@@ -31,6 +32,7 @@ class Outcome:
         "displaced",
         "displaced_code",
         "end_code",
+        "expires_at",
         "failure",
         "frames",
         "hold_s",
@@ -51,4 +53,5 @@ class Outcome:
         self.displaced_code = Code.REPLACED
         self.requests: list[Request] | None = None
         self.hold_s = 0.0
+        self.expires_at: float | None = None
         self.failure: Exception | None = None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import protocol
 from presence import meta
 from presence.admission import Admission
+from presence.auth.verdicts import Denied, Gate
 from presence.changes import Change, Profile
 from presence.clock import Clock
 from presence.outcome import Outcome
@@ -48,6 +49,7 @@ class SessionProtocol:
         login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
         admission: says whether one more login is welcome.
         session_limit: see `SessionLimit`.
+        gate: says who a client is by its token; None: whoever it says.
 
     Attributes:
         return_after: set while the server stops: logins are refused, each with its own seconds to return in.
@@ -63,6 +65,7 @@ class SessionProtocol:
         admission: Admission,
         *,
         session_limit: SessionLimit = NO_LIMIT,
+        gate: Gate | None = None,
     ) -> None:
         self._registry = registry
         self._clock = clock
@@ -70,6 +73,7 @@ class SessionProtocol:
         self._login_timeout = login_timeout
         self._admission = admission
         self._limit = session_limit
+        self._gate = gate
         self.return_after: Callable[[], float] | None = None
         self.takes_requests = False
 
@@ -120,14 +124,14 @@ class SessionProtocol:
             _send_away(packet, outcome, Code.SERVER_DRAIN, message, self.return_after())
             return
         payload = packet.payload
-        if "uid" not in payload:
-            raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
         waited = guest.link.unread_s(guest.handle)
         if waited > self._login_timeout:
             raise _refusal(
                 Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet
             )
-        key: SessionKey = (payload["uid"], payload["device"]) if "device" in payload else payload["uid"]
+        if (uid := self._authenticate(guest, packet, outcome, now)) is None:
+            return
+        key: SessionKey = (uid, payload["device"]) if "device" in payload else uid
         present = self._registry.get(key)
         if present is not None and present.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no certain order; the later login is where the client is.
@@ -162,6 +166,23 @@ class SessionProtocol:
                 v=protocol.VERSION,
             )
         )
+
+    def _authenticate(self, guest: Guest, packet: Packet, outcome: Outcome, now: float) -> str | None:
+        """Return who logs in; None if the login was refused."""
+        uid: str | None = packet.payload.get("uid")
+        if self._gate is None:
+            if uid is None:
+                raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
+            return uid
+        token = packet.payload.get("token")
+        verdict = self._gate.login(token, uid, guest.link.address(guest.handle), now)
+        if isinstance(verdict, Denied):
+            outcome.reply += _denial(packet, verdict)
+            outcome.end_code = verdict.code
+            outcome.hold_s = verdict.hold_s
+            return None
+        outcome.expires_at = verdict.expires_at
+        return verdict.uid
 
     def _crowded(self, key: SessionKey) -> list[Session] | None:
         """Return the oldest sessions of a user that one more device leaves no room for; None without any."""
@@ -209,7 +230,7 @@ class SessionProtocol:
     def _update(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         """The client wishes to be shown otherwise."""
         payload = packet.payload
-        if "token" in payload:
+        if "token" in payload and self._gate is None:
             answer = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
             outcome.reply += protocol.encode(answer)
             return
@@ -218,6 +239,8 @@ class SessionProtocol:
             answer = protocol.error(packet.id, Code.RATE_LIMITED, "too many updates", wait_s)
             outcome.reply += protocol.encode(answer)
             return
+        if "token" in payload and not self._renew(session, packet, outcome, now):
+            return
         away, text = None, None
         if "status" in payload:
             away = payload["status"] == "away"
@@ -225,6 +248,18 @@ class SessionProtocol:
             text = meta.to_text(payload["meta"])
         self._note(self._registry.update(session, now, away=away, meta=text), outcome)
         outcome.reply += protocol.encode(protocol.ok(packet.id))
+
+    def _renew(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> bool:
+        """Check a client's next token; False: it is refused, and the one before counts on."""
+        if self._gate is None or session.link is None:
+            return False
+        address = session.link.address(session.handle)
+        verdict = self._gate.renewal(packet.payload["token"], session.uid, address, now)
+        if isinstance(verdict, Denied):
+            outcome.reply += _denial(packet, verdict)
+            return False
+        outcome.expires_at = verdict.expires_at
+        return True
 
     def _note(self, change: Change | None, outcome: Outcome) -> None:
         if change is not None:
@@ -255,6 +290,10 @@ def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry
     """Refuse a login that is welcome later."""
     outcome.reply += protocol.encode(protocol.error(packet.id, code, message, retry_after))
     outcome.end_code = code
+
+
+def _denial(packet: Packet, denied: Denied) -> bytes:
+    return protocol.encode(protocol.error(packet.id, denied.code, denied.message, denied.retry_after))
 
 
 def _refusal(code: Code, message: str, packet: Packet) -> ProtocolError:
