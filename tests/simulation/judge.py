@@ -44,7 +44,7 @@ When all is over
             leases and the members of each shard are the nodes that run. The last event of each user
             agrees with his record. How records show sessions is how their processes do, and these do as the
             clients have said, or as they were silent; what was told last of a user is what his record shows.
-            Nobody has more sessions than he may have; unless Redis lost data, for registrations limit nobody.
+            Nobody has more sessions than he may have.
  conserved  Every login and end that an outbox of a living process took was applied, and nothing waits;
             what it skipped is counted by gap entries. Of a user whose last session a process ended,
             subscribers heard an offline event last, whatever Redis lost; unless a process that had one of
@@ -239,11 +239,6 @@ class Judge:
     def kept(self) -> Kept:
         """Return what is to be given back when Redis goes back to this moment."""
         return Kept(self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at))
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether Redis ever lost data."""
-        return bool(self._losses)
 
     def is_forgotten_twice(self, life: Life) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""

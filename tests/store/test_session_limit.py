@@ -9,7 +9,7 @@ from presence.store.batches import News, NewsKind
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from tests.store.driving import Hand, listen, login, online_sessions, probed, register
+from tests.store.driving import Hand, listen, login, online_sessions, probed, reclaim, register
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -80,10 +80,35 @@ def test_a_replaced_session_is_not_one_more(node: Open) -> None:
     assert limited(a) == []
 
 
-def test_registrations_limit_nobody(node: Open) -> None:
-    a = node("a", 1, "oldest")
-    a.apply(register("u", "s1", "1"), register("u", "s2", "2"))
-    assert limited(a) == []
+def test_registrations_are_limited_as_logins_are(node: Open) -> None:
+    a, b = node("a", 1, "oldest"), node("b", 1, "oldest")
+    a.apply(register("u", "s1", "1", age_s=2))
+    b.apply(register("u", "s2", "2", age_s=1))
+    assert (limited(a), limited(b)) == ([("1", "s1")], [])
+
+
+def test_a_reclaimed_session_is_limited_too(node: Open) -> None:
+    a, b = node("a", 1, "newest"), node("b", 1, "newest")
+    a.apply(register("u", "s1", "1", age_s=2))
+    b.apply(reclaim("u", "s2", "2", age_s=1))
+    assert (limited(a), limited(b)) == ([], [("2", "s2")])
+
+
+def test_what_a_node_has_not_registered_since_it_began_anew_may_have_ended(node: Open) -> None:
+    a, b = node("a", 1, "newest"), node("b", 1, "newest")
+    a.apply(login("u", "s1", "1", age_s=2))
+    a.open(2)
+    b.apply(login("u", "s2", "2"))
+    assert limited(b) == []
+
+
+def test_it_counts_as_soon_as_it_is_registered_again(node: Open) -> None:
+    a, b = node("a", 1, "oldest"), node("b", 1, "oldest")
+    a.apply(login("u", "s1", "1", age_s=2))
+    a.open(2)
+    b.apply(login("u", "s2", "2"))
+    a.apply(register("u", "s1", "1", age_s=3))
+    assert (limited(a), limited(b)) == ([("1", "s1")], [])
 
 
 def test_a_fenced_node_is_told_nothing(node: Open) -> None:
@@ -92,6 +117,14 @@ def test_a_fenced_node_is_told_nothing(node: Open) -> None:
     b.fence("a")
     b.apply(login("u", "s2", "2"))
     assert (limited(a), limited(b)) == ([], [])
+
+
+def test_what_a_fenced_node_had_takes_nobodys_place(node: Open) -> None:
+    a, b = node("a", 1, "newest"), node("b", 1, "newest")
+    a.apply(login("u", "s1", "1", age_s=2))
+    b.fence("a")
+    b.apply(login("u", "s2", "2"))
+    assert limited(b) == []
 
 
 def test_it_goes_over_the_control_channel_at_once(node: Open, server: Server) -> None:

@@ -111,12 +111,21 @@ local function mark(uid, device, session, age_ms, idle_timeout_ms, profile)
   is_holding = true
 end
 
+-- Whether a session is known to live: its node takes part, and has told of it since it last began anew.
+local function is_known(session)
+  local counter = redis.call('HMGET', node_prefix .. session.node, 'gen', 'fence')
+  return count(counter[1]) == session.generation and not counter[2]
+end
+
 -- Tells nodes which sessions of a user are too many. Until they have gone they may be told again, which harms nothing.
+-- What may have ended while its node could not tell counts when that node registers it.
 local function limit(uid, record)
-  local names = {}
-  for device in pairs(record.sessions) do names[#names + 1] = device end
-  if #names <= max_sessions then return end
-  local sessions = record.sessions
+  local sessions, names, devices = record.sessions, {}, 0
+  for _ in pairs(sessions) do devices = devices + 1 end
+  if devices <= max_sessions then return end
+  for device, session in pairs(sessions) do
+    if is_known(session) then names[#names + 1] = device end
+  end
   table.sort(names, function(device, other)
     if sessions[device].login_ms ~= sessions[other].login_ms then
       return sessions[device].login_ms < sessions[other].login_ms
@@ -126,10 +135,8 @@ local function limit(uid, record)
   local first = ARGV[16] == 'newest' and max_sessions + 1 or 1
   for i = first, first + #names - max_sessions - 1 do
     local victim = sessions[names[i]]
-    if not is_fenced(victim.node) then
-      tell(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
-        return_allowed = false})
-    end
+    tell(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
+      return_allowed = false})
   end
 end
 
@@ -158,13 +165,13 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
   if not record then
     local id = go_online(uid, device, session, code, reason, at_ms, entry.away, entry.meta)
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}}
-  elseif present and present.session == session and present.away == entry.away and present.meta == entry.meta then
-    record.sessions[device] = entry
   else
     local status, meta = shown(record)
+    local shows_otherwise = not present or present.session ~= session or present.away ~= entry.away
+      or present.meta ~= entry.meta
     record.sessions[device] = entry
-    tell_shown(uid, record, status, meta, device, session, at_ms)
-    if op == 'login' then limit(uid, record) end
+    if shows_otherwise then tell_shown(uid, record, status, meta, device, session, at_ms) end
+    limit(uid, record)
   end
   write_record(uid, record)
   own(node_key, field, digits(generation) .. ' ' .. session)
