@@ -3,7 +3,8 @@
 import argparse
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from presence.arguments import argument_parser
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
@@ -22,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a uid may be more than the terminal can show
     try:
         args = argument_parser().parse_args(argv)
-        loaded = load(_given_flags(args), serving=args.command in {"serve", "config"})
-        status = _run(args, loaded)
+        load_again = partial(load, _given_flags(args), serving=args.command in {"serve", "config"})
+        status = _run(args, load_again(), load_again)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output, such as head, has seen enough
         abandon_output()
@@ -38,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run(args: argparse.Namespace, loaded: Loaded) -> int:
+def _run(args: argparse.Namespace, loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
     # Each room is loaded when it is entered: help must not wait for redis-py and trio.
     if args.command == "serve":
         from presence.commands import serve  # noqa: PLC0415
 
-        return serve.run(loaded.settings)
+        return serve.run(loaded, load_again)
     if args.command == "config":
         from presence.commands import settings  # noqa: PLC0415
 

@@ -1,21 +1,23 @@
 """What a supervisor and one of its workers say to each other.
 
-They share a socket pair. The worker writes `READY`; the supervisor writes `DRAIN` and, if that takes too
-long for somebody, `END`. The end of the stream means that the supervisor has died: the worker drains, as it
-does on a signal of its own. So a signal that reaches supervisor and workers alike, as a service manager
-sends it, is one order and not two.
+They share a socket pair. The worker writes `READY`; the supervisor writes `RELOAD` when files are to be
+read again, `DRAIN` and, if that takes too long for somebody, `END`. The end of the stream means that the
+supervisor has died: the worker drains, as it does on a signal of its own. So a signal that reaches
+supervisor and workers alike, as a service manager sends it, is one order and not two.
 """
 
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
+STOPS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
 DRAIN = b"d"
 END = b"e"
+RELOAD = b"h"
 
 
 class Orders:
@@ -36,12 +38,17 @@ class Orders:
             return
 
     @asynccontextmanager
-    async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
-        """Open the source of orders: the first asks for a drain, the second for an end at once."""
+    async def orders(self, reload: Callable[[], None] | None = None) -> AsyncIterator[AsyncIterator[None]]:
+        """Open the source of orders: the first asks for a drain, the second for an end at once.
+
+        Args:
+            reload: called when files are to be read again; None where there are none.
+        """
         told, orders = trio.open_memory_channel[None](2)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        handled = (*STOPS, signal.SIGHUP) if reload else STOPS
+        with trio.open_signal_receiver(*handled) as signals:
             async with trio.open_nursery() as nursery:
-                once = _Once(told)
+                once = _Once(told, reload)
                 nursery.start_soon(_obey_signals, signals, once)
                 nursery.start_soon(self._obey_supervisor, once)
                 yield orders
@@ -55,6 +62,9 @@ class Orders:
                 order = await line.recv(1)
             except OSError:
                 order = b""
+            if order == RELOAD:
+                told.reload()
+                continue
             told.drain()
             if order == END:
                 told.end()
@@ -65,8 +75,9 @@ class Orders:
 class _Once:
     """Turns what comes from two sides into at most one order to drain, and one to end."""
 
-    def __init__(self, told: "trio.MemorySendChannel[None]") -> None:
+    def __init__(self, told: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
         self._told = told
+        self._reload = reload
         self._draining = self._ending = False
 
     def drain(self) -> None:
@@ -79,7 +90,14 @@ class _Once:
             self._ending = True
             self._told.send_nowait(None)
 
+    def reload(self) -> None:
+        if self._reload is not None and not self._draining:
+            self._reload()
+
 
 async def _obey_signals(signals: AsyncIterator[int], told: _Once) -> None:
-    async for _ in signals:
-        told.drain()
+    async for number in signals:
+        if number == signal.SIGHUP:
+            told.reload()
+        else:
+            told.drain()

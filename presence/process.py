@@ -3,7 +3,7 @@
 import gc
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
@@ -13,6 +13,7 @@ import trio
 from presence import files
 from presence.clock import Clock
 from presence.logs import LogWriter
+from presence.orders import STOPS
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.address import redacted
@@ -30,33 +31,45 @@ class Conductor(Protocol):
     def ready(self, host: str, port: int) -> None:
         """Connections are accepted, and Redis was reached."""
 
-    def orders(self) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        """Open the source of orders: the first asks for a drain, the second for an end at once."""
+    def orders(self, reload: Callable[[], None]) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Open the source of orders: the first asks for a drain, the second for an end at once.
+
+        Args:
+            reload: called when files are to be read again.
+        """
 
 
 class Signals:
-    """SIGTERM and SIGINT are the orders; ``ready HOST:PORT`` is a line of the log's."""
+    """SIGTERM, SIGINT and SIGHUP are the orders; ``ready HOST:PORT`` is a line of the log's.
 
-    def __init__(self, writer: LogWriter) -> None:
+    Args:
+        writer: of the log.
+        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
+    """
+
+    def __init__(self, writer: LogWriter, reread: Callable[[], None]) -> None:
         self._writer = writer
+        self._reread = reread
 
     def ready(self, host: str, port: int) -> None:
         """See `Conductor`."""
         self._writer.raw_line(ready_line(host, port))
 
     @asynccontextmanager
-    async def orders(self) -> AsyncIterator[AsyncIterator[None]]:
+    async def orders(self, reload: Callable[[], None]) -> AsyncIterator[AsyncIterator[None]]:
         """See `Conductor`."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2) as signals:
-            yield _stops(signals)
+        with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
+            yield self._stops(signals, reload)
 
-
-async def _stops(signals: AsyncIterator[int]) -> AsyncIterator[None]:
-    async for number in signals:
-        if number == signal.SIGUSR2:
-            log.warning("nothing is renewed: that takes several workers")
-        else:
-            yield
+    async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
+        async for number in signals:
+            if number == signal.SIGUSR2:
+                log.warning("nothing is renewed: that takes several workers")
+            elif number == signal.SIGHUP:
+                self._reread()
+                reload()
+            else:
+                yield
 
 
 def ready_line(host: str, port: int) -> str:
@@ -104,7 +117,7 @@ async def _run(
     settings: Settings, redis_url: str, max_connections: int, conductor: Conductor, family: str
 ) -> int:
     server = Server(settings, redis_url, max_connections, Clock(), family=family)
-    async with conductor.orders() as orders, trio.open_nursery() as nursery:
+    async with conductor.orders(server.reload) as orders, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
         try:
             host, port = await nursery.start(server.serve)

@@ -5,7 +5,9 @@ copies one thread only, so this process must have one: it runs no event loop and
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
 SIGUSR2 renews the workers, one after the other: each drains, and the next one's turn comes when its successor
-is at work. What is said between a worker and this process is in `presence.orders`.
+is at work. No worker is asked to drain while its successor could not start. SIGHUP, where it means anything,
+has all of them read their files again. What is said between a worker and this process is in
+`presence.orders`.
 """
 
 import math
@@ -17,17 +19,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from presence import orders
 from presence.logs import DirectWriter
+from presence.places import Place
 from presence.wakeups import HANDLED, Wakeups
 
-BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_LIMIT_S: Final = 30.0
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
 FAILED: Final = 1
@@ -36,40 +36,6 @@ log = structlog.get_logger("presence.supervisor")
 
 Work = Callable[[int, socket.socket, bool], int]
 """A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
-
-
-@dataclass
-class _Worker:
-    """A place for a worker, and the process that fills it.
-
-    Attributes:
-        number: from 1.
-        pid: 0 while there is none.
-        line: our end of the socket pair.
-        started_at: monotonic seconds.
-        start_at: when the next one is due, while there is none.
-        failures: ends in a row, each after a short life.
-        is_ready: whether it has said that it is at work.
-        is_renewed: whether it was asked to make room for its successor.
-        kill_at: when it is killed, if it was.
-    """
-
-    number: int
-    pid: int = 0
-    line: socket.socket | None = None
-    started_at: float = 0.0
-    start_at: float = 0.0
-    failures: int = 0
-    is_ready: bool = False
-    is_renewed: bool = False
-    kill_at: float = math.inf
-
-    @property
-    def pause_s(self) -> float:
-        """How long to wait before the next start; 0.0 after a long life."""
-        if not self.failures:
-            return 0.0
-        return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
 
 
 class Processes:
@@ -81,18 +47,30 @@ class Processes:
         ready_line: printed once, when all are at work for the first time.
         drain_timeout_s: how long they may take to stop.
         writer: of the log, for that line.
+        may_start: whether a worker that started now would find what it needs; it says what is missing.
+        reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
     """
 
     def __init__(
-        self, number: int, work: Work, *, ready_line: str, drain_timeout_s: float, writer: DirectWriter
+        self,
+        number: int,
+        work: Work,
+        *,
+        ready_line: str,
+        drain_timeout_s: float,
+        writer: DirectWriter,
+        may_start: Callable[[], bool] = lambda: True,
+        reread: Callable[[], None] | None = None,
     ) -> None:
         self._work = work
+        self._may_start = may_start
+        self._reread = reread
         self._ready_line = ready_line
         self._drain_timeout_s = drain_timeout_s
         self._writer = writer
-        self._workers = [_Worker(n) for n in range(1, number + 1)]
+        self._workers = [Place(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
-        self._to_renew: deque[_Worker] = deque()
+        self._to_renew: deque[Place] = deque()
         self._told_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -100,7 +78,7 @@ class Processes:
 
     def run(self) -> int:
         """Run until a signal comes, or until a worker cannot start; return the exit status."""
-        with Wakeups(self._selector) as wakeups:
+        with Wakeups(self._selector, reloads=self._reread is not None) as wakeups:
             try:
                 self._watch(wakeups)
             finally:
@@ -115,10 +93,12 @@ class Processes:
             for key, _ in self._selector.select(self._wait_s()):
                 if key.data is not None:
                     self._hear(key.data)
-            stops, renewals = wakeups.take_orders()
-            for _ in range(stops):
+            taken = wakeups.take_orders()
+            for _ in range(taken.stops):
                 self._stop()
-            if renewals:
+            if taken.reloads:
+                self._reload()
+            if taken.renewals:
                 self._renew_all()
             self._reap()
             self._renew_next()
@@ -146,7 +126,7 @@ class Processes:
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
-    def _start(self, each: _Worker) -> None:
+    def _start(self, each: Place) -> None:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -169,7 +149,7 @@ class Processes:
         each.kill_at = math.inf
         log.info("worker started", worker=each.number, pid=pid)
 
-    def _put_off(self, each: _Worker, error: OSError) -> None:
+    def _put_off(self, each: Place, error: OSError) -> None:
         """A worker cannot be started now; before all were ready once, that is the end."""
         log.error("cannot start a worker", worker=each.number, error=error.strerror)
         each.failures += 1
@@ -187,6 +167,8 @@ class Processes:
             for number_ in HANDLED:
                 signal.signal(number_, signal.SIG_DFL)
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            if self._reread is not None:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it listens; its files are read later
             # A sibling must see the end of its line when the parent dies, not when we do.
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
@@ -197,7 +179,7 @@ class Processes:
         finally:
             os._exit(status)  # what is stuck in a thread ends here, too
 
-    def _hear(self, each: _Worker) -> None:
+    def _hear(self, each: Place) -> None:
         if each.line is None:
             return
         try:
@@ -212,7 +194,7 @@ class Processes:
                 self._told_ready = True
                 self._writer.raw_line(self._ready_line)
 
-    def _hang_up(self, each: _Worker) -> None:
+    def _hang_up(self, each: Place) -> None:
         if each.line is not None:
             self._selector.unregister(each.line)
             each.line.close()
@@ -225,7 +207,7 @@ class Processes:
                 if pid:
                     self._ended(each, os.waitstatus_to_exitcode(code))
 
-    def _ended(self, each: _Worker, status: int) -> None:
+    def _ended(self, each: Place, status: int) -> None:
         """A process has ended; `status` is negative if a signal killed it."""
         lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
         each.pid, each.is_ready = 0, False
@@ -268,12 +250,20 @@ class Processes:
         if self._stopping or not self._to_renew:
             return
         if all(each.is_ready and not each.is_renewed for each in self._workers):
+            if not self._may_start():
+                log.error("no more workers are renewed: their successors could not start")
+                self._to_renew.clear()
+                return
             each = self._to_renew.popleft()
             each.is_renewed = True
             each.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
-            if each.line is not None:
-                with suppress(OSError):
-                    each.line.send(orders.DRAIN)
+            each.tell(orders.DRAIN)
+
+    def _reload(self) -> None:
+        if self._reread is not None and not self._stopping:
+            self._reread()
+            for each in self._workers:
+                each.tell(orders.RELOAD)
 
     # The end
 
@@ -289,9 +279,7 @@ class Processes:
             self._status = self._status or FAILED
             self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
         for each in self._workers:
-            if each.line is not None:
-                with suppress(OSError):
-                    each.line.send(order)
+            each.tell(order)
 
     def _kill_all(self) -> None:
         """End what is left; nothing is lost by it that a crash would not lose too."""

@@ -6,6 +6,7 @@ own time to return, connections drain, and the outbox has what is left of the ti
 about the users: their records wait for them, for they have the lease and T to come back.
 """
 
+import math
 import os
 import random
 import select
@@ -101,6 +102,7 @@ class Server:
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
+        self._asked_to_read = TrioRuntime().bell()
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         self.stopped = False
@@ -124,6 +126,7 @@ class Server:
             nursery.start_soon(self._courier.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
+            nursery.start_soon(self._read_again)
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
             nursery.start_soon(self._tick)
@@ -132,6 +135,10 @@ class Server:
             self.node.readiness_told = Readiness.READY
             log.info("serving", host=host, port=port, node=self.node.relay.node)
             task_status.started((host, port))
+
+    def reload(self) -> None:
+        """Have the files read again whose content may change while the server runs; soon."""
+        self._asked_to_read.ring()
 
     async def stop(self) -> int:
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
@@ -184,6 +191,11 @@ class Server:
     async def _tick(self) -> None:
         with self._ticking:
             await self.node.ticker.run()
+
+    async def _read_again(self) -> None:
+        while True:
+            if await self._asked_to_read.wait(math.inf):
+                log.info("files are read again")
 
     async def _first_contact(self) -> None:
         give_up = trio.current_time() + START_PATIENCE_S

@@ -7,6 +7,7 @@ no connection. The users of a worker that dies are not told about: they log in a
 
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -20,13 +21,14 @@ from presence.transports import tcp
 log = structlog.get_logger("presence.supervisor")
 
 
-def run(settings: Settings, redis_url: str, writer: DirectWriter) -> int:
+def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callable[[], None]) -> int:
     """Run `settings.workers` workers until a signal comes, or until one cannot start.
 
     Args:
         settings: checked settings.
         redis_url: where Redis is.
         writer: for the line that says ready.
+        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
 
     Returns:
         The exit status.
@@ -53,6 +55,7 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter) -> int:
             ready_line=process.ready_line(host, port),
             drain_timeout_s=settings.drain_timeout,
             writer=writer,
+            reread=reread,
         ).run()
     finally:
         for sock in reserved:

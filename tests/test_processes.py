@@ -7,7 +7,8 @@ import time
 import pytest
 
 from presence.logs import DirectWriter
-from presence.processes import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Processes
+from presence.places import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
+from presence.processes import Processes
 
 
 def processes() -> Processes:
@@ -50,3 +51,23 @@ def test_before_all_were_ready_that_is_the_end(monkeypatch: pytest.MonkeyPatch) 
     starting._start(starting._workers[0])
     assert starting._stopping
     assert starting._status == 1
+
+
+def test_nobody_drains_for_a_successor_that_could_not_start() -> None:
+    asked: list[int] = []
+
+    def may_start() -> bool:
+        asked.append(1)
+        return False
+
+    watched = Processes(
+        2, lambda *_: 0, ready_line="", drain_timeout_s=1.0, writer=DirectWriter(), may_start=may_start
+    )
+    watched._told_ready = True
+    for place in watched._workers:
+        place.is_ready = True
+    watched._renew_all()
+    watched._renew_next()
+    assert len(asked) == 1
+    assert not any(place.is_renewed for place in watched._workers)
+    assert not watched._to_renew

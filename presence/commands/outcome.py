@@ -36,3 +36,13 @@ def sigterm_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def sighup_ignored() -> Iterator[None]:
+    """Let SIGHUP do nothing until somebody takes it for an order, and never end the process."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

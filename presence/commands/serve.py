@@ -3,23 +3,42 @@
 import contextlib
 from collections.abc import Callable
 
-from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
+from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
+from presence.config import Loaded
 from presence.embedded import EmbeddedError, embedded_redis
 from presence.logs import configure, configure_directly
 from presence.settings import Settings
 
+Reread = Callable[[], None]
 
-def run(settings: Settings) -> int:
-    """Serve until a signal comes; return the exit status."""
+
+def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
+    """Serve until a signal comes.
+
+    Args:
+        loaded: the settings.
+        load_again: loads them as they are later, for SIGHUP.
+
+    Returns:
+        The exit status.
+    """
+    settings = loaded.settings
+
+    def reread() -> None:
+        from presence.rereading import tell_changes  # noqa: PLC0415 - after `configure`
+
+        tell_changes(settings, load_again)
+
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(sigterm_interrupts())
+        cleanup.enter_context(sighup_ignored())
         try:
             redis_url = settings.redis
             if redis_url is None:
                 # First, while this process has one thread; stopped last, when everything is written.
                 redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
             serve = _serve_alone if settings.workers == 1 else _supervise
-            return serve(settings, redis_url)
+            return serve(settings, redis_url, reread)
         except EmbeddedError as error:
             complain(error)
             return FAILED
@@ -27,20 +46,20 @@ def run(settings: Settings) -> int:
             return OK
 
 
-def _serve_alone(settings: Settings, redis_url: str) -> int:
+def _serve_alone(settings: Settings, redis_url: str, reread: Reread) -> int:
     with configure(settings.log_format, settings.log_level) as writer:
         _tell_where(settings, redis_url)
         from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
-        return _logged(lambda: run(settings, redis_url, Signals(writer)))
+        return _logged(lambda: run(settings, redis_url, Signals(writer, reread)))
 
 
-def _supervise(settings: Settings, redis_url: str) -> int:
+def _supervise(settings: Settings, redis_url: str, reread: Reread) -> int:
     writer = configure_directly(settings.log_format, settings.log_level)
     _tell_where(settings, redis_url)
     from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
 
-    return _logged(lambda: run(settings, redis_url, writer))
+    return _logged(lambda: run(settings, redis_url, writer, reread))
 
 
 def _tell_where(settings: Settings, url: str) -> None:

@@ -1,0 +1,50 @@
+"""A worker's place, seen from the process that fills it: who is there, and when the next one is due."""
+
+import math
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LIMIT_S: Final = 30.0
+
+
+@dataclass
+class Place:
+    """A place for a worker, and the process that fills it.
+
+    Attributes:
+        number: from 1.
+        pid: 0 while there is none.
+        line: our end of the socket pair.
+        started_at: monotonic seconds.
+        start_at: when the next one is due, while there is none.
+        failures: ends in a row, each after a short life.
+        is_ready: whether it has said that it is at work.
+        is_renewed: whether it was asked to make room for its successor.
+        kill_at: when it is killed, if it was.
+    """
+
+    number: int
+    pid: int = 0
+    line: socket.socket | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    failures: int = 0
+    is_ready: bool = False
+    is_renewed: bool = False
+    kill_at: float = math.inf
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next start; 0.0 after a long life."""
+        if not self.failures:
+            return 0.0
+        return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+
+    def tell(self, order: bytes) -> None:
+        """Give an order to the process, if there is one that can hear it."""
+        if self.line is not None:
+            with suppress(OSError):
+                self.line.send(order)

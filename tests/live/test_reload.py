@@ -1,0 +1,40 @@
+"""SIGHUP to a real `presence serve`: files are read again, and nothing else happens."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from tests.live.server_process import ServerProcess, running_server
+from tests.live.swarm import Swarm
+from tests.live.test_workers import pids, wait_for
+
+PATIENCE_S = 20.0
+
+
+def times(server: ServerProcess, event: str) -> int:
+    return sum(line["event"] == event for line in server.lines)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
+    redis_server: EmbeddedRedis, tmp_path: Path, workers: int
+) -> None:
+    file = tmp_path / "presence.toml"
+    file.write_text("tick = 0.5")
+    flags = ("--redis", redis_server.url, "--config", str(file), "--workers", str(workers))
+    with running_server(*flags) as server:
+        with Swarm(server.address, beat_s=5) as swarm:
+            swarm.log_in(["ann", "bob"])
+            swarm.run(PATIENCE_S, until=swarm.logged_in)
+            file.write_text("tick = 0.4")
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_for(lambda: times(server, "files are read again") == workers, PATIENCE_S)
+            if workers > 1:  # as a service manager does that signals every process
+                os.kill(pids(server)[1], signal.SIGHUP)
+                wait_for(lambda: times(server, "files are read again") == workers + 1, PATIENCE_S)
+            assert not any(client.closed for client in swarm.clients)
+        (changed,) = [line for line in server.lines if line["event"].startswith("settings have changed")]
+        assert changed["settings"] == ["tick"]
