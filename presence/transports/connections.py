@@ -13,16 +13,14 @@ import os
 import select
 import socket
 from contextlib import suppress
-from typing import TypeAlias
-
-import trio
 
 from presence.clock import Clock
 from presence.core import Core
-from presence.registry import Guest, Peer, Session
+from presence.registry import Guest, Session
 from presence.transports import tcp
+from presence.transports.deadlines import Deadlines
 from presence.transports.limits import DRAIN_BYTES, DRAIN_S, PACKET_MAX_BYTES, READ_BYTES, Limits
-from presence.wheel import TimingWheel
+from presence.transports.occupants import Closing, Held, Occupant
 from protocol import Code
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
@@ -32,41 +30,7 @@ PACES = (ATTENTIVE, PROMPT, PATIENT)
 _UNWATCHED = 3
 CALM_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
 
-CHORE_S = 0.1  # resolution of login, drain and slow-reader deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
-
-
-class Held:
-    """A connection whose refusal is told later; nobody listens to it meanwhile.
-
-    Attributes:
-        farewell: the refusal.
-    """
-
-    __slots__ = ("farewell",)
-
-    def __init__(self, farewell: bytes | bytearray) -> None:
-        self.farewell = farewell
-
-
-class Closing:
-    """A connection that was hung up.
-
-    Attributes:
-        farewell: what is to be said before the sending side is shut; None once it was.
-        drained: bytes that were read since, and dropped.
-        shut: whether the sending side is.
-    """
-
-    __slots__ = ("drained", "farewell", "shut")
-
-    def __init__(self, farewell: bytes | bytearray) -> None:
-        self.farewell: bytes | bytearray | None = farewell
-        self.drained = 0
-        self.shut = False
-
-
-Occupant: TypeAlias = Peer | Held | Closing | None
 
 
 class Connections:
@@ -86,14 +50,12 @@ class Connections:
         largest: of these, the size of the largest packet that may be as large as a frame.
         owed: answers that are sent when the batch has been read.
         deadlines: when a descriptor's time is up.
-        deadline_set: set when a deadline is; whoever waits for one renews it.
         open, closed, cut_offs: connections now, and counters since the start.
     """
 
     def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
         self._core = core
         self._limits = limits
-        self._clock = clock
         self.sets = [select.epoll() for _ in PACES]
         self.occupants: list[Occupant] = []
         self.pace = bytearray()
@@ -101,8 +63,7 @@ class Connections:
         self.unsent: dict[int, bytearray] = {}
         self.largest: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
-        self.deadlines: TimingWheel[int] = TimingWheel(256, self._tick())
-        self.deadline_set = trio.Event()
+        self.deadlines = Deadlines(clock)
         self.open = self.closed = self.cut_offs = 0
 
     def enter(self, fd: int, guest: Guest) -> None:
@@ -113,7 +74,7 @@ class Connections:
             self.calm.extend(bytes(missing))
         self.occupants[fd] = guest
         self.open += 1
-        self.set_deadline(fd, self._limits.login_timeout)
+        self.deadlines.set(fd, self._limits.login_timeout)
 
     def await_login(self, fd: int) -> None:
         """Watch a new connection, if its first read has not settled everything.
@@ -193,7 +154,7 @@ class Connections:
             waiting = self.unsent[fd] = bytearray(data[sent:])
             self.watch(fd, READ | WRITE)
             if not isinstance(self.occupants[fd], Guest):
-                self.set_deadline(fd, self._limits.unsent_timeout)
+                self.deadlines.set(fd, self._limits.unsent_timeout)
         if len(waiting) > self._limits.unsent_bytes + self.largest.get(fd, 0):
             self.cut_off(fd)
 
@@ -228,7 +189,7 @@ class Connections:
             self.sets[self.pace[fd]].unregister(fd)
             self.pace[fd] = _UNWATCHED
         self.occupants[fd] = Held(self.owed.pop(fd, b"") + farewell)
-        self.set_deadline(fd, seconds)
+        self.deadlines.set(fd, seconds)
 
     def let_go(self, fd: int, held: Held) -> None:
         """Hang up on a connection whose refusal was held for its time.
@@ -266,13 +227,13 @@ class Connections:
         if self.occupants[fd] is not closing:
             return  # cut off: too much was waiting already
         if fd in self.unsent:
-            self.set_deadline(fd, self._limits.unsent_timeout)
+            self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
             self._shut(fd, closing)
 
     def _shut(self, fd: int, closing: Closing) -> None:
         closing.shut = True
-        self.set_deadline(fd, DRAIN_S)
+        self.deadlines.set(fd, DRAIN_S)
         with suppress(OSError), tcp.borrowed(fd) as sock:
             sock.shutdown(socket.SHUT_WR)
 
@@ -324,20 +285,6 @@ class Connections:
     def watched_by(self) -> tuple[int, ...]:
         """Return how many connections each set watches, by pace; O(descriptors)."""
         return tuple(map(self.pace.count, PACES))
-
-    def take_overdue(self, limit: int) -> list[int]:
-        """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
-        return self.deadlines.expire(self._tick(), limit)
-
-    def set_deadline(self, fd: int, seconds: float) -> None:
-        """Set the moment when a connection's time is up, in place of an earlier one."""
-        if not self.deadlines:  # nobody has driven the wheel meanwhile
-            self.deadlines.expire(self._tick(), 0)
-        self.deadlines.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
-        self.deadline_set.set()
-
-    def _tick(self) -> int:
-        return int(self._clock.now() / CHORE_S)
 
     def watch(self, fd: int, mask: int) -> None:
         """Change what is watched for; a connection that nobody watches yet is attended to from now on."""

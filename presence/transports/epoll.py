@@ -33,12 +33,10 @@ from presence.transports import tcp
 from presence.transports.accepting import WAITING_MAX, Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
-    CHORE_S,
     PACES,
     PROMPT,
     READ,
     Connections,
-    Held,
 )
 from presence.transports.limits import (
     LOGIN_TIMED_OUT,
@@ -47,6 +45,7 @@ from presence.transports.limits import (
     Limits,
     busy,
 )
+from presence.transports.occupants import Held
 from presence.transports.reading import Reading
 from protocol import Code
 
@@ -152,13 +151,10 @@ class EpollTransport:
 
     async def _do_chores(self) -> None:
         """Login time-outs, slow readers, ends of drains; nothing to do wakes nobody."""
-        connections = self._connections
+        deadlines = self._connections.deadlines
         while True:
-            if not connections.deadlines:
-                connections.deadline_set = trio.Event()
-                await connections.deadline_set.wait()
-            await trio.sleep(CHORE_S)
-            while fds := connections.take_overdue(TURN_LOGINS):
+            await deadlines.wait()
+            while fds := deadlines.take_overdue(TURN_LOGINS):
                 for fd in fds:
                     self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()

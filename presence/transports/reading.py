@@ -20,12 +20,10 @@ from presence.transports.connections import (
     PROMPT,
     READ,
     WRITE,
-    Closing,
     Connections,
-    Held,
-    Occupant,
 )
 from presence.transports.limits import GUEST_READ_BYTES, READ_BYTES, SERVER_ERROR
+from presence.transports.occupants import Closing, Held, Occupant
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
