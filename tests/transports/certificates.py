@@ -1,0 +1,42 @@
+"""Certificates for tests: an authority of their own, files as an operator has them, contexts of clients."""
+
+import ssl
+from functools import cache
+from pathlib import Path
+
+import trustme
+
+from presence.transports.tls import Certificate
+
+HOST = "localhost"
+
+
+@cache
+def authority() -> trustme.CA:
+    return trustme.CA(key_type=trustme.KeyType.ECDSA)
+
+
+@cache
+def issued(number: int = 0) -> trustme.LeafCert:
+    """Return a certificate of `localhost`; each number has one of its own."""
+    return authority().issue_cert(HOST, common_name=f"{number}", key_type=trustme.KeyType.ECDSA)
+
+
+def write(folder: Path, number: int = 0) -> tuple[Path, Path]:
+    """Write a certificate and its key; return the two files."""
+    cert, key = folder / "server.pem", folder / "server.key"
+    cert.write_bytes(b"".join(blob.bytes() for blob in issued(number).cert_chain_pems))
+    key.write_bytes(issued(number).private_key_pem.bytes())
+    return cert, key
+
+
+def certificate(folder: Path) -> Certificate:
+    """Return a server's certificate, in files of that folder."""
+    return Certificate(*write(folder))
+
+
+def client_context() -> ssl.SSLContext:
+    """Return the context of a client that trusts the authority and nobody else."""
+    context = ssl.create_default_context()
+    authority().configure_trust(context)
+    return context
