@@ -153,7 +153,7 @@ class PresenceReader:
         except RedisError as error:
             if not (self._access.is_cluster and is_elsewhere(error)):
                 raise
-            self._access.doubt()
+            self._access.doubt(answer=error)
         return read(self._access)
 
     def __enter__(self) -> Self:

@@ -102,13 +102,19 @@ class Cluster:
         return "\n".join([*lines, f"vars currentEpoch {self._primaries} lastVoteEpoch 0", ""])
 
     def wait_until_ok(self, seconds: float = FAILOVER_TIMEOUT_S) -> None:
-        """Wait until all that run find the cluster whole, and replicas have what their primaries have.
+        """Wait until all that run find the cluster whole and agree on who serves what, and replicas have what
+        their primaries have.
 
         Raises:
             SystemExit: it does not come about in time, or a member ended.
         """
         running = [member for member in self.members if member.is_running]
-        wait(lambda: all(map(Member.check, running)), seconds, f"all of {len(running)} members are well")
+
+        def are_well() -> bool:
+            first, *others = running
+            return all(map(Member.check, running)) and all(each.view() == first.view() for each in others)
+
+        wait(are_well, seconds, f"all of {len(running)} members are well")
 
     def start(self, member: Member) -> None:
         """Start a member that was killed: empty, unless options keep its data; wait until it answers."""

@@ -118,6 +118,14 @@ class Member:
         spans = [word.partition("-") for word in mine[8:] if not word.startswith("[")]
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
 
+    def view(self) -> dict[str, list[str]]:
+        """Return by name the primaries with their slots as it sees them; nothing if it does not answer."""
+        with contextlib.suppress(RedisError):
+            lines = [line.split() for line in self.call("CLUSTER", "NODES").decode().splitlines()]
+            spans = {fields[0]: [word for word in fields[8:] if not word.startswith("[")] for fields in lines}
+            return {name: slots for name, slots in spans.items() if slots}
+        return {}
+
     @property
     def replicates(self) -> int:
         """The announced port of its primary; 0 if it is one itself or does not answer."""

@@ -128,17 +128,19 @@ class Access:
         now = time.monotonic()
         self._left_out = {} if is_early else {s: at for s, at in self._left_out.items() if at > now}
 
-    def doubt(self, key: str | None = None) -> None:
+    def doubt(self, key: str | None = None, *, answer: BaseException | None = None) -> None:
         """Find out anew, with the next call, which server has what.
 
         Args:
             key: of the server that has just failed, if one has.
+            answer: what a call has failed with: it may say who has what was asked for.
         """
         with self._looking_up:
             failed = None
             with suppress(RedisError):
                 failed = None if key is None else self._routes.client(key)
             self._routes.doubt(failed)
+            self._routes.learn(answer)
 
     def pause(self, seconds: float) -> None:
         """Wait, until it is closed at most.

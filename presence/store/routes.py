@@ -1,8 +1,9 @@
 """Which server a key is on: the one that there is, or of a Redis Cluster the primary that serves its slot.
 
 The map of slots is read when it is needed first, and anew after anything that says it may be wrong: a call
-that was sent elsewhere, a connection that was lost. Nothing is tried again here, and no call is redirected:
-what failed is the caller's to judge.
+that was sent elsewhere, a connection that was lost. Whoever is asked for it may not have heard yet of a slot
+that moved, so what a MOVED answer tells goes before the map, until that server fails or says otherwise.
+Nothing is tried again here, and no call is redirected: what failed is the caller's to judge.
 """
 
 import random
@@ -15,7 +16,7 @@ from typing import Any, Final
 import redis
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from presence.store.address import parse
 from presence.store.client import CALL_TIMEOUT_S, open_client
@@ -25,6 +26,8 @@ from presence.store.failures import passes
 # Now and then it has as long as any call: it may just be slow.
 SUSPECT_TIMEOUT_S: Final = 0.5
 PATIENT_INTERVAL_S: Final = 10.0
+
+_UNNAMED: Final = frozenset({"", "?"})  # for the host of a server that is not told its own name
 
 Connect = Callable[[str], "redis.Redis"]
 
@@ -71,6 +74,7 @@ class Routes:
         self._connect = connect
         self._clients: dict[str, redis.Redis] = {}
         self._map: _Map | None = None
+        self._moved: dict[int, str] = {}  # slots, and the plain URL of whom a MOVED answer named
         self._servers: Sequence[str] = self._address.seeds
         self._suspects: dict[str, float] = {}  # to when they were last asked patiently
         self._brief: redis.Redis | None = None  # for one question
@@ -124,11 +128,20 @@ class Routes:
     def doubt(self, client: "redis.Redis | None" = None) -> None:
         """The map may be wrong; and that client's server may be away. Its connection is closed."""
         self._map = None
+        if client is None:
+            self._moved = {}
         for server, known in [*self._clients.items()]:
             if known is client:
                 self._suspects.setdefault(server, time.monotonic())
                 self._clients.pop(server, None)
+                self._moved = {slot: to for slot, to in self._moved.items() if to != server}
                 _disconnect(known)
+
+    def learn(self, answer: object) -> None:
+        """If that is a MOVED answer, its slot is served where it says; call it after `doubt`."""
+        # A host that is left out is the one that was asked, by a name that only the map may know.
+        if isinstance(answer, MovedError) and answer.host not in _UNNAMED:
+            self._moved[answer.slot_id] = self._address.at(answer.host, answer.port)
 
     def check(self, client: "redis.Redis") -> None:
         """See whether a server is there that failed a call before, in less time than a call may take.
@@ -146,7 +159,7 @@ class Routes:
     def close(self) -> None:
         """Close all connections; a call that waits in another thread fails. What is asked next opens anew."""
         clients, self._clients, brief = self._clients, {}, self._brief
-        self._map = None
+        self._map, self._moved = None, {}
         self._closings += 1
         for client in [*clients.values(), *([brief] if brief else ())]:
             _disconnect(client)
@@ -160,7 +173,8 @@ class Routes:
     def _server(self, key: str) -> str | None:
         if not self.is_cluster:
             return self._servers[0]
-        primary = self._known_map().primary(key_slot(key.encode()))
+        slot = key_slot(key.encode())
+        primary = self._moved.get(slot) or self._known_map().primary(slot)
         if primary is None:
             self._map = None
         return primary
@@ -175,9 +189,10 @@ class Routes:
         if found is None:
             found = self._map = self._read_map()
             self._servers = found.servers
-            for server in [*self._clients]:
+            self._moved = {slot: to for slot, to in self._moved.items() if to != found.primary(slot)}
+            for server in self._clients.keys() - {*found.servers, *self._moved.values()}:
                 # Without one it was closed meanwhile, from another thread.
-                if server not in found.servers and (gone := self._clients.pop(server, None)):
+                if gone := self._clients.pop(server, None):
                     _disconnect(gone)
         return found
 
@@ -233,7 +248,7 @@ class Routes:
     def _url(self, node: Sequence[Any], asked: str) -> str:
         """Return the URL of a server as another tells it; one that it does not name is where it was asked."""
         host = (node[0] or b"").decode()
-        if host in {"", "?"}:
+        if host in _UNNAMED:
             host = parse(asked).host
         return self._address.at(host, int(node[1]))
 

@@ -189,6 +189,8 @@ class Scripting:
         for line in lines:
             if line.failure or any(_leads_elsewhere(answers[place]) for place in line.places):
                 self._routes.doubt(line.client)
+        for answer in answers:
+            self._routes.learn(answer)
         return answers
 
     def _or_close(self, blocking: Callable[[], T]) -> T:

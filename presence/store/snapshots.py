@@ -51,7 +51,7 @@ class StoredStates:
         except (RedisError, OSError) as error:
             if not (self._access.is_cluster and is_elsewhere(error)):
                 raise as_failure(error) from error
-            self._access.doubt()
+            self._access.doubt(answer=error)
         try:
             return self._read(uids)
         except (RedisError, OSError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
 from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreUnavailable
@@ -22,14 +22,20 @@ STREAMS = [KEYS.events(shard) for shard in range(16)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def started() -> Iterator[Cluster]:
     with Cluster(3, 1) as cluster:
         yield cluster
 
 
 @pytest.fixture
+def cluster(started: Cluster) -> Cluster:
+    """The same for all tests, once it is over whatever the one before did to it."""
+    started.wait_until_ok()
+    return started
+
+
+@pytest.fixture
 def routes(cluster: Cluster) -> Iterator[Routes]:
-    cluster.wait_until_ok()
     routes = Routes(cluster.url)
     yield routes
     routes.close()
@@ -83,6 +89,52 @@ def test_a_call_that_was_sent_to_the_wrong_server_is_sent_to_the_right_one(clust
     assert scripting.commands(key, [("XLEN", key)]) == [0]
     cluster.move(key, before).run()
     scripting.close()
+
+
+def test_who_has_a_slot_is_learned_from_whoever_sends_there(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripting = Scripting(cluster.url)
+    key = KEYS.events(0)
+    scripting.commands(key, [("XLEN", key)])
+    stale = scripting._routes._known_map()
+    monkeypatch.setattr(Routes, "_read_map", lambda _: stale)  # from servers that have not heard yet
+    before = cluster.primary_of(key)
+    to = next(member for member in cluster.primaries() if member is not before)
+    cluster.move(key, to).run()
+    with pytest.raises(StoreUnavailable, match="Moved"):
+        scripting.commands(key, [("XLEN", key)])
+    assert scripting.commands(key, [("XLEN", key)]) == [0]
+    cluster.move(key, before).run()
+    scripting.close()
+
+
+def test_what_was_learned_holds_until_that_server_says_otherwise(cluster: Cluster) -> None:
+    scripting = Scripting(cluster.url)
+    key = KEYS.events(0)
+    wrong = next(member for member in cluster.primaries() if member is not cluster.primary_of(key))
+    scripting._routes.learn(MovedError(f"{cluster.slot_of(key)} 127.0.0.1:{wrong.port}"))
+    with pytest.raises(StoreUnavailable, match="Moved"):
+        scripting.commands(key, [("XLEN", key)])
+    assert scripting.commands(key, [("XLEN", key)]) == [0]
+    scripting.close()
+
+
+def test_what_was_learned_of_a_server_that_fails_is_forgotten(cluster: Cluster) -> None:
+    scripting = Scripting(cluster.url)
+    key = KEYS.events(0)
+    scripting._routes.learn(MovedError(f"{cluster.slot_of(key)} 127.0.0.1:1"))
+    with pytest.raises(StoreUnavailable):
+        scripting.commands(key, [("XLEN", key)])
+    assert scripting.commands(key, [("XLEN", key)]) == [0]
+    scripting.close()
+
+
+def test_a_host_that_is_not_named_tells_nothing(cluster: Cluster, routes: Routes) -> None:
+    key = KEYS.events(0)
+    right = routes.client(key)
+    routes.learn(MovedError(f"{cluster.slot_of(key)} :1"))
+    assert routes.client(key) is right
 
 
 def test_the_new_primary_is_found_after_a_failover(cluster: Cluster) -> None:

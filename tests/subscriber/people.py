@@ -80,7 +80,7 @@ class People:
             if not passes(error):
                 raise
             self.refused += 1
-            self._access.doubt()
+            self._access.doubt(answer=error)
             return False
         self.online ^= {uid}
         return True
