@@ -21,7 +21,7 @@ class Outcome:
         displaced_code: what that one's client is told.
         requests: what the desk is to answer, in order; None if there is nothing.
         hold_s: for how many seconds the transport shall keep the reply to itself, before it hangs up with it.
-        expires_at: when the token ends by which the session is here, monotonic seconds; None: no word of that.
+        expires_at: when the token of the session ends, monotonic seconds; None: no token was granted.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 

@@ -1,0 +1,158 @@
+"""The file of the keys: a JSON Web Key Set (RFC 7517), read and checked as a whole.
+
+Each key names itself (`kid`) and its one algorithm (`alg`: HS256, RS256 or EdDSA). What is not sound refuses
+the file, and the message says which key is meant, by its name or its place, and shows nothing of it.
+"""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from presence.auth.keys import (
+    ALGORITHMS,
+    EDDSA,
+    HS256,
+    KTY,
+    PUBLIC,
+    RS256,
+    SECRET_BYTES,
+    Key,
+    Keyring,
+    Unsound,
+)
+
+FILE_MAX_BYTES: Final = 256 * 1024  # a hundred keys of every kind
+KEYS_MAX: Final = 100  # a rotation needs two
+KID_MAX_BYTES: Final = 64  # a token has 768 bytes for everything
+SECRET_MAX_BYTES: Final = 1024
+RSA_MIN_BITS: Final = 2048  # RFC 7518, section 3.3
+RSA_MAX_BITS: Final = 3072  # beyond, a token is longer than the protocol takes
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PRIVATE: Final = ("k", "d", "p", "q", "dp", "dq", "qi", "oth")
+
+
+class KeyFileError(Exception):
+    """There are no keys to be had from the file; the message names file and key and shows no material."""
+
+
+def load(path: Path) -> Keyring:
+    """Return the keys of a file, see `read` and `parse`.
+
+    Raises:
+        KeyFileError: it cannot be read, or is not sound.
+    """
+    return parse(read(path), path)
+
+
+def read(path: Path) -> bytes:
+    """Return what the file holds.
+
+    Raises:
+        KeyFileError: it cannot be read, is too large, or is open to people whom it must not be open to.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > FILE_MAX_BYTES:
+        raise KeyFileError(f"{path}: is larger than {FILE_MAX_BYTES:,} bytes")
+    if mode & stat.S_IWOTH:
+        raise KeyFileError(f"{path}: everybody may write it, and add a key: chmod o-rwx")
+    if mode & stat.S_IROTH and _holds_secrets(raw):
+        raise KeyFileError(f"{path}: holds secrets, and everybody may read it: chmod o-rwx")
+    return raw
+
+
+def parse(raw: bytes, path: Path) -> Keyring:
+    """Return the keys that a file holds.
+
+    Raises:
+        KeyFileError: they are not sound.
+    """
+    try:
+        entries = entries_of(raw)
+    except Unsound as error:
+        raise KeyFileError(f"{path}: {error}") from None
+    keys: dict[str, Key] = {}
+    for place, entry in enumerate(entries, 1):
+        name = _name(entry, place)
+        try:
+            key = key_of(entry)
+        except Unsound as error:
+            raise KeyFileError(f"{path}: {name}: {error}") from None
+        if key.kid in keys:
+            raise KeyFileError(f"{path}: {name}: another key has this kid")
+        keys[key.kid] = key
+    return Keyring(keys.values())
+
+
+def entries_of(raw: bytes) -> list[Any]:
+    """Return the entries of a key set.
+
+    Raises:
+        Unsound: it is none.
+    """
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):  # whose messages may show what is there
+        raise Unsound("is not valid JSON") from None
+    entries = content.get("keys") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise Unsound('must be a JSON Web Key Set: {"keys": [...]}')
+    if not entries:
+        raise Unsound("holds no key")
+    if len(entries) > KEYS_MAX:
+        raise Unsound(f"holds more than {KEYS_MAX} keys")
+    return entries
+
+
+def key_of(entry: object) -> Key:
+    """Return the key that an entry stands for.
+
+    Raises:
+        Unsound: what is wrong with it.
+    """
+    if not isinstance(entry, dict):
+        raise Unsound("must be an object")
+    kid, alg = entry.get("kid"), entry.get("alg")
+    if not is_kid(kid):
+        raise Unsound(f"kid must be text of 1 to {KID_MAX_BYTES} bytes that can be printed")
+    if not isinstance(alg, str) or alg not in ALGORITHMS:
+        raise Unsound(f"alg must be one of {', '.join(ALGORITHMS)}")
+    if entry.get("kty") != KTY[alg]:
+        raise Unsound(f"kty must be {KTY[alg]} with alg {alg}")
+    if entry.get("use", "sig") != "sig":
+        raise Unsound("use must be sig, where it is given")
+    if alg == EDDSA and entry.get("crv") != "Ed25519":
+        raise Unsound("crv must be Ed25519")
+    for member in PUBLIC[alg]:
+        if not _BASE64URL.fullmatch(str(entry.get(member, ""))):
+            raise Unsound(f"{member} must be text in base64url")
+    key = Key(str(kid), alg, entry)
+    if alg == HS256 and not SECRET_BYTES <= key.bits // 8 <= SECRET_MAX_BYTES:
+        raise Unsound(f"k must be {SECRET_BYTES} to {SECRET_MAX_BYTES:,} bytes long, in base64url")
+    if alg == RS256 and not RSA_MIN_BITS <= key.bits <= RSA_MAX_BITS:
+        raise Unsound(f"n must have {RSA_MIN_BITS} to {RSA_MAX_BITS} bits")
+    return key
+
+
+def is_kid(text: object) -> bool:
+    """Whether this can be the name of a key."""
+    if not isinstance(text, str) or not text.isprintable():
+        return False
+    return 0 < len(text.encode()) <= KID_MAX_BYTES
+
+
+def _name(entry: object, place: int) -> str:
+    kid = entry.get("kid") if isinstance(entry, dict) else None
+    return f"key {kid!r}" if is_kid(kid) else f"key {place} of the list"
+
+
+def _holds_secrets(raw: bytes) -> bool:
+    """Whether something in a file looks like a secret, though it may not be sound."""
+    return any(f'"{member}"'.encode() in raw for member in _PRIVATE)

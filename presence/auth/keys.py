@@ -1,0 +1,151 @@
+"""Keys that tokens are checked with: each has a name (`kid`) and one algorithm, and is used for no other.
+
+A key is found by both, so that a token can choose neither an algorithm for a key nor a key for an algorithm.
+Who names a key that is not there has the token checked all the same, with a decoy of the algorithm that was
+named: to be refused takes as long then as with a signature that is wrong.
+
+The material is of RFC 7517 (JSON Web Key), the checks of signatures are PyJWT's.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
+from jwt.utils import base64url_encode
+
+HS256: Final = "HS256"
+RS256: Final = "RS256"
+EDDSA: Final = "EdDSA"
+SECRET_BYTES: Final = 32  # of HS256: as many as the hash has (RFC 7518, section 3.2)
+RSA_EXPONENT: Final = 65537
+# What a key is checked with, by algorithm; whatever else a file may hold of a key is not taken in.
+PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {HS256: ("k",), RS256: ("n", "e"), EDDSA: ("crv", "x")}
+KTY: Final[Mapping[str, str]] = {HS256: "oct", RS256: "RSA", EDDSA: "OKP"}
+ALGORITHMS: Final = tuple(PUBLIC)
+
+_MEASUREMENTS: Final = 5
+_JWS: Final = jwt.PyJWS(algorithms=ALGORITHMS)
+_SAMPLE: Final = jwt.encode({"sub": "u" * 20, "aud": "presence"}, secrets.token_bytes(SECRET_BYTES), HS256)
+
+
+class Unsound(Exception):
+    """A key that nothing can be checked with, or should be; the message does not show its material."""
+
+
+class SignatureRefused(Exception):
+    """A token is not signed by the key."""
+
+
+class Key:
+    """One key. Its representation shows nothing of its material.
+
+    Args:
+        kid: its name.
+        alg: one of `ALGORITHMS`.
+        material: members of a JSON Web Key, those of `PUBLIC` among them.
+
+    Attributes:
+        cost_s: processor time of one check, see `measure`.
+
+    Raises:
+        Unsound: the material is not as it has to be.
+    """
+
+    __slots__ = ("_jwk", "alg", "cost_s", "kid")
+
+    def __init__(self, kid: str, alg: str, material: Mapping[str, Any]) -> None:
+        self.kid = kid
+        self.alg = alg
+        self.cost_s = 0.0
+        members = {name: material[name] for name in PUBLIC[alg] if name in material}
+        try:
+            self._jwk = jwt.PyJWK({"kty": KTY[alg], "alg": alg, **members})
+        except Exception:  # PyJWT's messages, and some of their causes, show the material
+            raise Unsound(f"its {' or '.join(PUBLIC[alg])} is not as RFC 7518 has it") from None
+
+    def __repr__(self) -> str:
+        return f"Key({self.kid!r}, {self.alg!r})"
+
+    @property
+    def bits(self) -> int:
+        """How large the key is."""
+        key: Any = self._jwk.key
+        return len(key) * 8 if isinstance(key, bytes) else getattr(key, "key_size", 256)
+
+    def open(self, token: str) -> bytes:
+        """Return what a token holds, if this key has signed it.
+
+        Raises:
+            SignatureRefused: it has not, or this is no token.
+        """
+        try:
+            payload: bytes = _JWS.decode_complete(token, self._jwk, algorithms=[self.alg])["payload"]
+        except jwt.PyJWTError:
+            raise SignatureRefused from None
+        return payload
+
+    def measure(self, meter: Callable[[], float] = time.thread_time) -> None:
+        """Find out what a check costs: the quickest of some, for whatever comes between makes it slower."""
+        token = self._sample()
+        times = []
+        for _ in range(_MEASUREMENTS):
+            begun = meter()
+            try:
+                self.open(token)
+            except SignatureRefused:
+                times.append(meter() - begun)
+        self.cost_s = min(times)
+
+    def _sample(self) -> str:
+        """Make a token that bears no signature of this key, and of its length."""
+        header = base64url_encode(f'{{"alg":"{self.alg}","kid":"sample"}}'.encode()).decode()
+        size = {HS256: SECRET_BYTES, RS256: self.bits // 8}.get(self.alg, 64)
+        signature = base64url_encode(b"\0" + secrets.token_bytes(size - 1)).decode()
+        return f"{header}.{_SAMPLE.split('.')[1]}.{signature}"
+
+
+class Keyring:
+    """Keys by name and algorithm.
+
+    Args:
+        keys: with names that differ.
+    """
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._keys = {(key.kid, key.alg): key for key in keys}
+        self._decoys: dict[str, Key] = {}
+        for key in self._keys.values():
+            key.measure()
+            if key.alg not in self._decoys:
+                decoy = self._decoys[key.alg] = Key("", key.alg, _decoy(key))
+                decoy.cost_s = key.cost_s
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def kids(self) -> frozenset[str]:
+        """The names of the keys."""
+        return frozenset(kid for kid, _ in self._keys)
+
+    def find(self, kid: str, alg: str) -> tuple[Key | None, bool]:
+        """Return the key of this name and algorithm, and True.
+
+        Else a decoy and False; None and False where no key has such an algorithm, and nothing is to hide.
+        """
+        key = self._keys.get((kid, alg))
+        return (self._decoys.get(alg), False) if key is None else (key, True)
+
+
+def _decoy(like: Key) -> dict[str, Any]:
+    """Return material that nobody can sign for: a secret, or a public key without a private one."""
+    if like.alg == HS256:
+        return {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
+    if like.alg == RS256:
+        modulus = secrets.randbits(like.bits) | 1 << like.bits - 1 | 1  # odd, and of this size
+        return RSAAlgorithm.to_jwk(rsa.RSAPublicNumbers(RSA_EXPONENT, modulus).public_key(), as_dict=True)
+    return OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate().public_key(), as_dict=True)

@@ -1,0 +1,184 @@
+"""Tokens: JSON Web Tokens (RFC 7519) in their compact form, signed by one of our keys.
+
+What is asked of one beside its signature: `kid` and `alg` in its header, which name a key; `sub`, the uid by
+the wire's rules; `exp`; `aud`, the audience or a list with it. `nbf` and `iat` are looked at where they are
+given. Extensions that have to be understood (`crit`) are not. Other claims mean nothing here.
+
+PyJWT checks the signature; the claims are checked here, for it would ask the machine's clock.
+"""
+
+import base64
+import json
+import re
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from presence.auth.keys import Key, Keyring, SignatureRefused
+from protocol import Kind
+from protocol.constants import TOKEN_MAX_BYTES
+from protocol.schema import SCHEMA
+
+# A part in base64url: no padding, and no bits behind the last byte. So no two texts are the same token.
+_PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
+_COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
+_check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
+# The end of the year 9999: beyond it are milliseconds, and a token that was meant to end and never would.
+_LATEST_S: Final = 253_402_300_799
+
+
+class Reason(StrEnum):
+    """Why a token is refused; for operators. Clients are told no reason."""
+
+    MISSING = "missing"
+    MALFORMED = "malformed"
+    UNKNOWN_KEY = "unknown_key"
+    SIGNATURE = "signature"
+    EXPIRED = "expired"
+    NOT_YET = "not_yet"
+    AUDIENCE = "audience"
+    CLAIMS = "claims"
+    OTHER_UID = "other_uid"
+
+
+class TokenRefused(Exception):
+    """A token does not hold.
+
+    Attributes:
+        reason: why, for counters.
+    """
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Terms(NamedTuple):
+    """What every token has to satisfy.
+
+    Attributes:
+        audience: that it has to name.
+        leeway_s: by how much the clock of whoever made it may differ from ours.
+    """
+
+    audience: str
+    leeway_s: float = 0.0
+
+
+class Claims(NamedTuple):
+    """What a good token says: who, and until when, in Unix seconds with the leeway in them."""
+
+    uid: str
+    expires: float
+
+
+class Token(NamedTuple):
+    """A token that nobody has checked yet.
+
+    Attributes:
+        text: all of it.
+        key: what it is to be checked with.
+        is_known: whether that is the key that it names; else a decoy of the same cost.
+    """
+
+    text: str
+    key: Key
+    is_known: bool
+
+
+def parse(text: object, keyring: Keyring) -> Token:
+    """Take a token apart as far as that tells which key it names.
+
+    Raises:
+        TokenRefused: it is none, or names an algorithm that no key has.
+    """
+    if text is None:
+        raise TokenRefused(Reason.MISSING, "there is no token")
+    if not isinstance(text, str) or len(text) > TOKEN_MAX_BYTES or not _COMPACT.fullmatch(text):
+        raise TokenRefused(Reason.MALFORMED, f"is no JWT in compact form of at most {TOKEN_MAX_BYTES} bytes")
+    header = _object(text[: text.index(".")])
+    kid, alg = header.get("kid"), header.get("alg")
+    if not isinstance(kid, str) or not isinstance(alg, str):
+        raise TokenRefused(Reason.MALFORMED, "its header names no key (kid) or no algorithm (alg)")
+    if "crit" in header or "b64" in header:
+        raise TokenRefused(Reason.MALFORMED, "its header asks for an extension (crit)")
+    key, is_known = keyring.find(kid, alg)
+    if key is None:
+        raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header")
+    return Token(text, key, is_known)
+
+
+def check(token: Token, terms: Terms, wall: float) -> Claims:
+    """Return what a token says, if it holds.
+
+    Args:
+        token: see `parse`.
+        terms: what it has to satisfy.
+        wall: Unix seconds.
+
+    Raises:
+        TokenRefused: it does not.
+    """
+    try:
+        payload = token.key.open(token.text)
+    except SignatureRefused:
+        if not token.is_known:
+            raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header") from None
+        raise TokenRefused(Reason.SIGNATURE, "its signature is not that of the key that it names") from None
+    if not token.is_known:
+        raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header")
+    return _claims(_parsed(payload), terms, wall)
+
+
+def claimed_uid(text: object) -> str:
+    """Return whom a token is made out for, though it may not be checked, nor good; "" if that is no uid."""
+    if not isinstance(text, str) or not _COMPACT.fullmatch(text):
+        return ""
+    try:
+        sub = _object(text.split(".")[1]).get("sub")
+    except TokenRefused:
+        return ""
+    return sub if isinstance(sub, str) and _is_uid(sub) else ""
+
+
+def _claims(claims: dict[str, Any], terms: Terms, wall: float) -> Claims:
+    audience = claims.get("aud")
+    if audience != terms.audience and not (isinstance(audience, list) and terms.audience in audience):
+        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {terms.audience}")
+    uid: Any = claims.get("sub")
+    if not _is_uid(uid):
+        raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
+    expires = _moment(claims, "exp") + terms.leeway_s
+    if expires <= wall:
+        raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
+    for name in ("nbf", "iat"):
+        if name in claims and _moment(claims, name) - terms.leeway_s > wall:
+            raise TokenRefused(Reason.NOT_YET, f"it is of the future ({name})")
+    return Claims(uid, expires)
+
+
+def _moment(claims: dict[str, Any], name: str) -> float:
+    value: Any = claims.get(name)
+    if type(value) not in (int, float) or not 0 <= value <= _LATEST_S:
+        raise TokenRefused(Reason.CLAIMS, f"its {name} is missing, or no Unix time in seconds")
+    return float(value)
+
+
+def _is_uid(value: object) -> bool:
+    try:
+        return _check_uid(value) is None
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
+        return False
+
+
+def _object(segment: str) -> dict[str, Any]:
+    return _parsed(base64.urlsafe_b64decode(segment + "=="))
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise TokenRefused(Reason.MALFORMED, "a part of it is no JSON object")
+    return parsed
