@@ -13,6 +13,7 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,6 +31,7 @@ from presence.messaging.courier import Courier
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
+from presence.store import privileges
 from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
@@ -202,6 +204,7 @@ class Server:
         told = False
         while True:
             try:
+                await self._look_at_rights()
                 await self.node.start()
             except StoreUnavailable as error:
                 if trio.current_time() > give_up:
@@ -212,6 +215,14 @@ class Server:
                 await trio.sleep(0.25)
             else:
                 return
+
+    async def _look_at_rights(self) -> None:
+        """See that the user of Redis has the rights that it needs; one of our own Redis has all."""
+        if self._settings.redis is not None:
+            followups = self._settings.followups is not None
+            look = partial(privileges.look, self._redis_url, self.node.keys, followups=followups)
+            if too_much := await trio.to_thread.run_sync(look, abandon_on_cancel=True):
+                log.warning("this user of Redis may do more than servers need", may=too_much)
 
     def _start_transport(self, nursery: trio.Nursery, listeners: list[socket.socket]) -> None:
         """Plain TCP over epoll; where the system has none, over streams."""

@@ -95,6 +95,11 @@ def is_cluster(url: str | None) -> bool:
     return url is not None and parse(url).is_cluster
 
 
+def user(url: str) -> str:
+    """Return the name of the user that `url` logs in as; "" for the one who needs no name."""
+    return unquote(urlsplit(url).username or "")
+
+
 def redacted(url: str) -> str:
     """Return `url` with its passwords, the user's and that of a TLS key, replaced by ``***``."""
     parts = urlsplit(url)

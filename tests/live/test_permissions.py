@@ -39,6 +39,16 @@ def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
     assert "waiting for Redis" not in said
 
 
+def test_a_missing_right_ends_the_start_at_once_and_is_named(
+    redis_server: EmbeddedRedis, admin: Redis
+) -> None:
+    ask(admin, "ACL", "SETUSER", "presence-server", "-xtrim")
+    status, said, _ = failed_start("--redis", as_user(redis_server))
+    assert status == 1
+    assert "ACL SETUSER presence-server +xtrim" in said
+    assert "ready" not in said.split()
+
+
 def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
@@ -54,6 +64,7 @@ def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
     events = read_events(redis_server.url)
     assert [event["uid"] for event in events if event["type"] == "online"] == ["ann", "bob"]
     assert_alternation(events)
+    assert not [line for line in server.lines if "may do more" in line["event"]]
     refusals = [line for line in server.lines if line["event"] == "Redis refused"]
     assert len(refusals) == 2  # the relay and the cluster, once each
     assert all("invalid username-password pair" in line["error"] for line in refusals), refusals

@@ -1,0 +1,187 @@
+"""Whether a server's user of Redis may do what servers do, seen without doing any of it.
+
+Each command is queued in a transaction that is never executed: what a user may not do is refused when it is
+queued, and with the connection the queue is gone. So a missing right shows before the first user is online,
+and not in the middle of a sweep. A right too many is seen in the same way. Rights change nothing until they
+are used, so this is looked at once, when a server starts. What is asked in vain stands in `ACL LOG`, with the
+context `multi`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from presence.store.address import user
+from presence.store.batches import StoreError
+from presence.store.client import Redis, open_client
+from presence.store.failures import as_failure, code_of
+from presence.store.keys import Keys
+from presence.store.routes import Connect, Routes
+
+# What servers call, by the words of Redis' rules; KEY and CHANNEL stand for one of ours.
+SERVER: Final = {
+    "eval": "EVAL 1 1 KEY",
+    "evalsha": "EVALSHA 0 1 KEY",
+    "exists": "EXISTS KEY",
+    "hdel": "HDEL KEY x",
+    "hexists": "HEXISTS KEY x",
+    "hget": "HGET KEY x",
+    "hgetall": "HGETALL KEY",
+    "hlen": "HLEN KEY",
+    "hmget": "HMGET KEY x",
+    "hscan": "HSCAN KEY 0",
+    "hset": "HSET KEY x x",
+    "hsetnx": "HSETNX KEY x x",
+    "info": "INFO replication",
+    "pexpire": "PEXPIRE KEY 1",
+    "ping": "PING",
+    "publish": "PUBLISH CHANNEL x",
+    "pubsub|numpat": "PUBSUB NUMPAT",
+    "pubsub|numsub": "PUBSUB NUMSUB CHANNEL",
+    "sadd": "SADD KEY x",
+    "setrange": "SETRANGE KEY 0 x",
+    "smembers": "SMEMBERS KEY",
+    "srem": "SREM KEY x",
+    "subscribe": "SUBSCRIBE CHANNEL",
+    "time": "TIME",
+    "unsubscribe": "UNSUBSCRIBE CHANNEL",
+    "xadd": "XADD KEY * x x",
+    "xdel": "XDEL KEY 0-1",
+    "xinfo|stream": "XINFO STREAM KEY",
+    "xrange": "XRANGE KEY - +",
+    "xtrim": "XTRIM KEY MAXLEN 1",
+    "zadd": "ZADD KEY 0 x",
+    "zmscore": "ZMSCORE KEY x",
+    "zrange": "ZRANGE KEY 0 0",
+    "zrangebyscore": "ZRANGEBYSCORE KEY 0 0",
+    "zrem": "ZREM KEY x",
+    "zremrangebyscore": "ZREMRANGEBYSCORE KEY 0 0",
+    "zscore": "ZSCORE KEY x",
+}
+# And what turning the wheel of follow-ups needs beside it.
+FOLLOWUPS: Final = {"hincrby": "HINCRBY KEY x 1", "zscan": "ZSCAN KEY 0"}
+
+# What nobody needs who serves. Each of these would fail at its arguments even if it were executed.
+TOO_MUCH: Final = {
+    "FLUSHALL": "FLUSHALL NEITHER",
+    "CONFIG SET": "CONFIG SET no-such-setting x",
+    "ACL SETUSER": "ACL SETUSER nobody no-such-rule",
+}
+OTHERS_KEYS: Final = "keys of others"
+
+
+class MissingRight(StoreError):
+    """The user of Redis may not do what a server has to do."""
+
+
+def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> list[str]:
+    """See to it that a server's user may do its work, on each server that has some of the keys.
+
+    Args:
+        url: as `presence.store.address` takes it.
+        keys: how keys and channels are called.
+        followups: whether the server turns the wheel of follow-ups, too.
+        connect: makes the client of one server.
+
+    Returns:
+        What else the user may do though no server needs it, in words; empty for one who has what it needs.
+
+    Raises:
+        MissingRight: the message names what is missing, and the command that mends it.
+        StoreUnavailable, StoreError: Redis cannot be asked, or knows no such command.
+    """
+    words = SERVER | FOLLOWUPS if followups else SERVER
+    ours = [*(keys.events(shard) for shard in range(keys.shards)), *keys.lease_keys, keys.meta]
+    missing: set[str] = set()
+    too_much: set[str] = set()
+    try:
+        with closing(Routes(url, connect)) as routes:
+            for client, places in routes.groups(ours):
+                some = [ours[place] for place in places]
+                with _transaction(client, missing) as connection:
+                    missing |= _refused(connection, keys, words, some)
+                    too_much |= _granted(connection, keys)
+    except (RedisError, OSError) as error:
+        raise as_failure(error) from error
+    if missing:
+        rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in sorted(missing))
+        who = user(url) or "default"
+        raise MissingRight(f"the user {who} lacks rights: mend it with ACL SETUSER {who} {rules}")
+    return sorted(too_much)
+
+
+@contextmanager
+def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
+    """Open a transaction for the length of a ``with`` block, and drop what was queued in it.
+
+    Raises:
+        MissingRight: not even that is allowed; nothing else may be sent then, for it would be executed.
+    """
+    connection: Any = client.connection_pool.get_connection()  # redis-py's, whose types are loose
+    try:
+        missing |= {
+            f"+{word}" for word in ("exec", "multi") if code_of(_asked(connection, [[word]])[0]) == "NOPERM"
+        }
+        if "+multi" in missing:
+            raise MissingRight("the user lacks rights: multi, and whatever else is on the page about Redis")
+        yield connection
+    finally:
+        connection.disconnect()
+
+
+def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequence[str]) -> set[str]:
+    """Return the rules that are missing for some commands, and for writing each of some keys."""
+    channels = [keys.online_channel, keys.control_channel("x"), keys.watchers_channel(0)]
+    asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
+    asked += [("hset", ["HSET", key, "x", "x"]) for key in ours[1:]]
+    asked += [("subscribe", ["SUBSCRIBE", channel]) for channel in channels[1:]]
+    answers = _asked(connection, [command for _, command in asked])
+    return {
+        _rule(word, answer, keys)
+        for (word, _), answer in zip(asked, answers, strict=True)
+        if isinstance(answer, Exception)
+    }
+
+
+def _rule(word: str, answer: Exception, keys: Keys) -> str:
+    """Return the rule of Redis that allows what was refused.
+
+    Raises:
+        RedisError: it was not refused for want of a right.
+    """
+    if code_of(answer) != "NOPERM":
+        raise answer
+    text = str(answer)
+    if "to run the" in text:
+        return f"+{word}"
+    return f"{'&' if 'channel' in text else '~'}{keys.prefix}:*"
+
+
+def _granted(connection: Any, keys: Keys) -> set[str]:
+    """Return what the user may do though it need not."""
+    tried = TOO_MUCH | {OTHERS_KEYS: f"EXISTS not-{keys.prefix}:x"}
+    answers = _asked(connection, [command.split() for command in tried.values()])
+    moved = {"MOVED", "CROSSSLOT"}  # a server of a cluster looks at rights first
+    return {
+        words
+        for words, answer in zip(tried, answers, strict=True)
+        if not isinstance(answer, Exception) or code_of(answer) in moved
+    }
+
+
+def _worded(command: str, key: str, channel: str) -> list[str]:
+    return [{"KEY": key, "CHANNEL": channel}.get(part, part) for part in command.split()]
+
+
+def _asked(connection: Any, commands: Sequence[Sequence[str]]) -> list[Any]:
+    """Send commands in one go; return the answers, errors among them."""
+    connection.send_packed_command(connection.pack_commands(commands))
+    answers = []
+    for _ in commands:
+        try:
+            answers.append(connection.read_response())
+        except ResponseError as error:
+            answers.append(error)
+    return answers
