@@ -239,7 +239,10 @@ ROOMS = [
             f"presence.client.{name}"
             for name in ("errors", "pushes", "pacing", "session", "machine", "inbox", "lasting", "watches")
         }
-        | {"presence.client.rewatching"},
+        | {
+            f"presence.client.{name}"
+            for name in ("rewatching", "renewal", "connection", "returning", "states", "tokens")
+        },
         {"time", *SOCKETS, *LOOPS},
     ),
     # Workers of timers serve nobody; what they hold, and how they pace themselves, knows no clock.

@@ -45,6 +45,7 @@ from presence.client.errors import (
     Kicked,
     LimitReached,
     LoginRefused,
+    NoToken,
     Offline,
     PresenceError,
     RecipientOffline,
@@ -58,7 +59,6 @@ from presence.client.errors import (
     Unreachable,
     Unsupported,
 )
-from presence.client.machine import State
 from presence.client.pushes import (
     Connected,
     Delivered,
@@ -69,6 +69,8 @@ from presence.client.pushes import (
     UserState,
     WatchEnded,
 )
+from presence.client.states import State
+from presence.client.tokens import BlockingTokenSource, TokenSource
 from presence.client.verbs import Statistics
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingClient",
+    "BlockingTokenSource",
     "Busy",
     "Client",
     "Connected",
@@ -87,6 +90,7 @@ __all__ = [
     "Kicked",
     "LimitReached",
     "LoginRefused",
+    "NoToken",
     "Offline",
     "PresenceChanged",
     "PresenceError",
@@ -100,6 +104,7 @@ __all__ = [
     "SessionLimit",
     "State",
     "Statistics",
+    "TokenSource",
     "Uncertain",
     "Unreachable",
     "Unsupported",

@@ -9,10 +9,19 @@ from typing import Any, Self
 import protocol
 from presence.client.blocking_link import Link, Server
 from presence.client.errors import ConnectionLost, Ended, Offline, PresenceError, RequestError
-from presence.client.machine import Machine, State
+from presence.client.machine import Machine
 from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
-from presence.client.verbs import MAX_PUSHES, REQUEST_TIMEOUT_S, Payload, Statistics, delivered
+from presence.client.states import State
+from presence.client.tokens import BlockingTokenSource
+from presence.client.verbs import (
+    MAX_PUSHES,
+    REQUEST_TIMEOUT_S,
+    Payload,
+    Statistics,
+    delivered,
+    tls_context,
+)
 from protocol import Packet
 
 
@@ -23,11 +32,11 @@ def connect_blocking(
     *,
     uid: str | None = None,
     device: str | None = None,
-    token: str | None = None,
+    token: str | BlockingTokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
     status: str | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    tls: bool | ssl.SSLContext = False,
     wait: bool = True,
     request_timeout: float = REQUEST_TIMEOUT_S,
     max_pushes: int = MAX_PUSHES,
@@ -35,20 +44,25 @@ def connect_blocking(
 ) -> Iterator["BlockingClient"]:
     """Be online for the length of a ``with`` block. Arguments and errors are those of `connect`.
 
-    Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards the
-    thread has ended and no socket is left. Only the look-up of the server's name cannot be cut short.
+    A function that makes tokens is called in a thread of its own, and may block.
+
+    Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
+    and no socket is left. Only the look-up of the server's name, and the making of a token, take their time.
     """
+    source = None if isinstance(token, str) else token
     login = protocol.login(
         uid,
         device=device,
-        token=token,
+        token=token if isinstance(token, str) else None,
         idle_timeout=idle_timeout,
         meta=meta,
         status=status,
         v=protocol.VERSION,
     )
-    machine = Machine(login, time.monotonic(), persistent=not wait, ask_every=ask_every)
-    link = Link(machine, Server(host, port, ssl_context), max_pushes)
+    machine = Machine(
+        login, time.monotonic(), persistent=not wait, fetches=source is not None, ask_every=ask_every
+    )
+    link = Link(machine, Server(host, port, tls_context(tls)), source, max_pushes)
     client = BlockingClient(link, request_timeout)
     try:
         link.thread.start()

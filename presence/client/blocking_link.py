@@ -10,21 +10,23 @@ from typing import NamedTuple
 from presence.client import wire
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
-from presence.client.machine import Machine, State
+from presence.client.machine import Machine
 from presence.client.session import Answer, Caused
+from presence.client.states import State
+from presence.client.tokens import BlockingTokenSource
 from presence.client.verbs import Payload, why
 
 
 class Server(NamedTuple):
-    """Where to connect to."""
+    """Where to connect to; with a context over TLS."""
 
     host: str
     port: int
-    ssl_context: ssl.SSLContext | None
+    tls: ssl.SSLContext | None
 
 
 class Link:
-    """Runs a machine over sockets, in a thread of its own.
+    """Runs a machine over sockets, in a thread of its own, with tokens from `source`.
 
     Attributes:
         machine: used under the lock of `news` only; after each change of it, call `perform`.
@@ -33,12 +35,16 @@ class Link:
         thread: start it once.
     """
 
-    def __init__(self, machine: Machine, server: Server, max_pushes: int) -> None:
+    def __init__(
+        self, machine: Machine, server: Server, source: BlockingTokenSource | None, max_pushes: int
+    ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
         self.news = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="presence client", daemon=True)
         self._server = server
+        self._source = source
+        self._fetching: threading.Thread | None = None  # the source may block, and beats must go on
         self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
         self._waiter = wire.Waiter()
 
@@ -74,6 +80,10 @@ class Link:
             self.perform(self.machine.close())
         self.wake()
         self.thread.join()
+        with self.news:
+            fetching = self._fetching
+        if fetching is not None:
+            fetching.join()
         self._waiter.close()
 
     # The thread
@@ -88,15 +98,35 @@ class Link:
     def _live(self) -> None:
         while True:
             with self.news:
-                self.perform(self.machine.tick(time.monotonic()))
+                self._tick()
                 state, deadline = self.machine.state, self.machine.deadline
             if state is State.ENDED:
                 return
-            if state is State.WAITING:
+            if state in (State.FETCHING_TOKEN, State.WAITING):
                 self._rest(None, 0, deadline)
             elif (sock := self._open(deadline)) is not None:
                 with sock:
                     self._converse(sock)
+
+    def _tick(self) -> None:
+        """Look at the clock, and have a token fetched if one is wanted and none is on its way; locked."""
+        self.perform(self.machine.tick(time.monotonic()))
+        if self._source is not None and self.machine.wants_token and self._fetching is None:
+            self._fetching = threading.Thread(
+                target=self._fetch, args=[self._source], name="presence token", daemon=True
+            )
+            self._fetching.start()
+
+    def _fetch(self, source: BlockingTokenSource) -> None:
+        token: str | Exception
+        try:
+            token = source()
+        except Exception as error:  # the program's own, whatever it is: the machine tells it
+            token = error
+        with self.news:
+            self.perform(self.machine.fetched(token, time.monotonic()))
+            self.wake()
+            self._fetching = None  # and with it this thread needs nothing that `close` frees
 
     def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
         with suppress(TimeoutError, wire.Interrupted):
@@ -126,7 +156,7 @@ class Link:
         deaf = False
         while True:
             with self.news:
-                self.perform(self.machine.tick(time.monotonic()))
+                self._tick()
                 if not self.machine.connected:
                     return
                 unsent += self.machine.take_outgoing()

@@ -15,6 +15,14 @@ class Unreachable(PresenceError):
     """The first attempt found no server: no connection, no answer, or none that makes sense."""
 
 
+class NoToken(PresenceError):
+    """The first attempt got no token from the program; `__cause__` is what went wrong there."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"no token: {type(cause).__name__}: {cause}")
+        self.__cause__ = cause
+
+
 class RequestError(PresenceError):
     """One request failed; the client goes on."""
 

@@ -17,6 +17,7 @@ class Lasting:
 
     Args:
         login: what to log in with.
+        names_token: whether a token is put in before each login, and need not be there yet.
 
     Attributes:
         login: the same by now.
@@ -26,11 +27,18 @@ class Lasting:
         protocol.EncodeError: the login breaks a rule of the protocol.
     """
 
-    __slots__ = ("login", "watches")
+    __slots__ = ("_names_token", "login", "watches")
 
-    def __init__(self, login: Packet) -> None:
-        self.login = _checked(login)
+    def __init__(self, login: Packet, *, names_token: bool = False) -> None:
+        self._names_token = names_token
+        self.login = self._checked(login)
         self.watches = Watches()
+
+    @property
+    def token(self) -> str | None:
+        """The newest token that the client has."""
+        token: str | None = self.login.payload.get("token")
+        return token
 
     def log_in_with(
         self,
@@ -51,7 +59,7 @@ class Lasting:
             del payload["meta"]
         if payload.get("status") == "online":  # as everybody is who says nothing
             del payload["status"]
-        self.login = _checked(self.login._replace(payload=payload))
+        self.login = self._checked(self.login._replace(payload=payload))
 
     def asked(self, id: int, packet: Packet) -> None:
         """A request was sent."""
@@ -68,7 +76,8 @@ class Lasting:
             self.log_in_with(**packet.payload)
         return []
 
-
-def _checked(login: Packet) -> Packet:
-    protocol.encode(login, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
-    return login
+    def _checked(self, login: Packet) -> Packet:
+        any_token = {"token": "-"} if self._names_token else {}
+        trial = login._replace(payload={**any_token, **login.payload})
+        protocol.encode(trial, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
+        return login

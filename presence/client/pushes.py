@@ -37,8 +37,8 @@ class Disconnected:
 
     Attributes:
         reason: why: the server's reason, or ``closed`` (it closed, or the network did), ``unreachable``
-            (no connection), ``login_timeout`` (no answer to the login), ``dead_server`` (no answer to a
-            beat), ``bad_server`` (its bytes break the protocol).
+            (no connection), ``no_token`` (the program has given none), ``login_timeout`` (no answer to the
+            login), ``dead_server`` (no answer to a beat), ``bad_server`` (its bytes break the protocol).
         message: the same for people; may be empty.
         retry_in: seconds until the next attempt.
         code: the server's code; None where the client noticed by itself.

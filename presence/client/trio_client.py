@@ -10,11 +10,20 @@ import trio
 
 import protocol
 from presence.client.errors import ConnectionLost, Ended, Offline, RequestError
-from presence.client.machine import Machine, State
+from presence.client.machine import Machine
 from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
+from presence.client.states import State
+from presence.client.tokens import TokenSource
 from presence.client.trio_link import Link, OpenStream, open_tcp
-from presence.client.verbs import MAX_PUSHES, REQUEST_TIMEOUT_S, Payload, Statistics, delivered
+from presence.client.verbs import (
+    MAX_PUSHES,
+    REQUEST_TIMEOUT_S,
+    Payload,
+    Statistics,
+    delivered,
+    tls_context,
+)
 from protocol import Packet
 
 
@@ -25,11 +34,11 @@ async def connect(
     *,
     uid: str | None = None,
     device: str | None = None,
-    token: str | None = None,
+    token: str | TokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
     status: str | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    tls: bool | ssl.SSLContext = False,
     wait: bool = True,
     request_timeout: float = REQUEST_TIMEOUT_S,
     max_pushes: int = MAX_PUSHES,
@@ -48,11 +57,15 @@ async def connect(
         port: its TCP port.
         uid: who is online; may be None where a token names it.
         device: which of the user's devices; None means the one default device.
-        token: proof of who it is, where the server asks for one.
+        token: proof of who it is, where the server asks for one; or a function, plain or async, that makes
+            one. It is called before each login, and again before a token that tells its end (`exp` of a JSON
+            Web Token) is over: the fresh one is sent, and the connection stays. What it raises counts as a
+            failed attempt; after a token that was refused it is called once more. A plain one must not block.
         idle_timeout: a wish, seconds; the server decides, and `Connected` tells.
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         status: ``away`` for a user who is online and not looking; None means ``online``.
-        ssl_context: for a server behind TLS.
+        tls: for a server behind TLS: True for the system's authorities, or a context with one's own; both
+            check that the certificate names `host`.
         wait: enter the block when the first login is granted, and raise if the first attempt fails.
             With False it is entered at once, and the first login is sought as later ones are; `Connected`
             and `Disconnected` tell, and `Client.wait_online` waits.
@@ -66,20 +79,25 @@ async def connect(
 
     Raises:
         Unreachable: with `wait`, no server was found.
+        NoToken: with `wait`, the function has made none.
         LoginRefused: with `wait`, the server refused the login.
         protocol.EncodeError: an argument breaks a rule of the protocol.
     """
+    source = None if isinstance(token, str) else token
     login = protocol.login(
         uid,
         device=device,
-        token=token,
+        token=token if isinstance(token, str) else None,
         idle_timeout=idle_timeout,
         meta=meta,
         status=status,
         v=protocol.VERSION,
     )
-    machine = Machine(login, trio.current_time(), persistent=not wait, ask_every=ask_every)
-    link = Link(machine, open_stream or partial(open_tcp, host, port, ssl_context), max_pushes)
+    machine = Machine(
+        login, trio.current_time(), persistent=not wait, fetches=source is not None, ask_every=ask_every
+    )
+    opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
+    link = Link(machine, opening, source, max_pushes)
     client = Client(link, request_timeout)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:

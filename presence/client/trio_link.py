@@ -1,5 +1,9 @@
-"""What keeps a client alive on trio: a task that connects, reads and keeps time, and one that writes."""
+"""What keeps a client alive on trio: a task that connects, reads and keeps time, and two beside it.
 
+One writes, one gets fresh tokens; both end with the connection.
+"""
+
+import inspect
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,8 +14,10 @@ from trio.abc import Stream
 
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
-from presence.client.machine import Machine, State
+from presence.client.machine import Machine
 from presence.client.session import Answer, Caused
+from presence.client.states import State
+from presence.client.tokens import TokenSource
 from presence.client.verbs import READ_BYTES, Payload, why
 
 OpenStream = Callable[[], Awaitable[Stream]]
@@ -19,7 +25,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """Runs a machine over the streams that `open_stream` makes.
+    """Runs a machine over the streams that `open_stream` makes, with tokens from `source`.
 
     Attributes:
         machine: after each change of it, call `perform`.
@@ -28,19 +34,24 @@ class Link:
     """
 
     __slots__ = (
-        *("_open_stream", "_running", "_timer", "_waiting", "_wake"),
+        *("_fetching", "_open_stream", "_running", "_source", "_timer", "_waiting", "_wake", "_wish"),
         *("inbox", "machine", "news"),
     )
 
-    def __init__(self, machine: Machine, open_stream: OpenStream, max_pushes: int) -> None:
+    def __init__(
+        self, machine: Machine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
+    ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
         self.news = trio.lowlevel.ParkingLot()
         self._open_stream = open_stream
+        self._source = source
         self._waiting: dict[int, _Slot] = {}
         self._running = trio.CancelScope()
         self._timer = trio.CancelScope()
+        self._fetching = trio.CancelScope()
         self._wake = trio.Event()
+        self._wish = trio.Event()  # that a token be fetched
 
     async def answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
@@ -67,6 +78,10 @@ class Link:
             self.news.unpark_all()
         if self.machine.has_outgoing:
             self._wake.set()
+        if self.machine.wants_token:
+            self._wish.set()
+        else:
+            self._fetching.cancel()
         self._timer.deadline = self.machine.deadline
         if ended:
             self._running.cancel()
@@ -80,11 +95,24 @@ class Link:
             while self.machine.state is not State.ENDED:
                 if self.machine.state is State.WAITING:
                     await self._until_due(trio.sleep_forever)
+                elif self.machine.state is State.FETCHING_TOKEN:
+                    await self._until_due(self._fetch)
                 elif (stream := await self._open()) is not None:
                     try:
                         await self._converse(stream)
                     finally:
                         await trio.aclose_forcefully(stream)
+
+    async def _fetch(self) -> None:
+        """Get a token from the program."""
+        token: str | Exception = ""
+        try:
+            if self._source is not None:
+                given = self._source()
+                token = await given if inspect.isawaitable(given) else given
+        except Exception as error:  # the program's own, whatever it is: the machine tells it
+            token = error
+        self.perform(self.machine.fetched(token, trio.current_time()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """Wait for something, or for the machine's deadline, which may move meanwhile; None after it."""
@@ -106,6 +134,7 @@ class Link:
     async def _converse(self, stream: Stream) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, stream)
+            nursery.start_soon(self._renew)
             while self.machine.connected:
                 try:
                     data = await self._until_due(partial(stream.receive_some, READ_BYTES))
@@ -129,6 +158,17 @@ class Link:
                     return  # the reader may still find the reason
             else:
                 await self._wake.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _renew(self) -> None:
+        """Get tokens, as often as the machine wants another while it is online."""
+        while True:
+            if self.machine.wants_token:
+                with trio.CancelScope() as self._fetching:  # by `perform`, where that takes too long
+                    await self._fetch()
+            else:
+                self._wish = trio.Event()
+                await self._wish.wait()
 
 
 class _Slot:

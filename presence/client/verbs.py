@@ -1,6 +1,7 @@
 """What both shells share: limits, what answers mean, what is counted."""
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -41,14 +42,19 @@ class Statistics:
     def of(cls, machine: Machine, inbox: Inbox) -> Self:
         """Read the counters."""
         return cls(
-            machine.logins,
-            machine.losses,
+            machine.returns.logins,
+            machine.returns.losses,
             machine.beats,
             machine.round_trip_s,
             len(inbox),
             inbox.superseded,
             inbox.dropped,
         )
+
+
+def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
+    """Return what to connect with; None: without TLS."""
+    return (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
 
 
 def delivered(payload: Payload) -> int:

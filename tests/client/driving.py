@@ -1,21 +1,32 @@
 """Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script."""
 
+import base64
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import protocol
-from presence.client.machine import Machine, State
+from presence.client.machine import Machine
 from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import Answer
+from presence.client.states import State
 from protocol import Packet
 
 T = 30.0
 KEEPALIVE = 12.0
+SERVER_TIME_S = 1_700_000_000
+
+
+def token(expires_s: float, number: int = 0, **claims: Any) -> str:
+    """Return a JSON Web Token that nobody has signed; `expires_s`: Unix seconds."""
+    parts = ({"alg": "none"}, {"exp": expires_s, "jti": number, **claims}, {"signed": False})
+    texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    return ".".join(texts)
 
 
 def login_ok(keepalive: float = KEEPALIVE, idle_timeout: float = T) -> Packet:
     return protocol.ok(
-        1, session="s-1", idle_timeout=idle_timeout, keepalive=keepalive, time_ms=1_700_000_000_000, v=1
+        1, session="s-1", idle_timeout=idle_timeout, keepalive=keepalive, time_ms=SERVER_TIME_S * 1000, v=1
     )
 
 
@@ -28,13 +39,21 @@ class Driven:
         pushes, answers: what it has handed out so far.
     """
 
-    def __init__(self, *, persistent: bool = True, ask_every: int = 3, chance: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        persistent: bool = True,
+        fetches: bool = False,
+        ask_every: int = 3,
+        chance: float = 1.0,
+    ) -> None:
         self.now = 1000.0
         self.chance = chance
         self.machine = Machine(
             protocol.login("ann", device="phone"),
             self.now,
             persistent=persistent,
+            fetches=fetches,
             ask_every=ask_every,
             chance=lambda: self.chance,
         )
@@ -68,6 +87,10 @@ class Driven:
 
     def receive(self, *packets: Packet) -> None:
         self.note(self.machine.received(b"".join(map(protocol.encode, packets)), self.now))
+
+    def give(self, given: str | Exception) -> None:
+        """The program gives a token, or fails to."""
+        self.note(self.machine.fetched(given, self.now))
 
     def lose(self) -> None:
         self.note(self.machine.disconnected("broken", self.now))

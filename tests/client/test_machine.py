@@ -426,8 +426,8 @@ def test_a_token_that_breaks_a_rule_changes_nothing(online: Driven) -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_close_ends_it_in_every_state(state: State) -> None:
-    driven = Driven()
-    if state is not State.CONNECTING:
+    driven = Driven(fetches=state is State.FETCHING_TOKEN)
+    if state not in (State.FETCHING_TOKEN, State.CONNECTING):
         driven.establish()
     if state in (State.ONLINE, State.LOGGING_OUT):
         driven.receive(login_ok())

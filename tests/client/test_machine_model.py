@@ -10,9 +10,10 @@ import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
 from presence.client.pacing import RETURN_MAX_S
+from presence.client.renewal import TOKEN_TIMEOUT_S
 from presence.client.session import Answer, Caused
 from protocol import Code, Kind, Packet
-from tests.client.driving import KEEPALIVE, login_ok
+from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
 RETRY_AFTER_MAX_S = 30.0
 
@@ -20,11 +21,15 @@ RETRY_AFTER_MAX_S = 30.0
 class AnythingHappens(RuleBasedStateMachine):
     """The shell's contract is kept; everything else is chance."""
 
+    fetches = False
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.random = 0.5
-        self.machine = Machine(protocol.login("ann"), self.now, chance=lambda: self.random)
+        self.machine = Machine(
+            protocol.login("ann"), self.now, fetches=self.fetches, chance=lambda: self.random
+        )
         self.due: dict[int, float] = {}
         self.held = False
         self.online = False
@@ -70,6 +75,18 @@ class AnythingHappens(RuleBasedStateMachine):
             self.now = self.machine.deadline
             self.note(self.machine.tick(self.now))
         self.now = end
+
+    @precondition(lambda self: self.machine.wants_token)
+    @rule(left_s=st.sampled_from([-10.0, 0.5, 5.0, 600.0]), number=st.integers(0, 3))
+    def program_makes_a_token(self, left_s: float, number: int) -> None:
+        self.note(self.machine.fetched(token(SERVER_TIME_S + left_s, number), self.now))
+        assert not self.machine.wants_token, "else it would be asked for the same at once"
+
+    @precondition(lambda self: self.machine.wants_token)
+    @rule()
+    def program_makes_none(self) -> None:
+        self.note(self.machine.fetched(OSError("no way there"), self.now))
+        assert not self.machine.wants_token, "else it would be asked again at once"
 
     @precondition(lambda self: self.machine.state is State.CONNECTING)
     @rule()
@@ -133,7 +150,8 @@ class AnythingHappens(RuleBasedStateMachine):
     @invariant()
     def a_client_that_may_come_back_never_ends_nor_waits_for_ever(self) -> None:
         bound = max(
-            KEEPALIVE, CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, RETURN_MAX_S + RETRY_AFTER_MAX_S
+            *(KEEPALIVE, CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, TOKEN_TIMEOUT_S),
+            RETURN_MAX_S + RETRY_AFTER_MAX_S,
         )
         assert self.machine.state is not State.ENDED
         assert self.machine.deadline - self.now <= bound
@@ -144,5 +162,13 @@ class AnythingHappens(RuleBasedStateMachine):
         assert self.machine.deadline == math.inf
 
 
+class WithTokens(AnythingHappens):
+    """The same with a program that makes tokens."""
+
+    fetches = True
+
+
 TestAnythingHappens = AnythingHappens.TestCase
 TestAnythingHappens.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestWithTokens = WithTokens.TestCase
+TestWithTokens.settings = TestAnythingHappens.settings

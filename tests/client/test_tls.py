@@ -55,7 +55,7 @@ async def _listen(harness: Harness, context: ssl.SSLContext) -> None:
 
 async def test_the_trio_client_speaks_tls(certificate: Path, port: int) -> None:
     context = ssl.create_default_context(cafile=certificate)
-    async with connect("localhost", port, uid="ann", ssl_context=context) as client:
+    async with connect("localhost", port, uid="ann", tls=context) as client:
         await trio.sleep(2.0)  # two idle time-outs
         with pytest.raises(Unsupported):
             await client.query(["bob"])
@@ -65,7 +65,7 @@ async def test_the_trio_client_speaks_tls(certificate: Path, port: int) -> None:
 async def test_the_blocking_client_speaks_tls(certificate: Path, port: int) -> None:
     def live() -> int:
         context = ssl.create_default_context(cafile=certificate)
-        with connect_blocking("localhost", port, uid="ann", ssl_context=context) as client:
+        with connect_blocking("localhost", port, uid="ann", tls=context) as client:
             with pytest.raises(Unsupported):
                 client.query(["bob"])
             return client.statistics().logins
@@ -75,13 +75,13 @@ async def test_the_blocking_client_speaks_tls(certificate: Path, port: int) -> N
 
 async def test_a_server_that_cannot_be_trusted_is_told_nothing(port: int) -> None:
     with pytest.raises(Unreachable, match="certificate verify failed"):
-        async with connect("localhost", port, uid="ann", ssl_context=ssl.create_default_context()):
+        async with connect("localhost", port, uid="ann", tls=ssl.create_default_context()):
             pytest.fail("nobody signed for this server")
 
 
 async def test_nor_by_the_blocking_client(port: int) -> None:
     def live() -> None:
-        with connect_blocking("localhost", port, uid="ann", ssl_context=ssl.create_default_context()):
+        with connect_blocking("localhost", port, uid="ann", tls=ssl.create_default_context()):
             pytest.fail("nobody signed for this server")
 
     with pytest.raises(Unreachable, match="certificate verify failed"):

@@ -1,0 +1,93 @@
+"""Whether a client comes back after a connection that ended or could not be had, and when."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from presence.client.errors import LoginRefused, PresenceError, Unreachable
+from presence.client.pacing import Backoff, Chance
+from protocol import Code
+
+
+class Loss(NamedTuple):
+    """Why a connection ended, or could not be had.
+
+    Attributes:
+        reason, message, code: see `Disconnected`.
+        retry_after: seconds that the server asked for; None if it did not.
+        failure: what it means for a first attempt that decides; None: `Unreachable`.
+    """
+
+    reason: str
+    message: str
+    code: int | None = None
+    retry_after: float | None = None
+    failure: PresenceError | None = None
+
+    @classmethod
+    def told(cls, payload: Mapping[str, Any]) -> Self:
+        """Return what an error or a goodbye says; as a failure it is a refused login."""
+        code, reason, message = payload["code"], payload["reason"], payload.get("message", "")
+        retry_after = payload.get("retry_after")
+        return cls(reason, message, code, retry_after, LoginRefused(code, reason, message, retry_after))
+
+
+class Returning:
+    """What a client has tried so far.
+
+    Args:
+        persistent: whether a first attempt that fails is repeated like any later one.
+        fetches: whether the program may have another token than the one that was refused.
+        chance: see `presence.client.pacing`.
+
+    Attributes:
+        refusal: of the token of the last login, if that is to be tried with another; None without one.
+        logins: how often the client came online.
+        losses: how often a connection was lost, or could not be had.
+    """
+
+    __slots__ = ("_backoff", "_chance", "_fetches", "_persistent", "logins", "losses", "refusal")
+
+    def __init__(self, persistent: bool, fetches: bool, chance: Chance) -> None:
+        self._persistent = persistent
+        self._fetches = fetches
+        self._chance = chance
+        self._backoff = Backoff()
+        self.refusal: PresenceError | None = None
+        self.logins = self.losses = 0
+
+    def online(self) -> None:
+        """A login was granted."""
+        self.logins += 1
+        self.refusal = None
+
+    def lost(self, loss: Loss, online_s: float) -> float | PresenceError:
+        """Return for how many seconds to stay away, or what ends the client; count it.
+
+        Args:
+            loss: why.
+            online_s: for how long the connection had been logged in.
+        """
+        self.losses += 1
+        if not (self._persistent or self.logins):
+            return loss.failure or Unreachable(loss.message or loss.reason)
+        return self._backoff.next_s(self._chance, online_s, loss.retry_after)
+
+    def refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
+        """Return the same after a login that the server refused.
+
+        A refused token is a reason to ask the program for another, but once only.
+
+        Args:
+            loss: what the server said.
+            reconnect: whether it said that the client may return; None: its code decides, and of one that it
+                does not know a client tries again.
+        """
+        if loss.code == Code.AUTH_FAILED and self._fetches and self.refusal is None:
+            self.losses += 1
+            self.refusal = loss.failure
+            return self._backoff.next_s(self._chance, 0.0, loss.retry_after)
+        if reconnect is None:
+            reconnect = loss.code not in list(Code) or Code(loss.code).reconnect
+        if not reconnect and loss.failure is not None:
+            return loss.failure
+        return self.lost(loss, 0.0)

@@ -1,0 +1,285 @@
+"""Tokens that the program makes: before each login, and before the present one ends."""
+
+import pytest
+
+import protocol
+from presence.client import Connected, Disconnected, LoginRefused, NoToken, Replaced, State
+from presence.client.machine import CONNECT_TIMEOUT_S
+from presence.client.renewal import ANSWER_TIMEOUT_S, RETRY_MIN_S, TOKEN_TIMEOUT_S
+from protocol import Code, Kind, Packet
+from tests.client.driving import SERVER_TIME_S, Driven, token
+
+LIFE_S = 3600.0
+FIRST = token(SERVER_TIME_S + LIFE_S, 1)
+SECOND = token(SERVER_TIME_S + 2 * LIFE_S, 2)
+THIRD = token(SERVER_TIME_S + 3 * LIFE_S, 3)
+
+
+@pytest.fixture
+def online() -> Driven:
+    """Logged in with a token that is good for an hour; it does not hurry (`chance` 0)."""
+    driven = Driven(fetches=True, chance=0.0)
+    driven.give(FIRST)
+    driven.log_in()
+    return driven
+
+
+def logins(driven: Driven) -> list[str]:
+    return [packet.payload["token"] for packet in driven.sent if packet.kind == Kind.LOGIN]
+
+
+def updates(driven: Driven) -> list[Packet]:
+    return [packet for packet in driven.sent if packet.kind == Kind.UPDATE]
+
+
+def answer(driven: Driven, refusal: Code | None = None, retry_after: float | None = None) -> None:
+    """Answer the last update."""
+    id = updates(driven)[-1].id
+    assert id is not None
+    driven.receive(protocol.error(id, refusal, "no", retry_after) if refusal else protocol.ok(id))
+
+
+def until_wanted(driven: Driven) -> float:
+    """Let time pass until a token is wanted; return how long that took, in seconds."""
+    began = driven.now
+    while not driven.machine.wants_token:
+        assert driven.machine.state is State.ONLINE
+        assert driven.now - began < 10 * LIFE_S
+        driven.run(max(0.0, driven.machine.deadline - driven.now), answering=True)
+    return driven.now - began
+
+
+# Before a login
+
+
+def test_a_token_is_wanted_before_there_is_a_connection() -> None:
+    driven = Driven(fetches=True)
+    assert (driven.machine.state, driven.machine.wants_token) == (State.FETCHING_TOKEN, True)
+    driven.give(FIRST)
+    assert (driven.machine.state, driven.machine.wants_token) == (State.CONNECTING, False)
+    driven.establish()
+    assert logins(driven) == [FIRST]
+
+
+def test_the_time_for_a_token_is_none_of_the_connections() -> None:
+    driven = Driven(fetches=True)
+    driven.run(TOKEN_TIMEOUT_S - 1)
+    driven.give(FIRST)
+    driven.run(CONNECT_TIMEOUT_S - 1)
+    assert driven.machine.state is State.CONNECTING
+
+
+def test_no_token_in_time_is_a_failed_attempt() -> None:
+    driven = Driven(fetches=True)
+    driven.run(TOKEN_TIMEOUT_S)
+    message = "no token: TimeoutError: none came within 30 s"
+    assert driven.pushes == [Disconnected("no_token", message, retry_in=1.0)]
+    assert driven.machine.wants_token is False
+
+
+@pytest.mark.parametrize("given", [OSError("no way there"), "", "x" * 800])
+def test_what_is_no_token_is_a_failed_attempt(given: str | Exception) -> None:
+    driven = Driven(fetches=True)
+    driven.give(given)
+    assert [push.reason for push in driven.pushes if isinstance(push, Disconnected)] == ["no_token"]
+    driven.run(1.0)
+    assert driven.machine.wants_token is True
+
+
+def test_a_first_attempt_that_decides_ends_with_what_went_wrong() -> None:
+    driven = Driven(fetches=True, persistent=False)
+    failure = OSError("no way there")
+    driven.give(failure)
+    assert isinstance(driven.machine.error, NoToken)
+    assert driven.machine.error.__cause__ is failure
+
+
+def test_a_token_that_comes_too_late_is_passed_over() -> None:
+    driven = Driven(fetches=True)
+    driven.run(TOKEN_TIMEOUT_S)
+    driven.give(FIRST)
+    assert driven.machine.state is State.WAITING
+    driven.run(1.0)
+    assert driven.machine.wants_token is True
+
+
+def test_each_login_has_a_token_of_its_own(online: Driven) -> None:
+    online.lose()
+    online.run(0.0)
+    online.give(SECOND)
+    online.establish()
+    assert logins(online) == [FIRST, SECOND]
+
+
+def test_after_a_token_has_ended_the_client_comes_back_with_another(online: Driven) -> None:
+    online.receive(protocol.goodbye(Code.AUTH_EXPIRED, "the token has expired"))
+    assert online.pushes[-1] == Disconnected("auth_expired", "the token has expired", 0.0, 302)
+    online.run(0.0)
+    online.give(SECOND)
+    online.log_in()
+    assert isinstance(online.pushes[-1], Connected)
+    assert logins(online) == [FIRST, SECOND]
+
+
+# A token that the server refuses
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_another_token_is_tried_once(persistent: bool) -> None:
+    driven = Driven(fetches=True, persistent=persistent)
+    for each in (FIRST, SECOND):
+        driven.give(each)
+        driven.establish()
+        driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+        driven.run(1.0)
+    assert logins(driven) == [FIRST, SECOND]
+    assert isinstance(driven.machine.error, LoginRefused)
+
+
+def test_the_same_token_is_not_tried_again() -> None:
+    driven = Driven(fetches=True)
+    driven.give(FIRST)
+    driven.establish()
+    driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+    driven.run(1.0)
+    driven.give(FIRST)
+    assert logins(driven) == [FIRST]
+    assert isinstance(driven.machine.error, LoginRefused)
+
+
+def test_a_login_that_is_granted_makes_up_for_a_refusal() -> None:
+    driven = Driven(fetches=True, chance=0.0)
+    for each in (FIRST, THIRD):
+        driven.give(each)
+        driven.establish()
+        driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+        driven.run(0.0)
+        driven.give(SECOND)
+        driven.log_in()
+        driven.lose()
+        driven.run(0.0)
+    assert driven.machine.state is State.FETCHING_TOKEN
+
+
+def test_without_a_source_a_refusal_ends_the_client() -> None:
+    driven = Driven()
+    driven.establish()
+    driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+    assert isinstance(driven.machine.error, LoginRefused)
+
+
+# While online
+
+
+@pytest.mark.parametrize(("chance", "share"), [(0.0, 0.8), (1.0, 0.7)])
+def test_a_fresh_token_is_wanted_before_the_present_one_ends(chance: float, share: float) -> None:
+    driven = Driven(fetches=True, chance=chance)
+    driven.give(FIRST)
+    driven.log_in()
+    assert until_wanted(driven) == pytest.approx(share * LIFE_S)
+
+
+def test_it_is_sent_and_is_what_later_logins_carry(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    assert [packet.payload for packet in updates(online)] == [{"token": SECOND}]
+    answer(online)
+    assert online.machine.lasting.token == SECOND
+    assert online.answers == {}, "the program has not asked for it"
+
+
+def test_the_next_one_is_wanted_as_the_fresh_one_tells(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    answer(online)
+    left_s = 2 * LIFE_S - 0.8 * LIFE_S
+    assert until_wanted(online) == pytest.approx(0.8 * left_s)
+
+
+def test_a_token_that_does_not_tell_its_end_is_not_renewed() -> None:
+    driven = Driven(fetches=True)
+    driven.give("opaque")
+    driven.log_in()
+    driven.run(10 * LIFE_S, answering=True)
+    assert driven.machine.wants_token is False
+
+
+def test_a_token_that_has_ended_already_does_not_make_the_program_run_hot() -> None:
+    driven = Driven(fetches=True, chance=0.0)
+    driven.give(token(SERVER_TIME_S - 100))
+    driven.log_in()
+    assert until_wanted(driven) == pytest.approx(RETRY_MIN_S)
+
+
+@pytest.mark.parametrize("given", [FIRST, OSError("no way there"), "", "x" * 800])
+def test_where_there_is_no_fresh_one_it_is_wanted_later(online: Driven, given: str | Exception) -> None:
+    until_wanted(online)
+    online.give(given)
+    assert updates(online) == []
+    assert online.machine.state is State.ONLINE
+    assert until_wanted(online) == pytest.approx(RETRY_MIN_S)
+
+
+def test_a_program_that_hangs_is_asked_again(online: Driven) -> None:
+    until_wanted(online)
+    online.run(TOKEN_TIMEOUT_S, answering=True)
+    assert online.machine.wants_token is False
+    assert until_wanted(online) == pytest.approx(RETRY_MIN_S)
+
+
+def test_a_token_that_was_refused_is_not_sent_again(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    answer(online, Code.AUTH_FAILED)
+    for each in (SECOND, THIRD):
+        until_wanted(online)
+        online.give(each)
+    assert [packet.payload["token"] for packet in updates(online)] == [SECOND, THIRD]
+    assert online.machine.lasting.token == FIRST
+
+
+def test_a_server_that_is_busy_is_asked_when_it_says(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    answer(online, Code.BUSY, 7.0)
+    assert until_wanted(online) == pytest.approx(RETRY_MIN_S + 7.0)
+    online.give(SECOND)
+    assert [packet.payload["token"] for packet in updates(online)] == [SECOND, SECOND]
+
+
+def test_an_update_without_an_answer_is_repeated(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    began = online.now
+    while not online.machine.wants_token:
+        online.run(online.machine.deadline - online.now)
+        for packet in online.sent:
+            if packet.kind == Kind.KEEPALIVE and packet.id is not None:
+                online.receive(protocol.ok(packet.id))
+    assert online.now - began == pytest.approx(ANSWER_TIMEOUT_S + RETRY_MIN_S)
+    assert online.answers == {}
+
+
+def test_a_server_that_checks_no_tokens_is_sent_no_more(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    answer(online, Code.UNSUPPORTED)
+    online.run(10 * LIFE_S, answering=True)
+    assert (len(updates(online)), online.machine.wants_token) == (1, False)
+
+
+def test_a_connection_that_is_lost_meanwhile_is_nobodys_answer(online: Driven) -> None:
+    until_wanted(online)
+    online.give(SECOND)
+    online.lose()
+    assert online.answers == {}
+    assert online.machine.wants_token is False
+
+
+def test_a_wish_ends_with_the_client(online: Driven) -> None:
+    until_wanted(online)
+    online.receive(protocol.goodbye(Code.REPLACED))
+    assert isinstance(online.machine.error, Replaced)
+    assert online.machine.wants_token is False
+    online.give(SECOND)
+    assert updates(online) == []
