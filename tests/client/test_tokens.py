@@ -29,8 +29,8 @@ def test_without_the_servers_clock_a_token_counts_as_new() -> None:
     "opaque",
     [
         *("", "secret", "a.b", "a.!.c", "e30.bm8.c2ln", "e30." + "W" * 700 + ".c2ln"),
-        *(claiming(claims) for claims in ([], {}, 7, {"exp": None}, {"exp": "soon"}, {"exp": [1]})),
-        *(claiming({"exp": exp}) for exp in (float("inf"), float("nan"), 10**400)),
+        *map(claiming, ([], {}, 7)),
+        *(claiming({"exp": exp}) for exp in (None, "soon", [1], float("inf"), float("nan"), 10**400)),
     ],
 )
 def test_a_token_that_cannot_be_read_has_no_end(opaque: str) -> None:

@@ -1,0 +1,238 @@
+"""The program's own function that makes tokens, as both clients call it."""
+
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import protocol
+from presence.client import Disconnected, LoginRefused, NoToken, State, connect, connect_blocking
+from presence.client.renewal import TOKEN_TIMEOUT_S
+from protocol import Code, Kind, Packet
+from tests.client.driving import SERVER_TIME_S, login_ok, token
+from tests.client.scripted_server import ScriptedServer
+
+LIFE_S = 600.0
+PATIENCE_S = 30.0
+
+
+class Mint:
+    """Makes a new token at each call, good for ten minutes more than the one before."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __call__(self) -> str:
+        number = len(self.made) + 1
+        self.made.append(token(SERVER_TIME_S + number * LIFE_S, number))
+        return self.made[-1]
+
+
+def tokens(script: ScriptedServer, kind: Kind) -> list[object]:
+    return [packet.payload.get("token") for packet in script.heard if packet.kind == kind]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_it_keeps_a_client_online_over_many_tokens(autojump_clock: MockClock, kind: str) -> None:
+    mint, script = Mint(), ScriptedServer()
+
+    async def later() -> str:
+        await trio.sleep(3)
+        return mint()
+
+    source: Callable[[], str | Awaitable[str]] = mint if kind == "plain" else later
+    async with connect("nowhere", 1, token=source, open_stream=script.open) as client:
+        await trio.sleep(5 * LIFE_S)
+        assert (client.statistics().logins, client.statistics().losses) == (1, 0)
+    assert len(mint.made) >= 6
+    assert tokens(script, Kind.LOGIN) == mint.made[:1]
+    assert tokens(script, Kind.UPDATE) == mint.made[1:]
+
+
+async def test_what_it_raises_is_raised() -> None:
+    def fail() -> str:
+        raise OSError("no way there")
+
+    with pytest.raises(NoToken, match="OSError: no way there") as failure:
+        async with connect("nowhere", 1, token=fail, open_stream=ScriptedServer().open):
+            pytest.fail("there is no token")
+    assert isinstance(failure.value.__cause__, OSError)
+
+
+async def test_a_failure_is_tried_again_where_one_does_not_wait(autojump_clock: MockClock) -> None:
+    failures = [OSError("no way there")] * 3
+    mint = Mint()
+
+    async def sometimes() -> str:
+        await trio.lowlevel.checkpoint()
+        if failures:
+            raise failures.pop()
+        return mint()
+
+    script = ScriptedServer()
+    async with connect("nowhere", 1, token=sometimes, wait=False, open_stream=script.open) as client:
+        pushes = [await anext(client) for _ in range(4)]
+        assert client.state is State.ONLINE
+    assert [push.reason for push in pushes if isinstance(push, Disconnected)] == ["no_token"] * 3
+
+
+async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
+    calls: list[float] = []
+
+    async def hang() -> str:
+        calls.append(trio.current_time())
+        await trio.sleep(1e9)
+        return ""
+
+    async with connect("nowhere", 1, token=hang, wait=False, open_stream=ScriptedServer().open) as client:
+        push = await anext(client)
+        assert isinstance(push, Disconnected)
+        await trio.sleep(push.retry_in + TOKEN_TIMEOUT_S)
+        client.close()
+    assert len(calls) == 2
+
+
+async def test_one_that_hangs_while_online_holds_up_nothing(autojump_clock: MockClock) -> None:
+    mint, script = Mint(), ScriptedServer()
+    calls: list[float] = []
+
+    async def once() -> str:
+        calls.append(trio.current_time())
+        if len(calls) > 1:
+            await trio.sleep_forever()
+        return mint()
+
+    async with connect("nowhere", 1, token=once, open_stream=script.open) as client:
+        await trio.sleep(LIFE_S)
+        assert (client.state, client.statistics().losses) == (State.ONLINE, 0)
+    assert len(calls) >= 3
+    assert tokens(script, Kind.UPDATE) == []
+
+
+async def test_another_token_than_a_refused_one_is_tried_once(autojump_clock: MockClock) -> None:
+    script = ScriptedServer(protocol.error(1, Code.AUTH_FAILED, "no"))
+    mint = Mint()
+    with pytest.raises(LoginRefused, match="auth_failed"):
+        async with connect("nowhere", 1, token=mint, open_stream=script.open):
+            pytest.fail("it was refused")
+    assert tokens(script, Kind.LOGIN) == mint.made
+    assert len(mint.made) == 2
+
+
+# Without an event loop
+
+
+class Server:
+    """Grants everything, one connection after the other, and keeps what it hears."""
+
+    def __init__(self, greeting: Packet | None = None) -> None:
+        self.heard: list[Packet] = []
+        self.news = threading.Condition()
+        self._greeting = greeting or login_ok()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with sock:
+                self._converse(sock)
+
+    def _converse(self, sock: socket.socket) -> None:
+        decoder = protocol.Decoder()
+        while data := sock.recv(4096):
+            decoder.feed(data)
+            while (packet := decoder.next()) is not None:
+                with self.news:
+                    self.heard.append(packet)
+                    self.news.notify_all()
+                if packet.kind == Kind.LOGIN:
+                    sock.sendall(protocol.encode(self._greeting))
+                elif packet.id is not None:
+                    sock.sendall(protocol.encode(protocol.ok(packet.id)))
+
+    def tokens(self, kind: Kind, count: int) -> list[object]:
+        """Return the tokens of the packets of a kind, once there are so many."""
+
+        def come() -> list[object]:
+            return [packet.payload.get("token") for packet in self.heard if packet.kind == kind]
+
+        with self.news:
+            assert self.news.wait_for(lambda: len(come()) >= count, PATIENCE_S), self.heard
+            return come()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def test_a_fresh_token_is_sent_while_a_script_is_online(server: Server) -> None:
+    made = [token(SERVER_TIME_S + 2, 1), token(SERVER_TIME_S + 3600, 2)]
+    given = iter(made)
+    with connect_blocking(*server.address, token=lambda: next(given)) as client:
+        assert server.tokens(Kind.UPDATE, 1) == made[1:]
+        assert client.statistics().logins == 1
+    assert server.tokens(Kind.LOGIN, 1) == made[:1]
+
+
+def test_a_script_is_told_what_was_raised(server: Server) -> None:
+    def fail() -> str:
+        raise LookupError("no way there")
+
+    with pytest.raises(NoToken, match="LookupError: no way there"):
+        with connect_blocking(*server.address, token=fail):
+            pytest.fail("there is no token")
+
+
+def test_beats_go_on_while_a_script_makes_a_token() -> None:
+    server = Server(login_ok(keepalive=1.0))
+    called, done = threading.Event(), threading.Event()
+    made = iter([token(SERVER_TIME_S + 1, 1), token(SERVER_TIME_S + 3600, 2)])
+
+    def slow() -> str:
+        text = next(made)
+        if text == fresh:
+            called.set()
+            assert done.wait(PATIENCE_S)
+        return text
+
+    fresh = token(SERVER_TIME_S + 3600, 2)
+    try:
+        with connect_blocking(*server.address, token=slow) as client:
+            assert called.wait(PATIENCE_S)
+            with server.news:
+                beats = len(server.heard)
+                assert server.news.wait_for(lambda: len(server.heard) >= beats + 2, PATIENCE_S)
+            done.set()
+            assert server.tokens(Kind.UPDATE, 1) == [fresh]
+            assert client.statistics().logins == 1
+    finally:
+        done.set()
+        server.close()
+
+
+def test_no_thread_is_left_behind_by_a_token(server: Server) -> None:
+    before = threading.active_count()
+    with connect_blocking(*server.address, token=Mint()):
+        pass
+    assert threading.active_count() == before
