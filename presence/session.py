@@ -198,7 +198,7 @@ class SessionProtocol:
     def _next(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         """A packet of a logged-in connection."""
         self._answer(session, packet, outcome, now)
-        if packet.kind != Kind.KEEPALIVE and outcome.end_code is None:
+        if outcome.end_code is None and packet.kind != Kind.KEEPALIVE and not _is_renewal(packet):
             outcome.attentive = True
             self._note(self._registry.wake(session, now), outcome)
 
@@ -290,6 +290,11 @@ def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry
     """Refuse a login that is welcome later."""
     outcome.reply += protocol.encode(protocol.error(packet.id, code, message, retry_after))
     outcome.end_code = code
+
+
+def _is_renewal(packet: Packet) -> bool:
+    """Whether a client sends a fresh token and nothing else, which no human has a part in."""
+    return packet.kind == Kind.UPDATE and packet.payload.keys() == {"token"}
 
 
 def _denial(packet: Packet, denied: Denied) -> bytes:

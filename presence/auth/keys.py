@@ -101,10 +101,14 @@ class Key:
         self.cost_s = min(times)
 
     def _sample(self) -> str:
-        """Make a token that bears no signature of this key, and of its length."""
+        """Make a token of this algorithm whose signature is wrong, and takes a whole check to be found so.
+
+        RSA refuses at once what is not below the modulus, Ed25519 what is not below the order of its group;
+        the one begins with the largest digits, the other ends with them.
+        """
         header = base64url_encode(f'{{"alg":"{self.alg}","kid":"sample"}}'.encode()).decode()
         size = {HS256: SECRET_BYTES, RS256: self.bits // 8}.get(self.alg, 64)
-        signature = base64url_encode(b"\0" + secrets.token_bytes(size - 1)).decode()
+        signature = base64url_encode(b"\0" + secrets.token_bytes(size - 2) + b"\0").decode()
         return f"{header}.{_SAMPLE.split('.')[1]}.{signature}"
 
 

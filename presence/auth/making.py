@@ -1,0 +1,83 @@
+"""Keys and tokens made: what an issuer does, and a server never."""
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
+from jwt.utils import base64url_encode
+
+from presence.auth.key_file import key_of
+from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, Unsound
+from protocol.constants import TOKEN_MAX_BYTES
+
+RSA_BITS: Final = 2048
+
+
+class CannotSign(Exception):
+    """The key cannot sign such a token; the message does not show it."""
+
+
+def make_key(kid: str, alg: str) -> dict[str, Any]:
+    """Return a fresh key as an entry of a key file, its private part among its members.
+
+    Raises:
+        Unsound: `kid` is no name for a key, or `alg` no algorithm.
+    """
+    if alg == HS256:
+        material = {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
+    elif alg == RS256:
+        material = RSAAlgorithm.to_jwk(rsa.generate_private_key(RSA_EXPONENT, RSA_BITS), as_dict=True)
+    else:
+        material = OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True)
+    material.pop("key_ops", None)
+    entry = {"kid": kid, "alg": alg, "kty": KTY.get(alg), **material}
+    key_of(entry)
+    return entry
+
+
+def public_part(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a server needs of a key of RS256 or EdDSA."""
+    members = ("kid", "alg", "kty", *PUBLIC[entry["alg"]])
+    return {name: entry[name] for name in members}
+
+
+def make_token(
+    entry: Mapping[str, Any], uid: str, *, audience: str, now: float, ttl_s: float, **claims: Any
+) -> str:
+    """Return a token for `uid`, signed by a key.
+
+    Args:
+        entry: the key, see `make_key`.
+        uid: whom the token is made out for.
+        audience: of the servers that are to take it.
+        now: Unix seconds.
+        ttl_s: for how many seconds the token is good, rounded up.
+        claims: more of them, or others in place of these.
+
+    Raises:
+        CannotSign: the entry has no private part, or the token is longer than the protocol takes.
+        Unsound: the entry is no key.
+    """
+    key = key_of(entry)
+    if key.alg != HS256 and "d" not in entry:
+        raise CannotSign("it is the public part of a key alone, and signs nothing")
+    issued = math.floor(now)
+    payload = {"sub": uid, "aud": audience, "iat": issued, "exp": issued + math.ceil(ttl_s), **claims}
+    try:
+        jwk = jwt.PyJWK({**entry})
+    except Exception:  # PyJWT's messages may show the material
+        raise Unsound("its private part is not as RFC 7518 has it") from None
+    token = jwt.encode(payload, jwk, algorithm=key.alg, headers={"kid": key.kid})
+    if len(token) > TOKEN_MAX_BYTES:
+        raise CannotSign(f"the token has {len(token)} bytes, and the protocol takes {TOKEN_MAX_BYTES}")
+    return token
+
+
+def key_set(entries: list[Any]) -> str:
+    """Return the text of a key file."""
+    return json.dumps({"keys": entries}, indent=2) + "\n"
