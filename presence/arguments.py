@@ -88,7 +88,9 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     client.add_argument("uid", metavar="UID")
     client.add_argument("--device", help="which of the user's devices")
-    client.add_argument("--token", help="proof of who it is; @FILE reads it from a file")
+    client.add_argument("--token", help="proof of who it is; @FILE reads it, whenever one is needed, there")
+    client.add_argument("--tls", action="store_true", help="the server is behind TLS, and --host is its name")
+    client.add_argument("--ca", metavar="FILE", help="trust these authorities only; implies --tls")
     _add_settings(client, ("host", "port", "idle_timeout", *READER_SETTINGS))
 
     config = commands.add_parser("config", help="show or check the settings")

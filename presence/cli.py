@@ -61,7 +61,8 @@ def _run(args: argparse.Namespace, loaded: Loaded, load_again: Callable[[], Load
             complain("client: --port must name the server's port")
             return USAGE
         wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
-        return client.run(client.Device(given.host, given.port, args.uid, args.device, args.token, wish))
+        where = (given.host, given.port, args.uid, args.device, args.token, wish)
+        return client.run(client.Device(*where, tls=args.tls, ca=args.ca))
     return _ask(args, loaded.settings)
 
 

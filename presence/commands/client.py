@@ -2,6 +2,7 @@
 
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,10 +16,12 @@ from presence.client import (
     Ended,
     PresenceError,
     RequestError,
+    TokenSource,
     Unreachable,
     UserState,
     connect,
 )
+from presence.client.verbs import why
 from presence.commands.client_text import push_lines, state_line
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.rendering import printable
@@ -34,14 +37,22 @@ HELP = (
 
 
 class Device(NamedTuple):
-    """Who logs in, and where. A token ``@FILE`` is read from the file: no list of processes shows it."""
+    """Who logs in, and where.
+
+    Attributes:
+        token: ``@FILE``: it is read from the file whenever one is needed, and no list of processes shows it.
+        tls: whether the server is behind TLS.
+        ca: a file of the authorities to trust there, in place of the system's; implies `tls`.
+    """
 
     host: str
     port: int
     uid: str
     device: str | None = None
-    token: str | None = None
+    token: str | TokenSource | None = None
     idle_timeout: float | None = None
+    tls: bool | ssl.SSLContext = False
+    ca: str | None = None
 
 
 class _Stop:
@@ -65,9 +76,7 @@ def run(device: Device) -> int:
         BrokenPipeError: nobody reads standard output any more.
     """
     try:
-        if device.token is not None and device.token.startswith("@"):
-            device = device._replace(token=Path(device.token[1:]).read_text("utf-8").strip())
-        trio.run(_run, device)
+        trio.run(_run, _with_files(device))
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
@@ -80,6 +89,24 @@ def run(device: Device) -> int:
         complain(error)
         return FAILED
     return OK
+
+
+def _with_files(device: Device) -> Device:
+    """Return the device with what its files hold; that of the token is read again for each login.
+
+    Raises:
+        OSError, UnicodeError: one cannot be read.
+    """
+    if isinstance(device.token, str) and device.token.startswith("@"):
+        file = Path(device.token[1:])
+        file.read_text("utf-8")
+        device = device._replace(token=lambda: file.read_text("utf-8").strip())
+    if device.ca is None:
+        return device
+    try:
+        return device._replace(tls=ssl.create_default_context(cafile=device.ca))
+    except OSError as error:
+        raise OSError(f"{device.ca}: {why(error)}") from error
 
 
 async def _run(device: Device) -> None:
@@ -110,6 +137,7 @@ async def _live(device: Device, stop: _Stop) -> None:
         device=device.device,
         token=device.token,
         idle_timeout=device.idle_timeout,
+        tls=device.tls,
     ) as client:
         entering = stop.scope
         stop.scope = trio.CancelScope()  # from here on, a stop leaves the block in order: with a logout

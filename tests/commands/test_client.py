@@ -221,6 +221,8 @@ def test_no_server_is_a_failure_that_says_why(capsys: pytest.CaptureFixture[str]
     [
         (["a b"], "uid holds a control character, white space"),
         (["ann", "--token", "@/no/such/file"], "No such file"),
+        (["ann", "--ca", "/no/such/file"], "/no/such/file: No such file"),
+        (["ann", "--ca", "/dev/null"], "/dev/null: "),
         (["ann", "--port", "0"], "port"),
         ([], "required: UID"),
     ],
