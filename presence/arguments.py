@@ -14,6 +14,7 @@ from presence.commands.outcome import USAGE, complain
 from presence.config import SPECS, Spec, nearest
 from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
+from presence.token_arguments import add_token
 
 FEW_SETTINGS = 6  # need no groups of their own in the help
 _ENTRY_ID = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
@@ -77,6 +78,7 @@ def argument_parser() -> argparse.ArgumentParser:
     _add_operators_commands(commands)
     add_timers(commands, _add_settings)
     add_followups(commands, _add_settings)
+    add_token(commands, _add_settings)
 
     demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
     demo.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")

@@ -11,6 +11,7 @@ from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complai
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, load
 from presence.followup_arguments import run_followups
 from presence.timer_arguments import run_timers
+from presence.token_arguments import run_token
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,10 +50,8 @@ def _run(args: argparse.Namespace, loaded: Loaded, load_again: Callable[[], Load
         from presence.commands import settings  # noqa: PLC0415
 
         return settings.show(loaded, as_json=args.json) if args.action == "show" else settings.check()
-    if args.command == "demo":
-        from presence.commands import demo  # noqa: PLC0415
-
-        return demo.run(loaded.settings, args.seconds, args.clients)
+    if args.command in {"demo", "token"}:
+        return _run_alone(args, loaded.settings)
     if args.command == "client":
         from presence.commands import client  # noqa: PLC0415
 
@@ -64,6 +63,15 @@ def _run(args: argparse.Namespace, loaded: Loaded, load_again: Callable[[], Load
         where = (given.host, given.port, args.uid, args.device, args.token, wish)
         return client.run(client.Device(*where, tls=args.tls, ca=args.ca))
     return _ask(args, loaded.settings)
+
+
+def _run_alone(args: argparse.Namespace, settings: Settings) -> int:
+    """Run a command that needs nobody else."""
+    if args.command == "token":
+        return run_token(args, settings)
+    from presence.commands import demo  # noqa: PLC0415
+
+    return demo.run(settings, args.seconds, args.clients)
 
 
 def _ask(args: argparse.Namespace, settings: Settings) -> int:

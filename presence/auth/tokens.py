@@ -137,7 +137,7 @@ def claimed_uid(text: object) -> str:
         sub = _object(text.split(".")[1]).get("sub")
     except TokenRefused:
         return ""
-    return sub if isinstance(sub, str) and _is_uid(sub) else ""
+    return sub if isinstance(sub, str) and is_uid(sub) else ""
 
 
 def _claims(claims: dict[str, Any], terms: Terms, wall: float) -> Claims:
@@ -145,7 +145,7 @@ def _claims(claims: dict[str, Any], terms: Terms, wall: float) -> Claims:
     if audience != terms.audience and not (isinstance(audience, list) and terms.audience in audience):
         raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {terms.audience}")
     uid: Any = claims.get("sub")
-    if not _is_uid(uid):
+    if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
     expires = _moment(claims, "exp") + terms.leeway_s
     if expires <= wall:
@@ -163,7 +163,8 @@ def _moment(claims: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _is_uid(value: object) -> bool:
+def is_uid(value: object) -> bool:
+    """Whether this can be the name of a user."""
     try:
         return _check_uid(value) is None
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
