@@ -1,0 +1,94 @@
+"""Buckets by key: each as a bucket by itself, in a table that holds no more than it must."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence.buckets import Buckets
+
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(1, 4)), max_size=200)
+
+
+def test_a_bucket_gives_its_burst_at_once_and_no_more() -> None:
+    buckets = Buckets[str](rate=10, burst=100)
+    assert sum(buckets.take("ada", 5.0) for _ in range(150)) == 100
+    assert buckets.refused == 50
+
+
+def test_one_key_takes_nothing_from_another() -> None:
+    buckets = Buckets[str](rate=1, burst=3)
+    assert not all(buckets.take("ada", 0.0) for _ in range(10))
+    assert all(buckets.take("bob", 0.0) for _ in range(3))
+
+
+@given(STEPS, st.integers(1, 20), st.integers(4, 30))
+def test_each_is_granted_what_a_bucket_by_itself_would_grant(
+    steps: list[tuple[str, float, int]], rate: int, burst: int
+) -> None:
+    buckets = Buckets[str](rate, burst)
+    tokens, at, now = dict.fromkeys("abc", float(burst)), dict.fromkeys("abc", 0.0), 0.0
+    for key, pause, wanted in steps:
+        now += pause
+        tokens[key] = min(burst, tokens[key] + (now - at[key]) * rate)
+        at[key] = now
+        if 1e-12 < abs(tokens[key] - wanted) < 1e-6:
+            continue  # a matter of rounding
+        granted = tokens[key] >= wanted - 1e-12
+        assert buckets.has(key, now, wanted) is granted
+        assert buckets.take(key, now, wanted) is granted
+        if granted:
+            tokens[key] -= wanted
+
+
+def test_looking_takes_nothing() -> None:
+    buckets = Buckets[str](rate=1, burst=1)
+    assert all(buckets.has("ada", 0.0) for _ in range(10))
+    assert len(buckets) == 0
+    assert buckets.take("ada", 0.0)
+
+
+def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> None:
+    buckets = Buckets[str](rate=10, burst=5)
+    for _ in range(25):
+        buckets.take("ada", 0.0)
+    assert buckets.wait_s("ada", 0.0) == pytest.approx(2.0)
+    assert buckets.wait_s("ada", 1.5) == pytest.approx(0.5)
+    assert buckets.wait_s("bob", 0.0) == 0
+
+
+def test_full_buckets_are_dropped_while_others_are_used() -> None:
+    buckets = Buckets[int](rate=10, burst=10)
+    for number in range(10_000):
+        buckets.take(number, now=number / 1000)  # full after 100 ms: a hundred are not
+    assert len(buckets) < 500
+    assert buckets.forgotten == 0
+
+
+def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
+    buckets = Buckets[int](rate=10, burst=10_000)
+    assert buckets.take(-1, 0.0, 10_000)
+    for number in range(10_000):
+        buckets.take(number, now=number / 1000)
+    assert len(buckets) < 500
+    assert not buckets.has(-1, 10.0, 5000)
+
+
+def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
+    buckets = Buckets[int](rate=10, burst=10)
+    for number in range(1000):
+        buckets.take(number, 0.0)
+    buckets.tidy(1.0, 600)
+    assert len(buckets) == 400
+    buckets.tidy(1.0, 600)
+    assert len(buckets) == 0
+
+
+def test_the_table_is_bounded_and_the_idlest_is_forgotten() -> None:
+    buckets = Buckets[int](rate=1, burst=2, size=100)
+    for number in range(1000):
+        buckets.take(number, 0.0)
+        buckets.take(-1, 0.0)  # refused from the third time on
+    assert len(buckets) <= 100
+    assert buckets.forgotten >= 900
+    assert not buckets.has(-1, 0.0), "whoever keeps asking is not"
+    assert buckets.has(0, 0.0, 2), "it was forgotten, and is full"
