@@ -25,7 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = argument_parser().parse_args(argv)
         load_again = partial(load, _given_flags(args), serving=args.command in {"serve", "config"})
-        status = _run(args, load_again(), load_again)
+        loaded = load_again()
+        if args.command == "serve" or (args.command, getattr(args, "action", "")) == ("config", "check"):
+            _check_files(loaded)
+        status = _run(args, loaded, load_again)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output, such as head, has seen enough
         abandon_output()
@@ -38,6 +41,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed help, the version or a complaint
         return stop.code if isinstance(stop.code, int) else OK
     return status
+
+
+def _check_files(loaded: Loaded) -> None:
+    """Find out whether the files can be used that a server needs.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
+    from presence import credential_files  # noqa: PLC0415 - as below
+
+    found = [
+        f"{error} (from {loaded.sources[error.setting]})"
+        for error in credential_files.problems(loaded.settings)
+    ]
+    if found:
+        raise ConfigError(found)
 
 
 def _run(args: argparse.Namespace, loaded: Loaded, load_again: Callable[[], Loaded]) -> int:

@@ -12,6 +12,7 @@ import trio
 
 from presence import files
 from presence.clock import Clock
+from presence.credential_files import CredentialsError
 from presence.logs import LogWriter
 from presence.orders import STOPS
 from presence.server import Server
@@ -110,7 +111,11 @@ def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str
         return REFUSED
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
-    return trio.run(_run, settings, redis_url, limit.max_connections, conductor, family)
+    try:
+        return trio.run(_run, settings, redis_url, limit.max_connections, conductor, family)
+    except CredentialsError as error:  # its file was sound a moment ago
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - as above
+        return REFUSED
 
 
 async def _run(

@@ -24,6 +24,7 @@ import protocol
 from presence import __version__
 from presence.clock import Clock
 from presence.control import Control
+from presence.credentials import Credentials
 from presence.desk import FrontDesk
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
@@ -69,6 +70,9 @@ class Server:
         max_connections: connections at once.
         clock: monotonic time.
         family: what the node ids of all workers on one port begin with; "" for a server on its own.
+
+    Raises:
+        CredentialsError: keys or certificate cannot be used.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Server:
         self._family = family
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
+        self._credentials = Credentials(settings, clock, max_connections)
         self.node = Node(
             settings,
             max_connections,
@@ -88,6 +93,7 @@ class Server:
             TrioRuntime(),
             family=family,
             describe=self._describe,
+            gate=self._credentials.gate,
         )
         self._courier = Courier(
             self.node.core.sessions,
@@ -128,6 +134,7 @@ class Server:
             nursery.start_soon(self._courier.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
+            nursery.start_soon(self._credentials.run)
             nursery.start_soon(self._read_again)
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
@@ -176,6 +183,7 @@ class Server:
             "transport": transport,
             "messages": messages,
             "watching": self._watching.report(),
+            **self._credentials.report(),
             **turning,
         }
 
@@ -197,6 +205,7 @@ class Server:
     async def _read_again(self) -> None:
         while True:
             if await self._asked_to_read.wait(math.inf):
+                await self._credentials.reload()
                 log.info("files are read again")
 
     async def _first_contact(self) -> None:

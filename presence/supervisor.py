@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from presence import process, worker
+from presence import credential_files, process, worker
 from presence.logs import DirectWriter
 from presence.processes import Processes
 from presence.settings import Settings
@@ -55,8 +55,17 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callab
             ready_line=process.ready_line(host, port),
             drain_timeout_s=settings.drain_timeout,
             writer=writer,
+            may_start=lambda: _may_start(settings),
             reread=reread,
         ).run()
     finally:
         for sock in reserved:
             sock.close()
+
+
+def _may_start(settings: Settings) -> bool:
+    """Whether a worker that started now could use its files; says what is wrong with them."""
+    problems = [str(error) for error in credential_files.problems(settings)]
+    if problems:
+        log.error("a worker could not start", problems=problems)
+    return not problems
