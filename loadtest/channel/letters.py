@@ -20,6 +20,7 @@ class Ledger:
 
     Attributes:
         routes: sender and recipient.
+        over: which connection each was sent over; no two have the same number.
         due: when each was to be sent, monotonic seconds.
         answers, handed, codes, answered_s, received_s: what the answer was, and seconds from `due` to it, and
             to the first receipt; below 0 there was none.
@@ -27,6 +28,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.routes: list[tuple[str, str]] = []
+        self.over: list[int] = []
         self.due: list[float] = []
         self.answers: list[int] = []
         self.handed: list[int] = []
@@ -35,13 +37,20 @@ class Ledger:
         self.received_s: list[float] = []
         self.open = 0
         self.answered_at = 0.0
+        self._connections = 0
 
     def __len__(self) -> int:
         return len(self.routes)
 
-    def enter(self, sender: str, recipient: str, due: float) -> int:
+    def connection(self) -> int:
+        """Return the number of a new connection."""
+        self._connections += 1
+        return self._connections
+
+    def enter(self, sender: str, recipient: str, over: int, due: float) -> int:
         """Note a message that is about to be sent; return its number."""
         self.routes.append((sender, recipient))
+        self.over.append(over)
         self.due.append(due)
         self.answers.append(0)
         self.handed.append(0)
@@ -68,8 +77,10 @@ class Ledger:
     def sent(self) -> list[Sent]:
         """Return all for the judge."""
         return [
-            Sent(*self.routes[number], self.answers[number], self.handed[number], self.codes[number])
-            for number in range(len(self))
+            Sent(*route, *what)
+            for route, *what in zip(
+                self.routes, self.answers, self.handed, self.codes, self.over, strict=True
+            )
         ]
 
 
@@ -86,6 +97,7 @@ class Correspondent(Device):
         self.inbox: list[Received] = []
         self.stays = True
         self._ledger = ledger
+        self._over = 0
         self._open = 0
         self._moves = False
 
@@ -98,12 +110,16 @@ class Correspondent(Device):
         """Send so many messages to a user in one go."""
         frames = bytearray()
         for _ in range(count):
-            number = self._ledger.enter(self.uid, recipient, due)
+            number = self._ledger.enter(self.uid, recipient, self._over, due)
             packet = [int(Kind.MESSAGE), FIRST_ID + number, {"to": recipient, "body": [number, PADDING]}]
             body = msgpack.packb(packet)
             frames += len(body).to_bytes(4, "big") + body
         self._open += count
         self.send(bytes(frames))
+
+    def entered(self, now: float) -> None:
+        """It is another connection."""
+        self._over = self._ledger.connection()
 
     def move(self) -> None:
         """Lose the connection as soon as all that was sent is answered, and be back somewhere soon."""

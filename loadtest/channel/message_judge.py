@@ -2,7 +2,8 @@
 
 Each message has exactly one outcome: it was handed to so many sessions, it was refused because the recipient
 is offline, or the sender was told that it is lost, or may be. A device receives a message once at most, and
-those of one sender in the order in which they were sent, over all of its connections. Of whoever stayed
+those that were sent over one connection in the order in which they were sent, over all of its own. (Two
+devices of one sender are mostly on two servers, and nobody knows which wrote first.) Of whoever stayed
 connected more is known: nothing to him is refused, and what was handed is received, by all of his devices.
 """
 
@@ -23,6 +24,7 @@ class Sent(NamedTuple):
         answers: how many there were; one is right.
         handed: to how many sessions, as the answer says.
         code: of the error that was the answer, or 0.
+        over: which of the sender's connections it was sent over.
     """
 
     sender: str
@@ -30,6 +32,7 @@ class Sent(NamedTuple):
     answers: int = 0
     handed: int = 0
     code: int = 0
+    over: int = 0
 
 
 class Received(NamedTuple):
@@ -84,7 +87,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Rec
     received: Counter[int] = Counter()
     for (uid, device), messages in receipts.items():
         seen: set[int] = set()
-        latest: dict[str, int] = {}
+        latest: dict[tuple[str, int], int] = {}
         for each in messages:
             number, sender = each
             story = (uid, device, each)
@@ -94,9 +97,10 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Rec
             if number in seen:
                 verdict.note("received twice", story)
                 continue
-            if number < latest.get(sender, number):
-                verdict.note("received out of order", (*story, latest[sender]))
-            latest[sender] = max(number, latest.get(sender, number))
+            way = sender, sent[number].over
+            if number < latest.get(way, number):
+                verdict.note("received out of order", (*story, latest[way]))
+            latest[way] = max(number, latest.get(way, number))
             seen.add(number)
         received.update(seen)
     verdict.received = received.total()

@@ -191,6 +191,7 @@ def _report(plan: Plan, play: Play, verdict: MessageVerdict, rate: float, fast: 
         f"at {plan.rate:,.0f} a second, to the answer": spread_ms(answered),
     }
     report.figures = {**outcomes, "codes": verdict.lost, "rate": rate, "even_rate": plan.rate}
+    report.figures["moves"] = play.moves
     report.figures |= {"received_ms": received, "answered_ms": answered, "wrong": verdict.wrong}
     report.broken = list(verdict.broken)
     if rate < plan.rate_min:

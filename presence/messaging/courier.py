@@ -1,10 +1,14 @@
 """Carries messages: from a sender's connection to every session of the recipient, on this node or another.
 
-A message is handed to each device at most once; in order per sender and recipient, while the recipient does
-not move to another connection; and its sender is
-told of how many. Redis says where the recipient is, and passes on what is for other nodes in the same step,
-which is never tried again: if the connection breaks in it, the sender is told that nobody knows. What is for
-this node is handed over by the courier itself, also to sessions whose login is still on its way to Redis.
+A message is handed to each device at most once, and its sender is told of how many. Redis says where the
+recipient is, and passes on what is for other nodes in the same step, which is never tried again: if the
+connection breaks in it, the sender is told that nobody knows. What is for this node is handed over by the
+courier itself, also to sessions whose login is still on its way to Redis.
+
+What one connection sends comes over each connection of the recipient in its order: there is one way between
+the two, through one call at a time and one control channel, or through neither. Between two connections of
+the recipient there is no order, nor between two devices of the sender. And a call that broke off, whose
+sender was told so, may be run by Redis after a later one.
 
 One call is under way at a time, in a thread; messages gather meanwhile, and for a few milliseconds more.
 """

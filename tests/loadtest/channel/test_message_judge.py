@@ -82,5 +82,15 @@ def test_two_senders_are_in_no_order() -> None:
     assert wrong(sent, inbox(ann=[(1, "dan"), (0, "bob")])) == []
 
 
+def test_two_devices_of_a_sender_are_in_no_order() -> None:
+    sent = [HANDED, HANDED._replace(over=1)]
+    assert wrong(sent, inbox(ann=[(1, "bob"), (0, "bob")])) == []
+
+
+def test_each_device_of_a_sender_has_an_order_of_its_own() -> None:
+    sent = [HANDED, HANDED._replace(over=1), HANDED]
+    assert wrong(sent, inbox(ann=[(2, "bob"), (1, "bob"), (0, "bob")])) == ["received out of order"]
+
+
 def test_order_holds_over_the_connections_of_a_device() -> None:
     assert wrong([TO_DAN, TO_DAN], inbox(dan=[(1, "ann"), (0, "ann")])) == ["received out of order"]

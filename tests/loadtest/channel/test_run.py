@@ -34,7 +34,8 @@ def test_each_message_has_one_outcome() -> None:
         window=128,
         rate=500.0,
         seconds=2.0,
-        movers=0,  # whoever moves is for the whole command, and for tests/messaging
+        movers=20,
+        move_each_s=2.0,
         rate_min=0.0,  # how fast is for a machine that does nothing else
         p99_max_ms=5000.0,
     )
@@ -43,6 +44,7 @@ def test_each_message_has_one_outcome() -> None:
     assert report.broken == []
     assert report.figures["handed"] > 6000
     assert report.figures["refused"] > 0
+    assert report.figures["moves"] > 0
 
 
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
