@@ -5,15 +5,23 @@ by the time they are served. Each refusal names its own time to return. It is dr
 the bucket could serve all who were refused before, so a crowd of any size comes back at the rate that
 can be served and not in one wave.
 
+What is too much for the server is `busy`; what is too much of one address or one user is `rate_limited`.
+The tables of addresses and users are bounded, see `buckets.py`; that of connections has an entry for each.
+
 Pure: time is an argument.
 """
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from presence.buckets import Buckets
+from protocol import Code
 
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0  # a client bounds its own back-off so
 FULL_RETRY_S = 10.0  # when there is no room at all: nobody knows when there will be
+TIDIED_A_TICK = 2000  # buckets that are looked at whether they may be dropped: a millisecond
 
 
 class TokenBucket:
@@ -38,23 +46,39 @@ class TokenBucket:
         self._at = now
         self.refused = 0
 
-    def take(self, now: float) -> bool:
-        """Take a token if there is one."""
+    def has(self, now: float) -> bool:
+        """Return whether there is a token."""
         gained = (now - self._at) * self._rate
         self._at = now
         self._tokens = min(self._burst, self._tokens + gained)
         self._owed = max(0.0, self._owed - gained)
-        if self._tokens >= 1.0:
-            self._tokens -= 1.0
-            return True
+        return self._tokens >= 1.0
+
+    def take(self, now: float) -> bool:
+        """Take a token if there is one; else it counts as refused."""
+        if not self.has(now):
+            self.refuse()
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def refuse(self) -> None:
+        """Count a token that is not there: whoever asked for it is asked to come back for it."""
         self.refused += 1
         self._owed += 1.0
-        return False
 
     def retry_after(self) -> float:
         """Return seconds for the one that was just refused, spread over the time that all of them need."""
         window_s = max(RETRY_MIN_S, 2 * self._owed / self._rate)
         return spread(RETRY_MIN_S, RETRY_MIN_S + window_s)
+
+
+class Refusal(NamedTuple):
+    """What somebody is told who is not let in: the code, a sentence, and seconds after which to come back."""
+
+    code: Code
+    message: str
+    retry_after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +89,9 @@ class AdmissionLimits:
         max_connections: connections at once.
         accept_rate, accept_burst: connections a second, and at once.
         login_rate, login_burst: logins a second, and at once.
+        address_connections: connections at once from one address; 0: no limit.
+        address_login_rate, address_login_burst: logins from one address a second, and at once; 0: no limit.
+        uid_login_rate, uid_login_burst: logins of one user a second, and at once; 0: no limit.
     """
 
     max_connections: int = 10_000
@@ -72,6 +99,27 @@ class AdmissionLimits:
     accept_burst: float = 20_000
     login_rate: float = 5_000
     login_burst: float = 20_000
+    address_connections: int = 0
+    address_login_rate: float = 0
+    address_login_burst: float = 20_000
+    uid_login_rate: float = 0
+    uid_login_burst: float = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """Entries of the tables now, and refusals since the start, by limit; beside them buckets forgotten."""
+
+    connections_full: int
+    accepts_refused: int
+    logins_refused: int
+    address_connections_refused: int
+    address_logins_refused: int
+    uid_logins_refused: int
+    address_connections_kept: int
+    address_logins_kept: int
+    uid_logins_kept: int
+    forgotten: int
 
 
 class Admission:
@@ -80,24 +128,106 @@ class Admission:
     Args:
         limits: see `AdmissionLimits`.
         now: monotonic seconds.
+
+    Attributes:
+        counts_connections: whether connections of one address are bounded.
+        counts_logins: whether logins from one address are.
     """
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
-        self._max_connections = limits.max_connections
+        self._limits = limits
         self._accepts = TokenBucket(limits.accept_rate, limits.accept_burst, now)
         self._logins = TokenBucket(limits.login_rate, limits.login_burst, now)
-        self.full = 0
+        self.counts_connections = bool(limits.address_connections)
+        self.counts_logins = bool(limits.address_login_rate)
+        self._present: dict[str, int] = {}  # connections by address
+        self._counts_uids = bool(limits.uid_login_rate)
+        # A table that is not needed stays empty, whatever its rate.
+        self._by_address = Buckets[str](limits.address_login_rate or 1, limits.address_login_burst)
+        self._by_uid = Buckets[str](limits.uid_login_rate or 1, limits.uid_login_burst)
+        self._full = self._crowded = 0
 
     def connection(self, open_now: int, now: float) -> float | None:
         """Return None if a connection is welcome beside `open_now` others, else its seconds to come back."""
-        if open_now >= self._max_connections:
-            self.full += 1
+        if open_now >= self._limits.max_connections:
+            self._full += 1
             return spread(RETRY_MIN_S, FULL_RETRY_S)
         return None if self._accepts.take(now) else self._accepts.retry_after()
 
-    def login(self, now: float) -> float | None:
-        """Return None if a login is welcome, else its seconds to come back."""
-        return None if self._logins.take(now) else self._logins.retry_after()
+    def enter(self, address: str) -> Refusal | None:
+        """Count one more connection of an address, unless it has as many as it may have."""
+        present = self._present.get(address, 0)
+        if self.counts_connections and present >= self._limits.address_connections:
+            self._crowded += 1
+            message = "there are too many connections from this address"
+            return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, FULL_RETRY_S))
+        self._present[address] = present + 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """Count one less."""
+        present = self._present.pop(address) - 1
+        if present:
+            self._present[address] = present
+
+    def login_expected(self, now: float, address: str = "") -> Refusal | None:
+        """Return None if a login would be welcome, whoever it is of: nothing is taken yet.
+
+        Args:
+            now: monotonic seconds.
+            address: where it comes from; needed if `counts_logins`, and "" for a client that has none.
+        """
+        if not self._logins.has(now):
+            self._logins.refuse()
+            message = "this server takes no more logins at present"
+            return Refusal(Code.BUSY, message, self._logins.retry_after())
+        if self.counts_logins and address:
+            return _ask(self._by_address, address, now, "there are too many logins from this address")
+        return None
+
+    def login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
+        """Return None if a login is welcome, which it then has been; else nothing is taken."""
+        if (refusal := self.login_expected(now, address)) is not None:
+            return refusal
+        if self._counts_uids and uid:
+            if (
+                refusal := _ask(self._by_uid, uid, now, "there are too many logins of this user")
+            ) is not None:
+                return refusal
+            self._by_uid.take(uid, now)
+        if self.counts_logins and address:
+            self._by_address.take(address, now)
+        self._logins.take(now)
+        return None
+
+    def tidy(self, now: float) -> None:
+        """Drop what is as good as forgotten; called at each tick."""
+        self._by_address.tidy(now, TIDIED_A_TICK)
+        self._by_uid.tidy(now, TIDIED_A_TICK)
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return the counters."""
+        return AdmissionStatistics(
+            self._full,
+            self._accepts.refused,
+            self._logins.refused,
+            self._crowded,
+            self._by_address.refused,
+            self._by_uid.refused,
+            len(self._present),
+            len(self._by_address),
+            len(self._by_uid),
+            self._by_address.forgotten + self._by_uid.forgotten,
+        )
+
+
+def _ask(buckets: Buckets[str], key: str, now: float, message: str) -> Refusal | None:
+    """Return what one without a token is told."""
+    if buckets.has(key, now):
+        return None
+    buckets.refuse(key, now)
+    window_s = max(RETRY_MIN_S, 2 * buckets.wait_s(key, now))
+    return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, RETRY_MIN_S + window_s))
 
 
 def spread(low_s: float, high_s: float) -> float:

@@ -139,9 +139,9 @@ class SessionProtocol:
         crowded = self._crowded(key) if present is None else None
         if crowded and self._limit.refuses:
             raise _refusal(Code.SESSION_LIMIT, "this user has as many sessions as he may have", packet)
-        if (retry_after := self._admission.login(now)) is not None:
-            message = "this server takes no more logins at present"
-            _send_away(packet, outcome, Code.BUSY, message, retry_after)
+        address = guest.link.address(guest.handle) if self._admission.counts_logins else ""
+        if (refusal := self._admission.login(now, address, uid)) is not None:
+            _send_away(packet, outcome, *refusal)
             return
         idle_timeout = self._clamp(payload.get("idle_timeout"))
         joined = self._registry.login(guest, key, idle_timeout, now - waited, now, profile=_profile(packet))
@@ -174,8 +174,12 @@ class SessionProtocol:
             if uid is None:
                 raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
             return uid
+        address = guest.link.address(guest.handle)
+        if (refusal := self._admission.login_expected(now, address)) is not None:
+            _send_away(packet, outcome, *refusal)  # checking a token costs more than all else about a login
+            return None
         token = packet.payload.get("token")
-        verdict = self._gate.login(token, uid, guest.link.address(guest.handle), now)
+        verdict = self._gate.login(token, uid, address, now)
         if isinstance(verdict, Denied):
             outcome.reply += _denial(packet, verdict)
             outcome.end_code = verdict.code

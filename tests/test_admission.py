@@ -10,8 +10,12 @@ from presence.admission import (
     RETRY_MIN_S,
     Admission,
     AdmissionLimits,
+    Refusal,
     TokenBucket,
 )
+from protocol import Code
+
+ADDRESS = "192.0.2.7"
 
 
 def test_a_bucket_gives_its_burst_at_once_and_no_more() -> None:
@@ -83,3 +87,91 @@ def test_the_defaults_admit_twenty_thousand_at_once() -> None:
     admission = Admission(AdmissionLimits(max_connections=20_000), 0.0)
     assert all(admission.connection(number, 0.0) is None for number in range(20_000))
     assert all(admission.login(0.0) is None for _ in range(20_000))
+
+
+def test_connections_of_one_address_are_bounded_and_no_other_pays() -> None:
+    admission = Admission(AdmissionLimits(address_connections=3), 0.0)
+    assert [admission.enter(ADDRESS) for _ in range(3)] == [None] * 3
+    refusal = admission.enter(ADDRESS)
+    assert refusal is not None
+    assert refusal.code is Code.RATE_LIMITED
+    assert RETRY_MIN_S <= refusal.retry_after <= FULL_RETRY_S
+    assert admission.enter("192.0.2.8") is None
+    admission.leave(ADDRESS)
+    assert admission.enter(ADDRESS) is None
+    assert admission.statistics().address_connections_refused == 1
+
+
+def test_nothing_is_kept_of_an_address_that_all_connections_have_left() -> None:
+    admission = Admission(AdmissionLimits(address_connections=3), 0.0)
+    for _ in range(3):
+        admission.enter(ADDRESS)
+    assert admission.statistics().address_connections_kept == 1
+    for _ in range(3):
+        admission.leave(ADDRESS)
+    assert admission.statistics().address_connections_kept == 0
+
+
+def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
+    """Log in so often; return the refusals."""
+    answers = [admission.login(now, address, uid) for _ in range(count)]
+    return [each for each in answers if each is not None]
+
+
+def test_logins_from_one_address_are_bounded_by_rate_and_burst() -> None:
+    admission = Admission(AdmissionLimits(address_login_rate=10, address_login_burst=20), 0.0)
+    refusals = logins(admission, 50, ADDRESS, "ada")
+    assert len(refusals) == 30
+    assert {each.code for each in refusals} == {Code.RATE_LIMITED}
+    assert 4 < max(each.retry_after for each in refusals) < 8, "30 at 10 a second, spread over twice the time"
+    assert logins(admission, 20, "192.0.2.8", "ada") == []
+    assert len(logins(admission, 20, ADDRESS, "ada", now=1.0)) == 10
+    assert admission.statistics().address_logins_refused == 40
+
+
+def test_logins_of_one_user_are_bounded_wherever_they_come_from() -> None:
+    admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), 0.0)
+    refusals = [admission.login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
+    assert [each and each.code for each in refusals] == [None] * 5 + [Code.RATE_LIMITED] * 3
+    assert logins(admission, 5, ADDRESS, "bob") == []
+    assert admission.statistics().uid_logins_refused == 3
+
+
+def test_a_login_that_one_limit_refuses_is_no_charge_to_the_others() -> None:
+    limits = AdmissionLimits(
+        login_burst=30, login_rate=1, address_login_rate=1, address_login_burst=20, uid_login_rate=1,
+        uid_login_burst=10,
+    )  # fmt: skip
+    admission = Admission(limits, 0.0)
+    assert len(logins(admission, 100, ADDRESS, "ada")) == 90, "the user's limit"
+    assert len(logins(admission, 100, ADDRESS, "")) == 90, "the address has 10 of 20 left"
+    assert len(logins(admission, 100, "", "")) == 90, "the server has 10 of 30 left"
+    assert logins(admission, 1, "", "")[0].code is Code.BUSY
+
+
+def test_whether_a_login_is_expected_is_asked_before_it_is_known_whose_it_is_and_takes_nothing() -> None:
+    admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), 0.0)
+    assert [admission.login_expected(0.0, ADDRESS) for _ in range(10)] == [None] * 10
+    assert logins(admission, 2, ADDRESS, "ada") == []
+    refusal = admission.login_expected(0.0, ADDRESS)
+    assert refusal is not None
+    assert refusal.code is Code.RATE_LIMITED
+
+
+def test_by_default_nobody_is_counted_by_address_or_user() -> None:
+    admission = Admission(AdmissionLimits(), 0.0)
+    assert logins(admission, 20_000, ADDRESS, "ada") == []
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
+
+
+def test_tables_are_empty_again_when_everybody_may_log_in_as_often_as_at_first() -> None:
+    limits = AdmissionLimits(address_login_rate=10, address_login_burst=10, uid_login_rate=10)
+    admission = Admission(limits, 0.0)
+    for number in range(1000):
+        admission.login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (1000, 1000)
+    admission.tidy(1.0)
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
