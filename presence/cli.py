@@ -3,9 +3,11 @@
 import argparse
 import io
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from presence import titles
 from presence.arguments import argument_parser
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, load
@@ -22,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a uid may be more than the terminal can show
+    if argv is None and not titles.hide(sys.argv):
+        complain(
+            "everybody on this machine can read the secrets on this command line: use a variable or a file"
+        )
     try:
         args = argument_parser().parse_args(argv)
         load_again = partial(load, _given_flags(args), serving=args.command in {"serve", "config"})
@@ -37,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(error)
         return USAGE
     except KeyboardInterrupt:
+        return FAILED
+    except Exception:  # a mistake of ours; what Python would print may hold a secret
+        complain(traceback.format_exc())
         return FAILED
     except SystemExit as stop:  # argparse has printed help, the version or a complaint
         return stop.code if isinstance(stop.code, int) else OK

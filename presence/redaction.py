@@ -1,4 +1,4 @@
-"""Secrets leave no trace in what is printed: values by the name of their key, passwords inside URLs."""
+"""Secrets leave no trace in what is printed: values by the name of their key, the rest by how it looks."""
 
 import math
 import re
@@ -12,13 +12,22 @@ _SECRET_KEY = re.compile(
 )
 # Up to the last @ of the word, for a password may hold one.
 _URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:@/]*:)[^\s\"'<>]*(?=@)", re.IGNORECASE)
+_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")  # of JSON: its header begins with {"
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END |\Z)", re.DOTALL)
+_KEY_MEMBER = re.compile(r"""(["'](?:k|d|p|q|dp|dq|qi)["']\s*:\s*["'])[\w+/=-]{16,}""")  # of a JSON Web Key
 _ASSIGNED = re.compile(r"((?:password|passwd|secret|token)=|\bBearer )[^\s&,;\"'<>]+", re.IGNORECASE)
 
 
 def redact_text(text: str) -> str:
-    """Return `text` without the passwords of URLs, what follows ``password=`` or ``token=``, and bearers."""
+    """Return `text` without passwords of URLs, tokens, private keys, and what follows ``password=`` or so."""
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1{REDACTED}", text)
+    if "eyJ" in text:
+        text = _TOKEN.sub(REDACTED, text)
+    if "PRIVATE KEY" in text:
+        text = _PRIVATE_KEY.sub(rf"\1{REDACTED}", text)
+    if ":" in text:
+        text = _KEY_MEMBER.sub(rf"\1{REDACTED}", text)
     return _ASSIGNED.sub(rf"\1{REDACTED}", text)
 
 

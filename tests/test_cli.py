@@ -175,6 +175,19 @@ def test_help_loads_neither_redis_nor_trio() -> None:
     assert {"redis", "trio", "structlog"}.isdisjoint(done.stdout.split())
 
 
+def test_what_nobody_expected_is_told_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise RuntimeError(f"cannot talk to {UNREACHABLE}")
+
+    monkeypatch.setattr("presence.commands.nodes.run", fail)
+    assert main(["nodes", "--redis", UNREACHABLE]) == 1
+    said = capsys.readouterr().err
+    assert "RuntimeError: cannot talk to redis://user:***@127.0.0.1:1" in said
+    assert "s3cret" not in said
+
+
 def test_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "presence", "--version"], capture_output=True, text=True, check=True

@@ -236,8 +236,28 @@ def test_secret_in_an_exception_is_not_written(pipe: Pipe) -> None:
     assert CANARY not in text
 
 
-def test_redaction_leaves_plain_text_alone() -> None:
-    assert redact_text("redis://host:6379/0 and a@b") == "redis://host:6379/0 and a@b"
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.CANARYCANARYCANARY",
+        "-----BEGIN RSA PRIVATE KEY-----\nCANARY\nCANARY\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\\nCANARY, and cut off",
+        '{"kty": "oct", "k": "CANARYCANARYCANARY"}',
+        "{'kty': 'OKP', 'd':'CANARYCANARYCANARY', 'x': 'public'}",
+    ],
+)
+def test_tokens_and_keys_are_known_by_how_they_look(secret: str) -> None:
+    text = redact_text(f"cannot take {secret}, and that is that")
+    assert "CANARY" not in text
+    assert "***" in text
+    assert text.startswith("cannot take ")
+
+
+@pytest.mark.parametrize(
+    "text", ["redis://host:6379/0 and a@b", 'eyJ is how they begin, "k": 1, BEGIN CERTIFICATE', "a.b.c"]
+)
+def test_redaction_leaves_plain_text_alone(text: str) -> None:
+    assert redact_text(text) == text
 
 
 EVIL = "\x1b[2J\x07\r\n2031-01-01 info forged\x7f\x9b31m\u202egnp.exe"

@@ -16,8 +16,8 @@ USAGE = 2  # the command line or the settings are wrong
 
 def complain(message: object) -> None:
     """Print a message on standard error, each of its lines safe for a terminal and without secrets."""
-    for line in str(message).splitlines():
-        print(f"presence: {printable(redact_text(line))}", file=sys.stderr, flush=True)
+    for line in redact_text(str(message)).splitlines():
+        print(f"presence: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def abandon_output() -> None:
