@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
@@ -29,7 +29,9 @@ class Acceptor:
 
     Args:
         listeners: bound, listening sockets; owned by the acceptor from now on.
-        enter: called for each descriptor that was accepted, non-blocking; returns whether to admit it.
+        secured: likewise, for TLS.
+        enter: called for each descriptor that was accepted, non-blocking, with whether it is to be TLS;
+            returns whether to admit it.
         admit: called with some descriptors that waited. May raise `OSError` for lack of resources.
 
     Attributes:
@@ -38,17 +40,19 @@ class Acceptor:
 
     def __init__(
         self,
-        listeners: list[socket.socket],
-        enter: Callable[[int], bool],
+        listeners: Sequence[socket.socket],
+        secured: Sequence[socket.socket],
+        enter: Callable[[int, bool], bool],
         admit: Callable[[list[int]], None],
     ) -> None:
-        self._listeners = listeners
+        self._listeners = [*listeners, *secured]
+        self._secured = frozenset(secured)
         self._enter = enter
         self._admit = admit
         self._waiting: deque[int] = deque()
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self.accepted = self.errors = 0
-        for listener in listeners:
+        for listener in self._listeners:
             listener.setblocking(False)
 
     @property
@@ -82,6 +86,7 @@ class Acceptor:
         """Take at most `limit` connections out of the kernel's queue; False: resources ran out."""
         # What `accept` calls; the socket object that it makes for each costs as much as the call.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
+        secured = listener in self._secured
         for _ in range(limit if listener.fileno() >= 0 else 0):
             try:
                 fd, _address = accept()
@@ -94,7 +99,7 @@ class Acceptor:
                 continue  # the client went away while it was queueing
             os.set_blocking(fd, False)
             self.accepted += 1
-            if self._enter(fd):
+            if self._enter(fd, secured):
                 self._waiting.append(fd)
         return True
 

@@ -7,6 +7,10 @@ leaves, its sending side is shut, its input is read and dropped for a bounded ti
 Each connection is watched by one of three epoll sets; which one is its *pace*. What it sends moves it: into a
 quicker set at once, into a more patient one after `CALM_BEATS` keepalives in a row that the more patient set
 would have served as well. Pace and count are a byte each, by descriptor.
+
+TLS connections have a wire, which takes the place of `os.read` and `os.write`; until its handshake is over a
+fourth set watches it. The mask that the kernel reports for it has one bit more than that of a plain one: so
+the hot path knows it apart without looking it up.
 """
 
 import os
@@ -21,16 +25,19 @@ from presence.transports import tcp
 from presence.transports.deadlines import Deadlines
 from presence.transports.limits import DRAIN_BYTES, DRAIN_S, PACKET_MAX_BYTES, READ_BYTES, Limits
 from presence.transports.occupants import Closing, Held, Occupant
+from presence.transports.tls_wire import TlsWire
 from protocol import Code
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
 PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody notices
 PATIENT = 2  # keepalives that want none: gathered for longer
 PACES = (ATTENTIVE, PROMPT, PATIENT)
-_UNWATCHED = 3
+SHAKING = 3  # TLS, and the handshake is not over: see `handshakes.py`
+_UNWATCHED = 4
 CALM_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
+SECURED = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
 
 
 class Connections:
@@ -49,6 +56,8 @@ class Connections:
         unsent: what waits for slow readers.
         largest: of these, the size of the largest packet that may be as large as a frame.
         owed: answers that are sent when the batch has been read.
+        wires: of TLS connections, from the accept on.
+        shaking: those whose handshake has begun and was never over.
         deadlines: when a descriptor's time is up.
         open, closed, cut_offs: connections now, and counters since the start.
     """
@@ -56,23 +65,27 @@ class Connections:
     def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
         self._core = core
         self._limits = limits
-        self.sets = [select.epoll() for _ in PACES]
+        self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
         self.occupants: list[Occupant] = []
         self.pace = bytearray()
         self.calm = bytearray()
         self.unsent: dict[int, bytearray] = {}
         self.largest: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
+        self.wires: dict[int, TlsWire] = {}
+        self.shaking: set[int] = set()
         self.deadlines = Deadlines(clock)
         self.open = self.closed = self.cut_offs = 0
 
-    def enter(self, fd: int, guest: Guest) -> None:
-        """Take in a descriptor that nobody watches yet; its login is due."""
+    def enter(self, fd: int, guest: Guest, *, secured: bool = False) -> None:
+        """Take in a descriptor that nobody watches yet; its login is due, and before it its handshake."""
         if (missing := fd + 1 - len(self.occupants)) > 0:
             self.occupants.extend([None] * missing)
             self.pace.extend(bytes([_UNWATCHED]) * missing)
             self.calm.extend(bytes(missing))
         self.occupants[fd] = guest
+        if secured:
+            self.wires[fd] = TlsWire(fd)
         self.open += 1
         self.deadlines.set(fd, self._limits.login_timeout)
 
@@ -82,8 +95,26 @@ class Connections:
         Raises:
             OSError: the user's limit of watches is reached, or there is no memory.
         """
-        if self.occupants[fd] is not None and self.pace[fd] == _UNWATCHED:
+        if isinstance(self.occupants[fd], Held | None):
+            return
+        if self.pace[fd] == _UNWATCHED:
             self.watch(fd, READ)
+        elif self.pace[fd] == SHAKING:
+            self.move(fd, ATTENTIVE)
+
+    def await_handshake(self, fd: int) -> None:
+        """Watch a new TLS connection.
+
+        Raises:
+            OSError: as in `await_login`.
+        """
+        if self.pace[fd] == _UNWATCHED and isinstance(self.occupants[fd], Guest):
+            self.move(fd, SHAKING)
+
+    def is_mute(self, fd: int) -> bool:
+        """Return whether nothing can be said to a connection, for its handshake is not over."""
+        wire = self.wires.get(fd)
+        return wire is not None and not wire.ready
 
     def log_in(self, fd: int, session: Session) -> None:
         """Move a connection to the patient set.
@@ -104,7 +135,7 @@ class Connections:
         if self.pace[fd] != _UNWATCHED:
             self.sets[self.pace[fd]].unregister(fd)
             self.pace[fd] = _UNWATCHED
-        self.sets[pace].register(fd, READ | WRITE if fd in self.unsent else READ)
+        self.sets[pace].register(fd, self._mask(fd, READ | WRITE if fd in self.unsent else READ))
         self.pace[fd] = pace
         self.calm[fd] = 0
 
@@ -143,8 +174,9 @@ class Connections:
         if waiting is not None:
             waiting += data
         else:
+            wire = self.wires.get(fd)
             try:
-                sent = os.write(fd, data)
+                sent = os.write(fd, data) if wire is None else wire.write(data)
             except BlockingIOError:
                 sent = 0
             except OSError:
@@ -160,11 +192,13 @@ class Connections:
 
     def flush(self, fd: int) -> None:
         """The kernel takes more."""
-        waiting = self.unsent.get(fd)
+        waiting, wire = self.unsent.get(fd), self.wires.get(fd)
         if waiting is None:
+            if wire is not None:  # a read waited for it
+                self.watch(fd, READ)
             return
         try:
-            del waiting[: os.write(fd, waiting)]
+            del waiting[: os.write(fd, waiting) if wire is None else wire.write(waiting)]
         except BlockingIOError:
             return
         except OSError:
@@ -222,7 +256,7 @@ class Connections:
         if not isinstance(closing, Closing) or closing.farewell is None:
             return
         farewell, closing.farewell = closing.farewell, None
-        if farewell:
+        if farewell and not self.is_mute(fd):
             self.send(fd, farewell)
         if self.occupants[fd] is not closing:
             return  # cut off: too much was waiting already
@@ -234,6 +268,8 @@ class Connections:
     def _shut(self, fd: int, closing: Closing) -> None:
         closing.shut = True
         self.deadlines.set(fd, DRAIN_S)
+        if fd in self.wires:
+            self.wires[fd].shut()
         with suppress(OSError), tcp.borrowed(fd) as sock:
             sock.shutdown(socket.SHUT_WR)
 
@@ -243,7 +279,7 @@ class Connections:
         if self.occupants[fd] is not closing:
             return
         try:
-            data = os.read(fd, READ_BYTES)
+            data = os.read(fd, READ_BYTES)  # of TLS, too: nobody wants to know what it says
         except BlockingIOError:
             return
         except OSError:
@@ -272,7 +308,11 @@ class Connections:
         self.deadlines.forget(fd)
         self.open -= 1
         self.closed += 1
-        os.close(fd)  # which also removes it from its epoll set
+        if (wire := self.wires.pop(fd, None)) is None:
+            os.close(fd)  # which also removes it from its epoll set
+        else:
+            self.shaking.discard(fd)
+            wire.close()
 
     def close_all(self) -> None:
         """Close everything, the sets too."""
@@ -288,8 +328,12 @@ class Connections:
 
     def watch(self, fd: int, mask: int) -> None:
         """Change what is watched for; a connection that nobody watches yet is attended to from now on."""
+        mask = self._mask(fd, mask)
         if self.pace[fd] == _UNWATCHED:
             self.sets[ATTENTIVE].register(fd, mask)
             self.pace[fd] = ATTENTIVE
         else:
             self.sets[self.pace[fd]].modify(fd, mask)
+
+    def _mask(self, fd: int, mask: int) -> int:
+        return mask | SECURED if mask & READ and fd in self.wires else mask

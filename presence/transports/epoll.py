@@ -1,4 +1,4 @@
-"""All plain TCP connections over three epoll sets of their own, in as many tasks for one as for 100,000.
+"""All TCP connections over epoll sets of their own, in as many tasks for one as for 100,000.
 
 Why not a task per connection: measured at 15,000 connections, such a server costs several times the
 processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A
@@ -9,7 +9,8 @@ batch a set *rests* for its window, and what arrives meanwhile is the next batch
 wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
 or who lately sent more than keepalives are served at once, keepalives that want an answer within 25 ms, the
 rest within the batching window, which shortens while some of the patient turn out to want answers after
-all. One trio task waits for each set; tasks do not grow with connections.
+all. TLS connections are in the same sets once their handshakes are over (see `handshakes.py`). One trio task
+waits for each set; tasks do not grow with connections.
 
 A set's events are handled to the end without a pause in between, and a descriptor that is closed meanwhile
 has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
@@ -38,6 +39,7 @@ from presence.transports.connections import (
     READ,
     Connections,
 )
+from presence.transports.handshakes import Handshakes
 from presence.transports.limits import (
     LOGIN_TIMED_OUT,
     TURN_CONNECTIONS,
@@ -47,6 +49,7 @@ from presence.transports.limits import (
 )
 from presence.transports.occupants import Held
 from presence.transports.reading import Reading
+from presence.transports.tls import TlsListening
 from protocol import Code
 
 ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
@@ -71,10 +74,15 @@ class TransportStatistics:
     unsent_connections: int
     batches: int
     paces: tuple[int, ...]
+    tls_connections: int
+    handshakes_underway: int
+    handshakes: int
+    handshakes_failed: int
+    handshakes_refused: int
 
 
 class EpollTransport:
-    """Plain TCP on the given listeners.
+    """TCP on the given listeners.
 
     Args:
         core: what the bytes mean.
@@ -83,6 +91,7 @@ class EpollTransport:
         admission: says whether one more connection is welcome.
         window_s: seconds that connections which only send keepalives rest after a batch.
         clock: monotonic time.
+        tls: where TLS is served, too; None: nowhere.
     """
 
     def __init__(
@@ -94,6 +103,7 @@ class EpollTransport:
         *,
         window_s: float,
         clock: Clock,
+        tls: TlsListening | None = None,
     ) -> None:
         self._core = core
         self._admission = admission
@@ -102,12 +112,14 @@ class EpollTransport:
         self._clock = clock
         self._connections = Connections(core, limits, clock)
         self._reading = Reading(core, self._connections)
-        self._acceptor = Acceptor(list(listeners), self._enter, self._admit)
+        self._handshakes = Handshakes(self._connections, tls, self._let_in, self._reading.serve_other)
+        secured = () if tls is None else tls.listeners
+        self._acceptor = Acceptor(listeners, secured, self._enter, self._admit)
         self._parting: deque[int] = deque()
         self._parting_begun = trio.Event()
         self._late = 0
 
-    # Tasks: six and one per listener, whatever the number of connections
+    # Tasks: seven and one per listener, whatever the number of connections
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
@@ -117,6 +129,7 @@ class EpollTransport:
                     nursery.start_soon(self._serve_set, pace)
                 nursery.start_soon(self._do_chores)
                 nursery.start_soon(self._part)
+                nursery.start_soon(self._handshakes.run)
                 nursery.start_soon(self._acceptor.run)
         finally:
             self._acceptor.close()
@@ -187,6 +200,11 @@ class EpollTransport:
             len(connections.unsent),
             self._reading.batches,
             connections.watched_by(),
+            len(connections.wires),
+            len(connections.shaking),
+            self._handshakes.done,
+            self._handshakes.failed,
+            self._handshakes.refused,
         )
 
     # Link: what the core asks for
@@ -229,12 +247,7 @@ class EpollTransport:
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
-            self._reading.read(fd, peer)  # after a pause of ours its login may have been waiting
-            self._connections.pay()
-            if self._connections.occupants[fd] is peer:
-                self._late += 1
-                self._core.note_refusal(Code.LOGIN_TIMEOUT)
-                self._connections.hang_up(fd, LOGIN_TIMED_OUT)
+            self._look_for_login(fd, peer)
         elif isinstance(peer, Session):
             self._connections.cut_off(fd)
         elif isinstance(peer, Held):
@@ -243,15 +256,32 @@ class EpollTransport:
         elif peer is not None:
             self._connections.close(fd)
 
+    def _look_for_login(self, fd: int, guest: Guest) -> None:
+        """The time for a login is over; after a pause of ours it may have been waiting."""
+        connections = self._connections
+        if connections.is_mute(fd):
+            self._handshakes.step(fd, guest)
+        else:
+            self._reading.read(fd, guest)
+        connections.pay()
+        if connections.occupants[fd] is not guest:
+            return
+        self._late += 1
+        self._core.note_refusal(Code.LOGIN_TIMEOUT)
+        if connections.is_mute(fd):
+            connections.close(fd)
+        else:
+            connections.hang_up(fd, LOGIN_TIMED_OUT)
+
     # New connections
 
-    def _enter(self, fd: int) -> bool:
+    def _enter(self, fd: int, secured: bool) -> bool:
         """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
         connections = self._connections
         retry_after = self._admission.connection(connections.open, self._clock.now())
         if retry_after is None and self._acceptor.waiting >= WAITING_MAX:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        connections.enter(fd, self._core.opened(self, fd))
+        connections.enter(fd, self._core.opened(self, fd), secured=secured)
         if retry_after is None:
             return True
         self._core.note_refusal(Code.BUSY)
@@ -263,21 +293,35 @@ class EpollTransport:
         return False
 
     def _admit(self, fds: list[int]) -> None:
-        """Let connections in: read each, for its login is here as a rule, and watch those whose is not.
+        """Let connections in that were accepted.
 
         Raises:
             OSError: one or more could not be watched, and are closed.
         """
         connections, failed = self._connections, None
         for fd in fds:
-            guest = connections.occupants[fd]
-            if isinstance(guest, Guest):  # else its time was up while it waited
-                self._reading.read(fd, guest)
             try:
-                connections.await_login(fd)
-            except OSError as error:  # the user's limit of watches, or no memory
-                connections.close(fd)
+                self._let_in(fd)
+            except OSError as error:
                 failed = error
         connections.pay()
         if failed is not None:
             raise failed
+
+    def _let_in(self, fd: int) -> None:
+        """Read a connection, for its login is here as a rule, and watch it if that is not.
+
+        Raises:
+            OSError: it could not be watched, and is closed.
+        """
+        connections, guest = self._connections, self._connections.occupants[fd]
+        try:
+            if connections.is_mute(fd):
+                connections.await_handshake(fd)
+                return
+            if isinstance(guest, Guest):  # else its time was up while it waited
+                self._reading.read(fd, guest)
+            connections.await_login(fd)
+        except OSError:  # the user's limit of watches, or no memory
+            connections.close(fd)
+            raise

@@ -6,6 +6,7 @@ the batch's list. Everything else that a connection may send goes by way of `Cor
 
 import errno
 import os
+import ssl
 
 import structlog
 
@@ -19,11 +20,12 @@ from presence.transports.connections import (
     PATIENT,
     PROMPT,
     READ,
+    SECURED,
     WRITE,
     Connections,
 )
 from presence.transports.limits import GUEST_READ_BYTES, READ_BYTES, SERVER_ERROR
-from presence.transports.occupants import Closing, Held, Occupant
+from presence.transports.occupants import Closing, Held
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
@@ -51,15 +53,16 @@ class Reading:
     def serve(self, events: list[tuple[int, int]], pace: int) -> None:
         """Read every ready connection once. The first lines of the loop are the hot path of the server."""
         connections, read = self._connections, os.read
-        peers, send = connections.occupants, connections.send
+        peers, send, wires = connections.occupants, connections.send, connections.wires
         plain: list[Session] = []
         asking: list[Session] = []
         cut_offs = connections.cut_offs
         for fd, mask in events:
             peer = peers[fd]
-            if mask == READ and isinstance(peer, Session) and peer.partial is None:
+            known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
+            if known and isinstance(peer, Session) and peer.partial is None:
                 try:
-                    data = read(fd, QUICK_READ_BYTES)
+                    data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(QUICK_READ_BYTES)
                 except OSError as error:
                     self._read_failed(fd, peer, error)
                     continue
@@ -75,7 +78,7 @@ class Reading:
                     if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
                         self.read(fd, peer)
             else:
-                self._serve_other(fd, mask, peer)
+                self.serve_other(fd, mask)
         if connections.owed:
             connections.pay()
         if connections.cut_offs != cut_offs:  # readers too slow for what others' packets brought them
@@ -121,11 +124,11 @@ class Reading:
         except OSError as error:  # the user's limit of watches, or no memory
             self._give_up(fd, session, error)
 
-    def _serve_other(self, fd: int, mask: int, peer: Occupant) -> None:
+    def serve_other(self, fd: int, mask: int) -> None:
         """Whatever is not plain input of a logged-in connection."""
         if mask & WRITE:
             self._connections.flush(fd)
-            peer = self._connections.occupants[fd]
+        peer = self._connections.occupants[fd]
         if peer is None or not mask & ~WRITE:
             return
         if isinstance(peer, Closing):
@@ -135,15 +138,21 @@ class Reading:
 
     def read(self, fd: int, peer: Peer) -> None:
         """Read a connection once, ready or not; answers are owed until `Connections.pay`."""
+        wire = self._connections.wires.get(fd)
         try:
-            data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
+            if wire is not None:
+                data = wire.read(READ_BYTES)  # a record to its end: of a rest of it epoll tells nothing
+            else:
+                data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
         except OSError as error:
             self._read_failed(fd, peer, error)
             return
         self._take(fd, peer, data)
 
     def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
-        if error.errno not in (errno.EAGAIN, errno.EINTR):
+        if isinstance(error, ssl.SSLWantWriteError):
+            self._connections.watch(fd, WRITE)
+        elif error.errno not in (errno.EAGAIN, errno.EINTR):
             self._lost(fd, peer)
 
     def _take(self, fd: int, peer: Peer, data: bytes) -> None:

@@ -93,6 +93,9 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Frames say how long they are: a client that ends without TLS's goodbye can hide nothing by it, and still
+    # gets its answers. Older libraries take it so by themselves.
+    context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     context.num_tickets = TICKETS
     asked = False
 

@@ -3,6 +3,7 @@
 import ssl
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trustme
 
@@ -30,13 +31,16 @@ def write(folder: Path, number: int = 0) -> tuple[Path, Path]:
     return cert, key
 
 
-def certificate(folder: Path) -> Certificate:
-    """Return a server's certificate, in files of that folder."""
-    return Certificate(*write(folder))
+@cache
+def loaded() -> Certificate:
+    """Return a server's certificate whose files are gone."""
+    with TemporaryDirectory() as folder:
+        return Certificate(*write(Path(folder)))
 
 
+@cache
 def client_context() -> ssl.SSLContext:
     """Return the context of a client that trusts the authority and nobody else."""
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(context)
     return context

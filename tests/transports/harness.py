@@ -22,10 +22,13 @@ from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
 from presence.transports.stream import StreamTransport
+from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
 from protocol import Code, Decoder, Packet
+from tests.transports import certificates
 
-TransportKind = Literal["epoll", "stream"]
+TransportKind = Literal["epoll", "stream", "tls"]
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
+every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])  # the last is the epoll transport's
 FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
 PATIENCE_S = 10.0  # for what should happen at once
 
@@ -71,16 +74,21 @@ class Client:
         assert answer is not None
         assert answer.kind == protocol.Kind.OK
 
+    @property
+    def tcp(self) -> trio.SocketStream:
+        """The TCP connection, below TLS if there is any."""
+        stream = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
+        assert isinstance(stream, trio.SocketStream)
+        return stream
+
     def close(self) -> None:
         """Close a connection over TCP; a second call does nothing."""
-        assert isinstance(self.stream, trio.SocketStream)
-        self.stream.socket.close()
+        self.tcp.socket.close()
 
     def reset(self) -> None:
         """Drop the connection with a RST."""
-        assert isinstance(self.stream, trio.SocketStream)
         linger = b"\1\0\0\0" + bytes(4)
-        self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.close()
 
 
@@ -127,6 +135,7 @@ class Harness:
         self.address: tuple[str, int]
         self.nursery: trio.Nursery
         self.clients: list[Client] = []
+        self.secured = False
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -151,7 +160,17 @@ class Harness:
                 await trio.sleep(0.005)
 
     async def connect(self, receive_buffer: int = 0) -> Client:
-        """Connect over TCP."""
+        """Connect over TCP; to a TLS port with a handshake."""
+        client = await self.dial(receive_buffer)
+        if self.secured:
+            context = certificates.client_context()
+            client.stream = stream = trio.SSLStream(client.tcp, context, server_hostname=certificates.HOST)
+            with trio.fail_after(PATIENCE_S):
+                await stream.do_handshake()
+        return client
+
+    async def dial(self, receive_buffer: int = 0) -> Client:
+        """Connect over TCP, and no more."""
         sock = trio.socket.socket()
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -179,6 +198,8 @@ async def serving(
     send_buffer: int = 0,
     listen: bool = True,
     admission: AdmissionLimits | None = None,
+    handshakes: int = HANDSHAKES,
+    certificate: Certificate | None = None,
 ) -> AsyncIterator[Harness]:
     """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
@@ -191,6 +212,8 @@ async def serving(
         send_buffer: bytes; makes a kernel that takes less from the server.
         listen: False for memory streams alone.
         admission: see `AdmissionLimits`.
+        handshakes: of TLS, at once.
+        certificate: of TLS; None: one of `localhost`.
     """
     harness = Harness(limits or Limits(), idle_timeout, grace, admission or AdmissionLimits())
     listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
@@ -200,14 +223,17 @@ async def serving(
         harness.address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         harness.nursery = nursery
-        if kind == "epoll":
+        if kind != "stream":
+            harness.secured = kind == "tls"
+            tls = TlsListening(listeners, certificate or certificates.loaded(), handshakes)
             epoll = EpollTransport(
                 harness.core,
-                listeners,
+                [] if harness.secured else listeners,
                 harness.limits,
                 harness.admission,
                 window_s=window_s,
                 clock=harness.clock,
+                tls=tls if harness.secured else None,
             )
             harness.transport = epoll
             nursery.start_soon(epoll.run)

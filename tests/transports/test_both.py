@@ -1,4 +1,4 @@
-"""What holds of every transport, over real TCP: the epoll transport and the stream transport alike."""
+"""What holds of every transport, over real TCP: the epoll transport, with TLS or without, and streams."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ import protocol
 from presence.transports.limits import Limits
 from protocol import TABLE, Answer, Code, Kind, Other, State
 from tests.cells import AT_TRANSPORT, Cell, brief, frames
-from tests.transports.harness import Client, Harness, TransportKind, both, serving
+from tests.transports.harness import Client, Harness, TransportKind, every_kind, serving
 
 
 @asynccontextmanager
@@ -24,7 +24,7 @@ async def logged_in(
         yield server, client
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("cell", AT_TRANSPORT, ids=lambda cell: f"{cell[0].value}-{cell[1].name}".lower())
 async def test_a_cell_of_the_table(kind: TransportKind, cell: Cell) -> None:
     state, trigger = cell
@@ -50,7 +50,7 @@ async def test_a_cell_of_the_table(kind: TransportKind, cell: Cell) -> None:
             assert [brief(each) for each in await client.rest()] == expected
 
 
-@both
+@every_kind
 async def test_login_beats_and_logout(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, client):
         for _ in range(3):
@@ -61,7 +61,7 @@ async def test_login_beats_and_logout(kind: TransportKind) -> None:
         assert server.story() == [("login", "ada", "login"), ("end", "ada", "logout")]
 
 
-@both
+@every_kind
 async def test_login_message_and_logout_in_one_segment(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.connect()
@@ -71,7 +71,7 @@ async def test_login_message_and_logout_in_one_segment(kind: TransportKind) -> N
         assert answers == [(Kind.OK, 1, None), (Kind.ERROR, 2, Code.UNSUPPORTED), (Kind.OK, 3, None)]
 
 
-@both
+@every_kind
 async def test_a_frame_in_many_pieces(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.connect()
@@ -86,17 +86,16 @@ async def test_a_frame_in_many_pieces(kind: TransportKind) -> None:
         assert [each and each.kind for each in answers] == [Kind.OK, Kind.ERROR]
 
 
-@both
+@every_kind
 async def test_a_half_close_with_answers_pending(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, client):
-        assert isinstance(client.stream, trio.SocketStream)
         await client.send(*(protocol.keepalive(number) for number in range(2000)))
-        await client.stream.send_eof()
+        await client.tcp.send_eof()
         assert [each.id for each in await client.rest()] == list(range(2000))
         assert server.session("ada").link is None, "lost, with its grace"
 
 
-@both
+@every_kind
 async def test_a_reset_has_its_grace(kind: TransportKind) -> None:
     async with serving(kind, idle_timeout=2.0, grace=0.2) as server:
         client = await server.connect()
@@ -107,7 +106,7 @@ async def test_a_reset_has_its_grace(kind: TransportKind) -> None:
         assert server.transport.statistics().connections == 0
 
 
-@both
+@every_kind
 async def test_a_reset_before_the_login_is_no_login_timeout(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.connect()
@@ -118,7 +117,7 @@ async def test_a_reset_before_the_login_is_no_login_timeout(kind: TransportKind)
         assert server.core.statistics().refused == {}
 
 
-@both
+@every_kind
 async def test_silence_ends_in_time(kind: TransportKind) -> None:
     async with serving(kind, idle_timeout=0.6) as server:
         client = await server.connect()
@@ -132,7 +131,7 @@ async def test_silence_ends_in_time(kind: TransportKind) -> None:
         assert end.at - logged_in_at < 0.6 + 0.06 + 0.5, "a tick, and what a shared machine takes"
 
 
-@both
+@every_kind
 async def test_a_frame_that_trickles_in_is_no_activity(kind: TransportKind) -> None:
     async with serving(kind, idle_timeout=0.6) as server:
         client = await server.connect()
@@ -147,7 +146,7 @@ async def test_a_frame_that_trickles_in_is_no_activity(kind: TransportKind) -> N
         assert server.story()[1:] == [("end", "ada", "idle_timeout")]
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("sends", [b"", b"\0"], ids=["silent", "slow"])
 async def test_without_a_login_the_time_is_up(kind: TransportKind, sends: bytes) -> None:
     limit = 0.5
@@ -173,7 +172,7 @@ async def test_without_a_login_the_time_is_up(kind: TransportKind, sends: bytes)
         assert server.transport.statistics().login_timeouts == 1
 
 
-@both
+@every_kind
 async def test_a_displaced_connection_is_told(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, old):
         new = await server.connect()
@@ -184,7 +183,7 @@ async def test_a_displaced_connection_is_told(kind: TransportKind) -> None:
         assert server.story() == [("login", "ada", "login")] * 2
 
 
-@both
+@every_kind
 async def test_the_core_can_hang_up(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, client):
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))

@@ -9,7 +9,7 @@ from presence.admission import AdmissionLimits
 from presence.transports.connections import Connections
 from protocol import Code, Kind
 from tests.cells import brief
-from tests.transports.harness import FAILING_WISH_S, Harness, TransportKind, both, serving
+from tests.transports.harness import FAILING_WISH_S, Harness, TransportKind, both, every_kind, serving
 
 BAD_FIRST_FRAME = protocol.KEEPALIVE
 
@@ -30,7 +30,7 @@ async def refusals_read(server: Harness, times: int) -> int:
     return read
 
 
-@both
+@every_kind
 async def test_a_refusal_is_read_although_input_was_in_flight(kind: TransportKind) -> None:
     times = 200
     async with serving(kind) as server:
@@ -62,8 +62,10 @@ async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind)
         assert server.core.statistics().refused == {"busy": 1}
 
 
-@both
-@pytest.mark.parametrize("what", ["accept", "login"])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("epoll", "accept"), ("stream", "accept"), ("epoll", "login"), ("stream", "login"), ("tls", "login")],
+)
 async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
     kind: TransportKind, what: str
 ) -> None:
@@ -89,7 +91,7 @@ async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
         assert server.core.statistics().refused == {"busy": len(refused)}
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("when", ["login", "session"])
 async def test_a_handler_that_raises_ends_its_connection_only(
     kind: TransportKind, when: str, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +126,7 @@ async def test_a_handler_that_raises_ends_its_connection_only(
         assert lost == 0
 
 
-@both
+@every_kind
 async def test_hundreds_of_failures_concern_nobody_else(kind: TransportKind) -> None:
     victims = 200
     async with serving(kind) as server:

@@ -14,7 +14,7 @@ from presence.transports.limits import Limits
 from protocol import Code, Kind, Packet
 from tests.cells import brief
 from tests.desks import NotingDesk
-from tests.transports.harness import Client, Harness, TransportKind, both, serving
+from tests.transports.harness import Client, Harness, TransportKind, every_kind, serving
 from tests.transports.test_slow_readers import queued
 
 BIG = protocol.encode(protocol.deliver("bob", b"x" * 2000, 1))
@@ -49,7 +49,7 @@ def link_offer(session: Session, data: bytes) -> bool:
     return session.link.offer(session.handle, data)
 
 
-@both
+@every_kind
 async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: TransportKind) -> None:
     async with serving(kind) as server:
         desk_of(server).answer = answer_at_once
@@ -66,7 +66,7 @@ async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: Transpor
         ]
 
 
-@both
+@every_kind
 async def test_a_login_and_a_watch_in_one_go_are_answered_in_order(kind: TransportKind) -> None:
     async with serving(kind) as server:
         desk = desk_of(server)
@@ -77,7 +77,7 @@ async def test_a_login_and_a_watch_in_one_go_are_answered_in_order(kind: Transpo
         assert desk.requests == [Watch(2, ["bob"])]
 
 
-@both
+@every_kind
 async def test_an_answer_that_comes_later_reaches_the_connection(kind: TransportKind) -> None:
     async with serving(kind) as server:
         desk = desk_of(server)
@@ -107,7 +107,7 @@ async def test_who_asks_is_served_at_once_though_no_answer_is_there_yet() -> Non
 # Connections that go
 
 
-@both
+@every_kind
 @pytest.mark.parametrize(
     "last", [protocol.encode(protocol.logout(id=9)), bytes(4)], ids=["logout", "mistake"]
 )
@@ -128,7 +128,7 @@ async def test_what_was_said_before_the_end_is_handed_on_and_nobody_watches_afte
         assert desk.gone == [session]
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("end", ["close", "reset", "logout", "kick", "takeover"])
 async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end: str) -> None:
     async with serving(kind) as server:
@@ -152,7 +152,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
         assert desk.gone == [session]
 
 
-@both
+@every_kind
 async def test_a_mistake_of_the_desk_ends_that_connection_and_no_other(kind: TransportKind) -> None:
     async with serving(kind) as server:
         desk = desk_of(server)
@@ -183,7 +183,7 @@ async def fill(server: Harness, session: Session) -> None:
             await trio.lowlevel.checkpoint()
 
 
-@both
+@every_kind
 async def test_an_offer_is_refused_while_bytes_wait_and_welcome_when_they_are_gone(
     kind: TransportKind,
 ) -> None:
@@ -205,7 +205,7 @@ async def test_an_offer_is_refused_while_bytes_wait_and_welcome_when_they_are_go
         assert set(desk.drains) == {session}
 
 
-@both
+@every_kind
 async def test_an_offer_to_a_reader_that_keeps_up_is_taken(kind: TransportKind) -> None:
     async with serving(kind) as server:
         desk_of(server)
@@ -217,7 +217,7 @@ async def test_an_offer_to_a_reader_that_keeps_up_is_taken(kind: TransportKind) 
         assert [each.kind for each in await received(client, 1)] == [Kind.DELIVER]
 
 
-@both
+@every_kind
 async def test_what_is_sent_beyond_the_bound_cuts_the_reader_off_at_once(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=8192)
     async with serving(kind, limits, send_buffer=4096) as server:
@@ -235,7 +235,7 @@ async def test_what_is_sent_beyond_the_bound_cuts_the_reader_off_at_once(kind: T
         await server.until(lambda: server.transport.statistics().connections == 0)
 
 
-@both
+@every_kind
 async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(kind: TransportKind) -> None:
     async with serving(kind, Limits(unsent_bytes=8192), send_buffer=4096) as server:
         desk = desk_of(server)
@@ -256,7 +256,7 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
         assert desk.gone == [session]
 
 
-@both
+@every_kind
 async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
     async with serving(kind, Limits(unsent_bytes=1024), send_buffer=4096) as server:
         desk_of(server)

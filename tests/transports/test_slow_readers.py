@@ -7,10 +7,10 @@ import protocol
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
 from protocol import Code, Packet
-from tests.transports.harness import Harness, TransportKind, both, serving
+from tests.transports.harness import Harness, TransportKind, every_kind, serving
 
 
-@both
+@every_kind
 async def test_a_slow_reader_is_cut_off_at_the_byte_bound(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=8192, unsent_timeout=30.0)
     async with serving(kind, limits, send_buffer=4096) as server:
@@ -41,7 +41,7 @@ def queued(server: Harness) -> int:
     return len(waiting)
 
 
-@both
+@every_kind
 async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=1_000_000, unsent_timeout=0.3)
     async with serving(kind, limits, send_buffer=4096) as server:
@@ -56,7 +56,7 @@ async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -
         assert took <= 0.3 + 1.0
 
 
-@both
+@every_kind
 async def test_a_reader_that_is_slow_for_a_while_gets_everything(kind: TransportKind) -> None:
     async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
         client = await server.connect(receive_buffer=4096)
