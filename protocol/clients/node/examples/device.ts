@@ -3,23 +3,28 @@
  *
  *     node dist/examples/device.js 127.0.0.1 7400 ann phone
  *     node dist/examples/device.js tls://example.org 7443 ann
+ *     node dist/examples/device.js 127.0.0.1 7400 ann phone @token
+ *
+ * The last argument names a file that holds a token; it is read for each login, and before a token ends.
  *
  * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]],
  * ["unwatch", ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"],
  * ["back"], ["logout", "background"]. At the end of the input it logs out.
  */
 
+import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 
 import { type Change, EncodeError, PresenceClient, PresenceError, type Value } from "../src/index.js";
 
-const [host = "127.0.0.1", port = "7400", uid = "ann", device] = process.argv.slice(2);
+const [host = "127.0.0.1", port = "7400", uid = "ann", device, file] = process.argv.slice(2);
 const client = new PresenceClient({
   host: host.replace(/^tls:../, ""),
   port: Number(port),
   tls: host.startsWith("tls://"),
   uid,
-  device,
+  device: device || undefined,
+  token: file && (async () => (await readFile(file.replace(/^@/, ""), "utf8")).trim()),
   persistent: true,
 });
 

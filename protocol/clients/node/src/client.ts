@@ -5,7 +5,8 @@ import { EventEmitter } from "node:events";
 import { Kind } from "./constants.js";
 import { ConnectionLost, Offline, PresenceError, RequestTimeout } from "./errors.js";
 import { Link, type Server } from "./link.js";
-import { type Change, type Identity, Machine, type State } from "./machine.js";
+import type { Change, Identity } from "./login.js";
+import { Machine, type State } from "./machine.js";
 import type { Chance } from "./pacing.js";
 import {
   type Connected,
@@ -20,12 +21,20 @@ import {
 } from "./pushes.js";
 import { Rewatching } from "./rewatching.js";
 import type { Caused } from "./session.js";
+import type { TokenSource } from "./tokens.js";
 import type { Value, ValueMap } from "./values.js";
 import { Watches } from "./watches.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
 
-export interface Options extends Identity, Server {
+export interface Options extends Omit<Identity, "token">, Server {
+  /**
+   * Proof of who it is, where the server asks for one; or a function that makes one. It is called before each
+   * login, and again before a token that tells its end (`exp` of a JSON Web Token) is over: the fresh one is
+   * sent, and the connection stays. What it throws counts as a failed attempt; after a token that was refused
+   * it is called once more.
+   */
+  readonly token?: string | TokenSource | undefined;
   /** Repeat a first attempt that fails, as later ones are; without it `connect` rejects. */
   readonly persistent?: boolean;
   /** So long a request waits for its answer; 10,000 if left out. */
@@ -81,9 +90,12 @@ export class PresenceClient {
 
   /** @throws EncodeError the login would break a rule of the protocol. */
   constructor(private readonly options: Options) {
-    const { chance = Math.random } = options;
-    this.machine = new Machine(options, { ...options, persistent: options.persistent ?? false });
-    this.link = new Link(this.machine, options, (caused) => {
+    const { chance = Math.random, token, ...rest } = options;
+    const source = typeof token === "function" ? token : null;
+    const login = typeof token === "function" ? rest : { ...rest, token };
+    const persistent = options.persistent ?? false;
+    this.machine = new Machine(login, { ...rest, chance, persistent, fetches: source !== null });
+    this.link = new Link(this.machine, options, source, (caused) => {
       this.caused.push(...caused);
       this.tell();
     });
@@ -115,8 +127,8 @@ export class PresenceClient {
   /**
    * Log in; resolves as soon as the client is online.
    *
-   * Rejects with `Unreachable` or `LoginRefused` if the first attempt fails (with `persistent`: only with
-   * `LoginRefused`, where the server forbids a return), with `Ended` if it is closed meanwhile.
+   * Rejects with `Unreachable`, `NoToken` or `LoginRefused` if the first attempt fails (with `persistent`: only
+   * with `LoginRefused`, where the server forbids a return), with `Ended` if it is closed meanwhile.
    */
   connect(): Promise<Connected> {
     this.begun ??= new Promise((resolve, reject) => {
@@ -187,9 +199,9 @@ export class PresenceClient {
    * token before the old one expires. What is left out stays.
    */
   async update(change: Change): Promise<void> {
-    this.machine.check(change);
+    this.machine.login.check(change);
     await this.ask(Kind.UPDATE, { ...change }, () => {
-      this.machine.logInWith(change);
+      this.machine.login.change(change);
     });
   }
 
@@ -209,7 +221,7 @@ export class PresenceClient {
    * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
    */
   logInWith(change: Change): void {
-    this.machine.logInWith(change);
+    this.machine.login.change(change);
   }
 
   /**
@@ -240,8 +252,8 @@ export class PresenceClient {
 
   /** How often it came online, how often a connection was lost or not to be had, and the last round trip. */
   statistics(): { logins: number; losses: number; roundTripMs: number | null } {
-    const { logins, losses, roundTripMs } = this.machine;
-    return { logins, losses, roundTripMs };
+    const { logins, losses } = this.machine.returns;
+    return { logins, losses, roundTripMs: this.machine.roundTripMs };
   }
 
   // Between the machine and those who wait

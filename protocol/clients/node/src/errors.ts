@@ -34,6 +34,13 @@ export class PresenceError extends Error {
 /** The first attempt found no server: no connection, no answer, or none that makes sense. */
 export class Unreachable extends PresenceError {}
 
+/** The first attempt got no token from the program; `cause` is what went wrong there. */
+export class NoToken extends PresenceError {
+  constructor(override readonly cause: unknown) {
+    super(`no token: ${String(cause)}`);
+  }
+}
+
 /** One request failed; the client goes on. */
 export class RequestError extends PresenceError {}
 

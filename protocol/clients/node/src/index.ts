@@ -5,7 +5,8 @@ export { decode, encode, type Packet } from "./codec.js";
 export * from "./constants.js";
 export { Decoder } from "./decoder.js";
 export * from "./errors.js";
-export type { Change, Identity, State, Status } from "./machine.js";
+export type { Change, Identity, Status } from "./login.js";
+export type { State } from "./machine.js";
 export type {
   Connected,
   Delivered,
@@ -15,5 +16,6 @@ export type {
   UserState,
   WatchEnded,
 } from "./pushes.js";
+export type { TokenSource } from "./tokens.js";
 export type { Value, ValueMap } from "./values.js";
 export { compareIds } from "./watches.js";

@@ -5,6 +5,7 @@ import { connect as connectTls, type ConnectionOptions } from "node:tls";
 
 import type { Machine } from "./machine.js";
 import type { Caused } from "./session.js";
+import type { TokenSource } from "./tokens.js";
 
 const TIMER_MAX_MS = 2 ** 31 - 1; // what setTimeout takes
 
@@ -22,10 +23,13 @@ export class Link {
   private socket: Socket | null = null;
   private timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
 
+  private fetching: object | null = null; // stands for the call that is under way
+
   /** @param tell takes what the machine caused, in order; may be called again before it has returned. */
   constructor(
     private readonly machine: Machine,
     private readonly server: Server,
+    private readonly source: TokenSource | null,
     private readonly tell: (caused: Caused) => void,
   ) {}
 
@@ -50,8 +54,29 @@ export class Link {
         this.socket.write(outgoing);
       }
     }
+    if (!this.machine.wantsToken) {
+      this.fetching = null; // one that is still under way has taken too long
+    } else if (this.source && !this.fetching) {
+      this.fetching = {};
+      void this.fetch(this.source, this.fetching);
+    }
     this.setTimer();
     this.tell(caused);
+  }
+
+  /** Get a token from the program. */
+  private async fetch(source: TokenSource, call: object): Promise<void> {
+    await Promise.resolve(); // the program's own code runs when everything here is done
+    let token: unknown;
+    try {
+      token = await source();
+    } catch (error) {
+      token = error instanceof Error ? error : new Error(String(error));
+    }
+    if (this.fetching === call) {
+      this.fetching = null;
+      this.settle(this.machine.fetched(token, performance.now()));
+    }
   }
 
   private open(): Socket {

@@ -4,71 +4,52 @@
  * A shell moves the bytes. It connects while the state is "connecting", reads and writes while `connected`,
  * closes the connection as soon as it no longer is, and calls `tick` when `deadline` has come (after it has
  * read what lies there: an answer that came in time must not be taken for one that did not come). Each input
- * returns what it caused, in order; `takeOutgoing` returns what is to be sent.
+ * returns what it caused, in order; `takeOutgoing` returns what is to be sent. While `wantsToken`, the shell
+ * asks the program for one, once at a time, and calls `fetched` with what came of it.
  *
- *     connecting → logging in → online → logging out → ended
- *         ↑ ↓          ↓          ↓
- *       waiting ←──────┴──────────┘        and from any state to ended
+ *     fetching a token → connecting → logging in → online → logging out → ended
+ *            ↑ ↓            ↑ ↓          ↓          ↓
+ *          waiting ←────────┴─┴──────────┴──────────┘        and from any state to ended
  */
 
-import { encode, type Packet } from "./codec.js";
-import { Code, FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, mayReturn, VERSION } from "./constants.js";
+import type { Packet } from "./codec.js";
+import { Code, Kind } from "./constants.js";
 import { Decoder } from "./decoder.js";
 import {
   ConnectionLost,
   Ended,
   ended,
-  LoginRefused,
+  NoToken,
   Offline,
-  type PresenceError,
+  PresenceError,
   ProtocolError,
-  type Refusal,
-  Unreachable,
 } from "./errors.js";
-import { ASK_EVERY, Backoff, Beats, type Chance } from "./pacing.js";
-import { goodbye, milliseconds } from "./pushes.js";
+import { type Identity, Login, LOGIN_ID } from "./login.js";
+import { ASK_EVERY, Beats, type Chance } from "./pacing.js";
+import { connected, goodbye } from "./pushes.js";
+import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
+import { type Loss, Returning } from "./returning.js";
 import { type Caused, refusalOf, Session } from "./session.js";
-import type { ValueMap } from "./values.js";
+import { given } from "./tokens.js";
 
 export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a SYN that got lost is repeated after 1, 3, 7 s
 export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s
 export const LOGOUT_TIMEOUT_MS = 2000;
-const KEEPALIVE_SHARE = 0.4; // of the idle time-out, for a server that does not tell how often to beat
-const IDLE_TIMEOUT_DEFAULT_MS = 30_000; // and for one that tells neither
-const LOGIN_ID = 1;
 
-export type State = "connecting" | "logging in" | "online" | "logging out" | "waiting" | "ended";
-
-/** What a client logs in with. */
-export interface Identity {
-  /** Who is online; may be left out where a token names it. */
-  readonly uid?: string | undefined;
-  /** Which of the user's devices; left out, the one default device. */
-  readonly device?: string | undefined;
-  /** Proof of who it is, where the server asks for one. */
-  readonly token?: string | undefined;
-  /** A wish; the server decides, and `connected` tells. */
-  readonly idleTimeoutMs?: number | undefined;
-  /** Shown to others with the user's state; at most 256 bytes packed. */
-  readonly meta?: ValueMap | undefined;
-  /** How others see it from the first moment; left out, `online`. */
-  readonly status?: Status | undefined;
-}
-
-export type Status = "away" | "online";
-
-/** What can be changed while online, and of later logins; what is left out stays. */
-export interface Change {
-  /** An empty map removes it. */
-  readonly meta?: ValueMap | undefined;
-  readonly status?: Status | undefined;
-  /** A fresh one, before the old one expires. */
-  readonly token?: string | undefined;
-}
+export type State =
+  | "fetching a token"
+  | "connecting"
+  | "logging in"
+  | "online"
+  | "logging out"
+  | "waiting"
+  | "ended";
 
 export interface MachineOptions {
   /** Whether a first attempt that fails is repeated like any later one. */
   readonly persistent?: boolean;
+  /** Whether the program is asked for a token before each login, and before one ends. */
+  readonly fetches?: boolean;
   /** One of so many beats asks for an answer. */
   readonly askEvery?: number;
   readonly chance?: Chance;
@@ -76,32 +57,32 @@ export interface MachineOptions {
 
 /** One client, from its first attempt to its end. */
 export class Machine {
-  state: State = "connecting";
+  state: State;
+  /** What it logs in with. */
+  readonly login: Login;
   /** Why it has ended; null while it has not, and after its own logout or close. */
   error: PresenceError | null = null;
-  /** How often it came online. */
-  logins = 0;
-  /** How often a connection was lost, or could not be had. */
-  losses = 0;
-  private readonly persistent: boolean;
+  /** How often it came online, and how often it had to come back. */
+  readonly returns: Returning;
+  private readonly fetches: boolean;
   private readonly askEvery: number;
   private readonly chance: Chance;
-  private readonly backoff = new Backoff();
   private decoder = new Decoder();
   private due = Infinity; // of the state; online has the session's times instead
   private lastId = LOGIN_ID;
-  private login: Identity;
   private logoutId: number | null = null;
   private outgoing: Uint8Array[] = [];
   private session: Session | null = null;
+  private renewal: Renewal | null = null; // beside each session
 
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
-    loginFrame(login); // refused here if at all
-    this.login = login;
-    this.persistent = options.persistent ?? true;
+    this.fetches = options.fetches ?? false;
+    this.login = new Login(login, this.fetches);
     this.askEvery = options.askEvery ?? ASK_EVERY;
     this.chance = options.chance ?? Math.random;
+    this.returns = new Returning(options.persistent ?? true, this.fetches, this.chance);
+    this.state = this.fetches ? "fetching a token" : "connecting";
   }
 
   // What the shell asks
@@ -111,10 +92,16 @@ export class Machine {
     return this.state === "logging in" || this.state === "online" || this.state === "logging out";
   }
 
+  /** Whether the program is to be asked for a token now, unless that is under way already. */
+  get wantsToken(): boolean {
+    const online = this.state === "online";
+    return online ? (this.renewal?.wanted ?? false) : this.state === "fetching a token";
+  }
+
   /** When `tick` is to be called; infinite after the end. */
   get deadline(): number {
     if (this.state === "online" && this.session) {
-      return this.session.deadline;
+      return Math.min(this.session.deadline, this.renewal?.due ?? Infinity);
     }
     return this.state === "ended" ? Infinity : this.due;
   }
@@ -141,13 +128,37 @@ export class Machine {
 
   /** The first attempt begins. `now` is monotonic milliseconds; every `now` is of the same clock. */
   begin(now: number): void {
+    this.state = this.fetches ? "fetching a token" : "connecting";
+    this.due = now + (this.fetches ? TOKEN_TIMEOUT_MS : CONNECT_TIMEOUT_MS);
+  }
+
+  /** The program gave a token, or failed to (then an Error); one that is not wanted any more is passed over. */
+  fetched(token: unknown, now: number): Caused {
+    if (!this.wantsToken) {
+      return [];
+    }
+    if (this.renewal) {
+      this.renewal.take(token, now);
+      return [];
+    }
+    if (this.returns.refusal && token === this.login.token) {
+      return this.end(this.returns.refusal);
+    }
+    try {
+      this.login.change({ token: given(token) });
+    } catch (error) {
+      const failure = new NoToken(error);
+      return this.lose({ reason: "no_token", message: failure.message, failure }, now);
+    }
+    this.state = "connecting";
     this.due = now + CONNECT_TIMEOUT_MS;
+    return [];
   }
 
   /** The connection stands: log in. */
   established(now: number): void {
     this.decoder = new Decoder();
-    this.outgoing = [loginFrame(this.login)];
+    this.outgoing = [this.login.frame()];
     this.state = "logging in";
     this.due = now + LOGIN_TIMEOUT_MS;
   }
@@ -169,7 +180,7 @@ export class Machine {
       if (!(error instanceof ProtocolError)) {
         throw error;
       }
-      caused.push(...this.lose("bad_server", error.message, now));
+      caused.push(...this.lose({ reason: "bad_server", message: error.message }, now));
     }
     return caused;
   }
@@ -177,7 +188,7 @@ export class Machine {
   /** The connection ended, or could not be made; `message` says why, for people. */
   disconnected(message: string, now: number): Caused {
     if (this.state === "connecting") {
-      return this.lose("unreachable", message, now);
+      return this.lose({ reason: "unreachable", message }, now);
     }
     if (!this.connected) {
       return [];
@@ -185,7 +196,7 @@ export class Machine {
     if (this.session?.refusal) {
       return this.end(ended(this.session.refusal));
     }
-    return this.lose("closed", message, now);
+    return this.lose({ reason: "closed", message }, now);
   }
 
   /** Time has passed; harmless before the deadline. */
@@ -198,15 +209,16 @@ export class Machine {
     }
     switch (this.state) {
       case "waiting":
-        this.state = "connecting";
-        this.due = now + CONNECT_TIMEOUT_MS;
+        this.begin(now);
         return [];
+      case "fetching a token":
+        return this.fetched(new Error(`none came within ${TOKEN_TIMEOUT_MS / 1000} s`), now);
       case "connecting":
-        return this.lose("unreachable", `no connection within ${CONNECT_TIMEOUT_MS / 1000} s`, now);
+        return this.late("unreachable", "connection", CONNECT_TIMEOUT_MS, now);
       case "logging in":
-        return this.lose("login_timeout", `no answer to the login within ${LOGIN_TIMEOUT_MS / 1000} s`, now);
+        return this.late("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
       case "logging out":
-        return [...(this.session?.expire(now) ?? []), ...this.end(null)];
+        return [...this.settled(this.session?.expire(now) ?? [], now), ...this.end(null)];
       default:
         return [];
     }
@@ -256,21 +268,6 @@ export class Machine {
     return this.state === "ended" ? [] : this.end(null);
   }
 
-  /** @throws EncodeError logins could not carry the change. */
-  check(change: Change): void {
-    loginFrame(changed(this.login, change));
-  }
-
-  /**
-   * Change what later logins carry.
-   *
-   * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
-   */
-  logInWith(change: Change): void {
-    this.check(change);
-    this.login = changed(this.login, change);
-  }
-
   // What follows
 
   private take(packet: Packet, now: number): Caused {
@@ -280,7 +277,7 @@ export class Machine {
     if (!this.session) {
       return this.takeLoginAnswer(packet, now);
     }
-    const caused = this.session.take(packet, now);
+    const caused = this.settled(this.session.take(packet, now), now);
     if (caused.some((each) => each.type === "answer" && each.id === this.logoutId)) {
       caused.push(...this.end(null));
     }
@@ -290,25 +287,26 @@ export class Machine {
   private takeLoginAnswer({ kind, id, payload }: Packet, now: number): Caused {
     if (kind === Kind.ERROR) {
       const refusal = refusalOf(payload);
-      return this.refused(refusal, mayReturn(refusal.code), now);
+      return this.leave(refusal, this.returns.refused(refusal, null), now);
     }
     if (kind !== Kind.OK || id !== LOGIN_ID) {
       return [];
     }
-    const idleTimeoutMs = milliseconds(payload["idle_timeout"]) ?? IDLE_TIMEOUT_DEFAULT_MS;
-    const keepaliveMs = milliseconds(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
-    const beats = new Beats(keepaliveMs, this.askEvery, now, this.chance);
+    const push = connected(payload, this.returns.logins > 0);
+    const beats = new Beats(push.keepaliveMs, this.askEvery, now, this.chance);
     this.session = new Session(
       beats,
       now,
       () => (this.lastId += 1),
       (frame) => this.outgoing.push(frame),
     );
+    const token = this.fetches ? this.login.token : null;
+    this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (fresh) => {
+      this.login.change({ token: fresh });
+    });
     this.state = "online";
-    this.logins += 1;
-    const session = (payload["session"] ?? "") as string;
-    const timeMs = payload["time_ms"] === undefined ? null : Number(payload["time_ms"]);
-    return [{ type: "connected", session, idleTimeoutMs, keepaliveMs, timeMs, again: this.logins > 1 }];
+    this.returns.online();
+    return [push];
   }
 
   private takeGoodbye(packet: Packet, now: number): Caused {
@@ -318,53 +316,45 @@ export class Machine {
       return [push, ...this.end(null)];
     }
     if (!this.session) {
-      return [push, ...this.refused(refusal, push.reconnect, now)];
+      return [push, ...this.leave(refusal, this.returns.refused(refusal, push.reconnect), now)];
     }
-    return [push, ...(push.reconnect ? this.leave(refusal, now) : this.end(ended(refusal)))];
-  }
-
-  /** A login was refused. */
-  private refused(refusal: Refusal, comesBack: boolean, now: number): Caused {
-    if (!comesBack || !(this.persistent || this.logins > 0)) {
-      return this.end(new LoginRefused(refusal));
-    }
-    return this.leave(refusal, now);
-  }
-
-  private leave({ code, reason, message, retryAfterMs }: Refusal, now: number): Caused {
-    return this.lose(reason, message, now, code, retryAfterMs);
+    return [push, ...(push.reconnect ? this.lose(refusal, now) : this.end(ended(refusal)))];
   }
 
   private live(session: Session, now: number): Caused {
-    const caused = session.expire(now);
+    const caused = this.settled(session.expire(now), now);
+    this.renewal?.tick(now);
     if (now >= session.beats.deadAt) {
-      return [...caused, ...this.lose("dead_server", "the server did not answer a beat in time", now)];
+      const message = "the server did not answer a beat in time";
+      return [...caused, ...this.lose({ reason: "dead_server", message }, now)];
     }
     session.beat(now, this.chance);
     return caused;
   }
 
-  /** The connection is no more; come back after a while. */
-  private lose(
-    reason: string,
-    message: string,
-    now: number,
-    code: number | null = null,
-    retryAfterMs: number | null = null,
-  ): Caused {
-    this.losses += 1;
-    if (this.state === "logging out") {
-      return this.end(null);
+  private settled(caused: Caused, now: number): Caused {
+    return this.renewal?.settle(caused, now) ?? caused;
+  }
+
+  private late(reason: string, what: string, timeoutMs: number, now: number): Caused {
+    return this.lose({ reason, message: `no ${what} within ${timeoutMs / 1000} s` }, now);
+  }
+
+  /** The connection is no more, or could not be had. */
+  private lose(loss: Loss, now: number): Caused {
+    const verdict = this.returns.lost(loss, this.session ? now - this.session.since : 0);
+    return this.state === "logging out" ? this.end(null) : this.leave(loss, verdict, now);
+  }
+
+  /** Come back after so long, or end. */
+  private leave({ reason, message, code = null }: Loss, verdict: number | PresenceError, now: number): Caused {
+    if (verdict instanceof PresenceError) {
+      return this.end(verdict);
     }
-    if (!this.persistent && this.logins === 0) {
-      return this.end(new Unreachable(message || reason));
-    }
-    const onlineMs = this.session ? now - this.session.since : 0;
-    const retryInMs = this.backoff.nextMs(this.chance, onlineMs, retryAfterMs);
     const caused = this.drop(new ConnectionLost(message || reason));
     this.state = "waiting";
-    this.due = now + retryInMs;
-    return [...caused, { type: "disconnected", reason, message, retryInMs, code }];
+    this.due = now + verdict;
+    return [...caused, { type: "disconnected", reason, message, retryInMs: verdict, code }];
   }
 
   private end(error: PresenceError | null): Caused {
@@ -375,20 +365,9 @@ export class Machine {
   }
 
   private drop(error: PresenceError): Caused {
-    const session = this.session;
-    this.session = null;
-    return session?.fail(error) ?? [];
+    const { session, renewal } = this;
+    this.session = this.renewal = null;
+    const failed = session?.fail(error) ?? [];
+    return renewal?.withoutOwn(failed) ?? failed;
   }
-}
-
-function changed(login: Identity, { token, meta, status }: Change): Identity {
-  const given = { token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
-  return { ...login, ...given };
-}
-
-/** Return the first packet. @throws EncodeError it breaks a rule of the protocol. */
-function loginFrame({ uid, device, token, idleTimeoutMs, meta, status }: Identity): Uint8Array {
-  const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const payload = { uid, device, token, idle_timeout, meta, status, v: VERSION };
-  return encode(Kind.LOGIN, LOGIN_ID, payload, FRAME_LIMIT_BEFORE_LOGIN_BYTES);
 }

@@ -4,6 +4,9 @@ import type { Packet } from "./codec.js";
 import type { RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
+const KEEPALIVE_SHARE = 0.4; // of the idle time-out, for a server that does not tell how often to beat
+const IDLE_TIMEOUT_DEFAULT_MS = 30_000; // and for one that tells neither
+
 /** Logged in: for the first time, or again. */
 export interface Connected {
   readonly type: "connected";
@@ -24,8 +27,8 @@ export interface Disconnected {
   readonly type: "disconnected";
   /**
    * The server's reason, or `closed` (it closed, or the network did), `unreachable` (no connection),
-   * `login_timeout` (no answer to the login), `dead_server` (no answer to a beat), `bad_server` (its bytes
-   * break the protocol).
+   * `no_token` (the program has given none), `login_timeout` (no answer to the login), `dead_server` (no
+   * answer to a beat), `bad_server` (its bytes break the protocol).
    */
   readonly reason: string;
   /** For people; may be empty. */
@@ -110,6 +113,15 @@ export function userState(map: ValueMap): UserState {
 export function userStates(payload: ValueMap): Map<string, UserState> {
   const states = (payload["presence"] ?? {}) as { [uid: string]: ValueMap };
   return new Map(Object.entries(states).map(([uid, state]) => [uid, userState(state)]));
+}
+
+/** Return what the answer to a login tells. @param again whether the client was online before. */
+export function connected(payload: ValueMap, again: boolean): Connected {
+  const idleTimeoutMs = milliseconds(payload["idle_timeout"]) ?? IDLE_TIMEOUT_DEFAULT_MS;
+  const keepaliveMs = milliseconds(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
+  const session = (payload["session"] ?? "") as string;
+  const timeMs = numberOrNull(payload["time_ms"]);
+  return { type: "connected", session, idleTimeoutMs, keepaliveMs, timeMs, again };
 }
 
 export function delivered({ payload }: Packet): Delivered {

@@ -7,9 +7,11 @@ import {
   Code,
   ConnectionLost,
   EncodeError,
+  Ended,
   type Events,
   Kind,
   LoginRefused,
+  NoToken,
   Offline,
   type Options,
   type Packet,
@@ -21,6 +23,7 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
+import { token } from "./driving.js";
 import { Peer, ScriptedServer } from "./server.js";
 
 interface Stage {
@@ -358,3 +361,76 @@ loggedIn(
     ]);
   },
 );
+
+// Tokens; the scripted server's clock stands at its first millisecond
+
+const SHORT = token({ exp: 2, jti: 1 });
+const LONG = token({ exp: 3600, jti: 2 });
+
+test("a function makes the token of the login, and a fresh one before it ends", async () => {
+  const server = await ScriptedServer.start();
+  const made = [SHORT, LONG];
+  const client = new PresenceClient({
+    host: "127.0.0.1",
+    port: server.port,
+    token: () => Promise.resolve(made.shift() ?? ""),
+  });
+  try {
+    const connected = client.connect();
+    const peer = await server.accept();
+    assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1 });
+    await connected;
+    assert.deepEqual((await peer.grant(Kind.UPDATE)).payload, { token: LONG });
+    assert.deepEqual(client.statistics().logins, 1);
+  } finally {
+    client.close();
+    server.stop();
+  }
+});
+
+test("what it throws rejects the first attempt, before anything is connected to", async () => {
+  for (const failure of [new Error("no way there"), "no error at all"]) {
+    const token = (): string => {
+      throw failure;
+    };
+    const client = new PresenceClient({ host: "127.0.0.1", port: 1, token });
+    const told = listening(client);
+    await assert.rejects(client.connect(), NoToken);
+    assert.deepEqual(told, ["end"]);
+  }
+});
+
+test("a persistent client calls it again", async () => {
+  const server = await ScriptedServer.start();
+  let calls = 0;
+  const source = (): Promise<string> =>
+    (calls += 1) < 3 ? Promise.reject(new Error("no way there")) : Promise.resolve(LONG);
+  const where = { host: "127.0.0.1", port: server.port, chance: () => 0 };
+  const client = new PresenceClient({ ...where, persistent: true, token: source });
+  try {
+    const told = listening(client);
+    const connected = client.connect();
+    await (await server.accept()).logIn();
+    await connected;
+    assert.deepEqual(told, ["disconnected no_token", "disconnected no_token", "connected"]);
+  } finally {
+    client.close();
+    server.stop();
+  }
+});
+
+test("a client that is closed while a token is made stays closed", async () => {
+  let give = (_token: string): void => undefined;
+  const token = (): Promise<string> =>
+    new Promise((resolve) => {
+      give = resolve;
+    });
+  const client = new PresenceClient({ host: "127.0.0.1", port: 1, token });
+  const connected = client.connect();
+  await Promise.resolve();
+  client.close();
+  await assert.rejects(connected, Ended);
+  give(LONG);
+  await new Promise(setImmediate);
+  assert.equal(client.state, "ended");
+});

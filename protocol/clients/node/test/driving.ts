@@ -16,7 +16,15 @@ import type { Push } from "../src/pushes.js";
 import type { Caused } from "../src/session.js";
 
 export const KEEPALIVE_MS = 12_000;
-export const LOGIN_OK = { session: "s-1", idle_timeout: 30, keepalive: 12, time_ms: 1_700_000_000_000, v: 1 };
+export const SERVER_TIME_S = 1_700_000_000;
+const TIME_MS = SERVER_TIME_S * 1000;
+export const LOGIN_OK = { session: "s-1", idle_timeout: 30, keepalive: 12, time_ms: TIME_MS, v: 1 };
+
+/** A JSON Web Token that nobody has signed. */
+export function token(claims: unknown): string {
+  const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
+  return `${part({ alg: "none" })}.${part(claims)}.c2ln`;
+}
 
 export function packet(kind: number, id: number | null, payload: ValueMap = {}): Packet {
   return { kind, id, payload };
@@ -34,7 +42,7 @@ export class Driven {
   readonly answers = new Map<number, ValueMap | PresenceError>();
   private decoder = new Decoder();
 
-  constructor(options: { persistent?: boolean; askEvery?: number; login?: Identity } = {}) {
+  constructor(options: { persistent?: boolean; fetches?: boolean; askEvery?: number; login?: Identity } = {}) {
     const { login = { uid: "ann", device: "phone" }, ...rest } = options;
     this.machine = new Machine(login, { askEvery: 3, ...rest, chance: () => this.chance });
     this.machine.begin(this.now);

@@ -422,9 +422,9 @@ test("a logout while offline ends and says that nobody was told", () => {
 
 test("what later logins carry can be changed, and a bad change changes nothing", () => {
   const driven = online();
-  driven.machine.logInWith({ token: "fresh", status: "away", meta: { app: "2" } });
+  driven.machine.login.change({ token: "fresh", status: "away", meta: { app: "2" } });
   assert.throws(() => {
-    driven.machine.logInWith({ token: "x".repeat(800) });
+    driven.machine.login.change({ token: "x".repeat(800) });
   }, EncodeError);
   driven.lose();
   driven.run(1000);

@@ -1,0 +1,66 @@
+/** Whether a client comes back after a connection that ended or could not be had, and when. */
+
+import { Code, mayReturn } from "./constants.js";
+import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors.js";
+import { Backoff, type Chance } from "./pacing.js";
+
+/** Why a connection ended, or could not be had; what `disconnected` tells. */
+export interface Loss {
+  readonly reason: string;
+  readonly message: string;
+  readonly code?: number | null;
+  readonly retryAfterMs?: number | null;
+  /** What it means for a first attempt that decides; left out, `Unreachable`. */
+  readonly failure?: PresenceError;
+}
+
+/** What a client has tried so far. Each loss is answered with for how long to stay away, or what ends it. */
+export class Returning {
+  /** How often it came online. */
+  logins = 0;
+  /** How often a connection was lost, or could not be had. */
+  losses = 0;
+  /** Of the token of the last login, if another is to be tried; null without one. */
+  refusal: LoginRefused | null = null;
+  private readonly backoff = new Backoff();
+
+  /**
+   * @param persistent whether a first attempt that fails is repeated like any later one.
+   * @param fetches whether the program may have another token than the one that was refused.
+   */
+  constructor(
+    private readonly persistent: boolean,
+    private readonly fetches: boolean,
+    private readonly chance: Chance,
+  ) {}
+
+  /** A login was granted. */
+  online(): void {
+    this.logins += 1;
+    this.refusal = null;
+  }
+
+  /** @param onlineMs for how long the connection had been logged in. */
+  lost(loss: Loss, onlineMs: number): number | PresenceError {
+    this.losses += 1;
+    if (!this.persistent && this.logins === 0) {
+      return loss.failure ?? new Unreachable(loss.message || loss.reason);
+    }
+    return this.backoff.nextMs(this.chance, onlineMs, loss.retryAfterMs ?? null);
+  }
+
+  /**
+   * The server refused the login. A refused token is a reason to ask the program for another, but once only.
+   *
+   * @param reconnect whether it said that the client may return; null: its code decides.
+   */
+  refused(refusal: Refusal, reconnect: boolean | null): number | PresenceError {
+    const failure = new LoginRefused(refusal);
+    if (refusal.code === Code.AUTH_FAILED && this.fetches && !this.refusal) {
+      this.losses += 1;
+      this.refusal = failure;
+      return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
+    }
+    return (reconnect ?? mayReturn(refusal.code)) ? this.lost({ ...refusal, failure }, 0) : failure;
+  }
+}
