@@ -15,6 +15,7 @@ from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.flapping import Flapping, FlappingStatistics
 from presence.outcome import Outcome
+from presence.packet_rate import PacketRate
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.requests import Desk, Message
 from presence.session import SessionProtocol
@@ -55,6 +56,8 @@ class CoreStatistics:
     flapping: FlappingStatistics
     with_token: int
     tokens_expired: int
+    packet_floods: int
+    packet_buckets_kept: int
 
 
 class Inattention(NamedTuple):
@@ -79,6 +82,7 @@ class Core:
         look: whether connections are read once more before their sessions end; tests switch it off.
         away_after: seconds with nothing but keepalives after which a session is away by itself; 0: never.
         flapping: how long who comes and goes may be gone; None: as everybody.
+        packet_rate: how many packets a connection may send; None: any number.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Core:
         look: bool = True,
         away_after: float = 0.0,
         flapping: Flapping | None = None,
+        packet_rate: PacketRate | None = None,
     ) -> None:
         self._registry = registry
         self._rules = rules
@@ -108,6 +113,7 @@ class Core:
         self._look = look
         self._away_after = away_after
         self._flapping = flapping or Flapping(disconnect_grace)
+        self._packet_rate = packet_rate
         self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
         reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
@@ -148,6 +154,8 @@ class Core:
                 self._end_crowded(outcome.crowded, now)
             if self._away_after and outcome.attentive and after in self._registry:
                 self._wheel.touch(Inattention(after.key), self._ticks.at_or_after(now + self._away_after))
+            if self._packet_rate is not None and outcome.frames and outcome.end_code is None:
+                self._count_packets(after.number, outcome, now)
         if outcome.end_code is not None:
             if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                 _count(self._refused, outcome.end_code)
@@ -167,6 +175,14 @@ class Core:
         else:
             self._taken_over += 1
             self._part(old, _DISPLACED[outcome.displaced_code])
+
+    def _count_packets(self, session: int, outcome: Outcome, now: float) -> None:
+        """End a connection that floods us. What it said is said; what it asked is not answered."""
+        goodbye = self._packet_rate.count(session, outcome.frames, now) if self._packet_rate else None
+        if goodbye is not None:
+            outcome.reply += goodbye
+            outcome.end_code = Code.RATE_LIMITED
+            outcome.requests = None
 
     def _append_all(self, changes: list[Change]) -> None:
         for change in changes:
@@ -297,8 +313,11 @@ class Core:
         link.hang_up(handle, _EXPIRED)
 
     def ticked(self, now: float) -> None:
-        """Register those that were too silent to be registered, and have been heard since."""
+        """Register those that were too silent to be registered, and have been heard since; tidy tables."""
         self._vouching.register_heard(now, self._outbox.append)
+        self._rules.tidy(now)
+        if self._packet_rate is not None:
+            self._packet_rate.tidy(now)
 
     # What the relay and the server call
 
@@ -395,6 +414,8 @@ class Core:
             self._flapping.statistics(),
             len(self._expiries),
             self._tokens_expired,
+            0 if self._packet_rate is None else self._packet_rate.floods,
+            0 if self._packet_rate is None else self._packet_rate.kept,
         )
 
     def _end(self, session: Session, code: Code, now: float) -> None:

@@ -21,6 +21,7 @@ from presence.comparison import Memory
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.outbox import Outbox
+from presence.packet_rate import PacketRate
 from presence.registry import Registry, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.resync import Parted
@@ -108,6 +109,11 @@ class Node:
             settings.accept_burst,
             settings.login_rate,
             settings.login_burst,
+            settings.address_connections,
+            settings.address_login_rate,
+            settings.address_login_burst,
+            settings.uid_login_rate,
+            settings.uid_login_burst,
         )
         self.admission = Admission(limits, now)
         boot_id = token()
@@ -134,6 +140,7 @@ class Node:
             look=settings.stall_guard,
             away_after=settings.away_after,
             flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
+            packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
         )
         self.ticker = Ticker(
             self.core, ticks, self._guard, clock, credit=settings.stall_guard, runtime=runtime
@@ -197,6 +204,7 @@ class Node:
         return {
             "readiness": self.readiness().value,
             "core": asdict(self.core.statistics()),
+            "admission": asdict(self.admission.statistics()),
             "ticker": asdict(ticker),
             "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
             "outbox": asdict(self.outbox.statistics()),

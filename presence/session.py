@@ -188,6 +188,10 @@ class SessionProtocol:
         outcome.expires_at = verdict.expires_at
         return verdict.uid
 
+    def tidy(self, now: float) -> None:
+        """Drop what tables hold no longer; called at each tick."""
+        self._admission.tidy(now)
+
     def _crowded(self, key: SessionKey) -> list[Session] | None:
         """Return the oldest sessions of a user that one more device leaves no room for; None without any."""
         uid = key if isinstance(key, str) else key[0]

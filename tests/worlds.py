@@ -9,6 +9,7 @@ from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
+from presence.packet_rate import PacketRate
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
@@ -121,6 +122,7 @@ class World:
         away_after: seconds after which sessions are away by themselves; 0: never.
         returns: how many a minute lengthen nobody's grace; 0: any.
         session_limit: see `SessionLimit`.
+        packet_rate: see `PacketRate`.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class World:
         away_after: float = 0.0,
         returns: int = 0,
         session_limit: SessionLimit = NO_LIMIT,
+        packet_rate: PacketRate | None = None,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -167,6 +170,7 @@ class World:
             look=look,
             away_after=away_after,
             flapping=Flapping(grace, returns, MAX_GRACE),
+            packet_rate=packet_rate,
         )
         self.credits = credit
         self.tick = self.ticks.begun(self.now)

@@ -1,0 +1,86 @@
+"""Floods of packets: one connection's are bounded, and nobody else's."""
+
+import protocol
+from presence.packet_rate import PacketRate
+from protocol import Code, Kind
+from tests.worlds import World, ended
+
+RATE, BURST = 10, 50
+KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
+
+
+def world() -> World:
+    return World(packet_rate=PacketRate(RATE, BURST))
+
+
+def test_whoever_sends_more_packets_than_he_may_is_told_and_closed() -> None:
+    there = world()
+    ada = there.login()
+    there.sockets.answers(ada)
+    for number in range(BURST - 1):
+        there.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
+    assert not there.is_hung_up(ada)
+    there.sockets.feed(ada, protocol.encode(protocol.keepalive(99)))
+    *answers, goodbye = there.sockets.answers(ada)
+    assert {each.kind for each in answers} == {Kind.OK}
+    assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
+    assert goodbye.payload["reconnect"] is True
+    assert goodbye.payload["retry_after"] >= 1
+    assert there.is_hung_up(ada)
+    assert there.core.statistics().packet_floods == 1
+    assert there.core.statistics().refused == {"rate_limited": 1}
+
+
+def test_a_flooder_has_the_grace_of_a_lost_connection() -> None:
+    there = world()
+    ada = there.login()
+    there.sockets.feed(ada, KEEPALIVES * BURST)
+    assert there.is_hung_up(ada)
+    assert there.registry.has("ada")
+    there.pass_time(7.0)
+    assert there.story()[-1] == ended(Code.RATE_LIMITED)
+
+
+def test_keepalives_in_heaps_are_a_flood_too() -> None:
+    there = world()
+    ada = there.login()
+    for _ in range(BURST):
+        if not there.is_hung_up(ada):
+            there.sockets.feed(ada, KEEPALIVES)
+    assert there.is_hung_up(ada)
+
+
+def test_whoever_keeps_to_the_rate_stays() -> None:
+    there = world()
+    ada = there.login()
+    for number in range(20 * RATE):
+        there.now += 1 / RATE
+        there.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
+    assert not there.is_hung_up(ada)
+    assert there.core.statistics().packet_floods == 0
+
+
+def test_a_flood_is_nobody_elses_fault() -> None:
+    there = world()
+    ada, bob = there.login("ada"), there.login("bob")
+    there.sockets.feed(ada, KEEPALIVES * BURST)
+    there.sockets.feed(bob, KEEPALIVES)
+    assert there.is_hung_up(ada)
+    assert not there.is_hung_up(bob)
+
+
+def test_the_table_is_empty_again_a_moment_after_the_packets() -> None:
+    there = world()
+    handles = [there.login(f"user-{number}") for number in range(500)]
+    for handle in handles:
+        there.sockets.feed(handle, KEEPALIVES)
+    assert there.core.statistics().packet_buckets_kept == 500
+    there.pass_time(2.0)
+    assert there.core.statistics().packet_buckets_kept == 0
+
+
+def test_a_flooder_without_a_limit_stays() -> None:
+    there = World()
+    ada = there.login()
+    there.sockets.feed(ada, KEEPALIVES * BURST * 10)
+    assert not there.is_hung_up(ada)
