@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -18,6 +19,12 @@ WORKERS = 6  # more than the cores of a small machine: most tests wait most of t
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Spread the whole suite over processes; what is asked for by name runs here, and prints."""
     return WORKERS if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
+def pytest_configure() -> None:
+    """Heed SIGINT, and let what tests start heed it: what a shell runs in the background has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,10 +5,13 @@ import time
 
 import pytest
 
+from loadtest.stolen import Stolen
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm, percentiles
+
+LATE_S = 20.0  # for a machine that stands still; how late they were is judged
 
 
 @pytest.mark.alone
@@ -21,7 +24,7 @@ def test_half_of_1000_clients_fall_silent(
     redis_server: EmbeddedRedis, idle_timeout: float, tick: float, silence_within: float
 ) -> None:
     flags = () if idle_timeout == 30.0 else ("--idle-timeout", str(idle_timeout), "--tick", str(tick))
-    with running_server("--redis", redis_server.url, *flags) as server:
+    with Stolen() as stolen, running_server("--redis", redis_server.url, *flags) as server:
         with Swarm(server.address, beat_s=idle_timeout * 0.4) as swarm:
             swarm.log_in(f"user-{n}" for n in range(1000))
             swarm.run(5, until=swarm.logged_in)
@@ -30,7 +33,10 @@ def test_half_of_1000_clients_fall_silent(
             for client in silent:
                 client.silent_from = time.monotonic() + random.uniform(0, silence_within)
             swarm.run(silence_within + idle_timeout + tick + 0.5)
-            events = read_events(redis_server.url)
+            give_up = time.monotonic() + LATE_S
+            while len(of_type(events := read_events(redis_server.url), "offline")) < len(silent):
+                assert time.monotonic() < give_up, "not all are told offline"
+                swarm.run(0.1)
     offline = of_type(events, "offline")
     assert set(offline) == {client.uid for client in silent}, "exactly the silent ones"
     assert all(len(periods) == 1 for periods in offline.values()), "each once"
@@ -41,8 +47,9 @@ def test_half_of_1000_clients_fall_silent(
     lag = server.report["tick_overrun_max_ms"] / 1000
     print(
         f"silence, T = {idle_timeout} s, tick {tick} s: 500 offline events, {percentiles(delays)} "
-        f"after the client's last send; largest tick overrun {lag * 1000:.1f} ms; false offline 0"
+        f"after the client's last send; largest tick overrun {lag * 1000:.1f} ms, "
+        f"stolen in the worst second {stolen.worst_s * 1000:.0f} ms; false offline 0"
     )
-    assert lag <= 0.1
+    assert lag <= 0.1 + stolen.worst_s
     assert min(delays) >= idle_timeout
-    assert max(delays) <= idle_timeout + tick + lag
+    assert max(delays) <= idle_timeout + tick + lag + stolen.worst_s

@@ -31,7 +31,7 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
     assert result.broken == []
     assert len(result.delays_s) == CLIENTS
     assert min(result.delays_s) >= T_S
-    assert max(result.delays_s) <= T_S + TICK_S + SLACK_S
+    assert max(result.delays_s) <= T_S + TICK_S + SLACK_S + result.stolen_s
     assert result.unacknowledged == result.established == CLIENTS
     assert result.steady > 0
 
