@@ -338,6 +338,8 @@ def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> No
         "u:s3cret@h",
         "redis://u:s3cret/x@h",
         "redis://[s3cret",
+        "redis:/u:s3cret@h",
+        "redis:u:s3cret@h",
         "redis://:s3cret\u2100@h",
     ],
 )

@@ -67,7 +67,7 @@ def parse(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError:  # its message would show a part of the URL, which may be the password
         raise ValueError("is not a URL with a valid host and port") from None
-    if parts.scheme not in _SCHEMES:
+    if parts.scheme not in _SCHEMES or url[len(parts.scheme) :][:3] != "://":
         raise ValueError("must begin with redis://, rediss://, unix:// or redis+cluster://")
     if not url.isprintable() or " " in url:
         raise ValueError("must not hold white space or control characters")

@@ -34,9 +34,12 @@ class Device:
             self._decoder.feed(data)
         return found
 
-    def beat(self) -> Packet:
-        self._sock.sendall(protocol.encode(protocol.keepalive(2)))
+    def ask(self, packet: Packet) -> Packet:
+        self._sock.sendall(protocol.encode(packet))
         return self.answer()
+
+    def beat(self) -> Packet:
+        return self.ask(protocol.keepalive(2))
 
     def close(self) -> None:
         self._sock.close()
