@@ -190,7 +190,7 @@ GUARDS: Final = (
         ),
         seed=3558,
     ),
-    Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=19),
+    Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
     Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=11),
     Guard("fence", _FENCE, seed=8),
     Guard(
@@ -237,5 +237,10 @@ GUARDS: Final = (
             ),
         ),
         seed=1,
+    ),
+    Guard(
+        "registrations-limited",
+        (Change("apply", "    limit(uid, record)\n", "    if op == 'login' then limit(uid, record) end\n"),),
+        seed=10928,
     ),
 )
