@@ -66,6 +66,7 @@ ROOMS = [
         {"presence.core", "presence.session", *SOCKETS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
+    Room({"presence.transports.proxy_v2"}, {"presence", "time", "structlog", *SOCKETS, *LOOPS}),
     Room(
         {"presence.relay", "presence.cluster"},
         {

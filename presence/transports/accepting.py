@@ -30,8 +30,8 @@ class Acceptor:
     Args:
         listeners: bound, listening sockets; owned by the acceptor from now on.
         secured: likewise, for TLS.
-        enter: called for each descriptor that was accepted, non-blocking, with whether it is to be TLS;
-            returns whether to admit it.
+        enter: called for each descriptor that was accepted, non-blocking, with whether it is to be TLS and
+            the address that it comes from, "" without one; returns whether to admit it.
         admit: called with some descriptors that waited. May raise `OSError` for lack of resources.
 
     Attributes:
@@ -42,7 +42,7 @@ class Acceptor:
         self,
         listeners: Sequence[socket.socket],
         secured: Sequence[socket.socket],
-        enter: Callable[[int, bool], bool],
+        enter: Callable[[int, bool, str], bool],
         admit: Callable[[list[int]], None],
     ) -> None:
         self._listeners = [*listeners, *secured]
@@ -89,7 +89,7 @@ class Acceptor:
         secured = listener in self._secured
         for _ in range(limit if listener.fileno() >= 0 else 0):
             try:
-                fd, _address = accept()
+                fd, address = accept()
             except BlockingIOError:
                 return True
             except OSError as error:
@@ -99,7 +99,7 @@ class Acceptor:
                 continue  # the client went away while it was queueing
             os.set_blocking(fd, False)
             self.accepted += 1
-            if self._enter(fd, secured):
+            if self._enter(fd, secured, address[0] if isinstance(address, tuple) else ""):
                 self._waiting.append(fd)
         return True
 

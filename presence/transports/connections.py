@@ -22,6 +22,7 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Session
 from presence.transports import tcp
+from presence.transports.addresses import Addresses
 from presence.transports.deadlines import Deadlines
 from presence.transports.limits import DRAIN_BYTES, DRAIN_S, PACKET_MAX_BYTES, READ_BYTES, Limits
 from presence.transports.occupants import Closing, Held, Occupant
@@ -47,6 +48,7 @@ class Connections:
         core: told of connections that are cut off.
         limits: see `Limits`.
         clock: monotonic time.
+        addresses: told of connections that are closed.
 
     Attributes:
         sets: the epoll sets, by pace.
@@ -62,7 +64,7 @@ class Connections:
         open, closed, cut_offs: connections now, and counters since the start.
     """
 
-    def __init__(self, core: Core, limits: Limits, clock: Clock) -> None:
+    def __init__(self, core: Core, limits: Limits, clock: Clock, addresses: Addresses) -> None:
         self._core = core
         self._limits = limits
         self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
@@ -75,6 +77,7 @@ class Connections:
         self.wires: dict[int, TlsWire] = {}
         self.shaking: set[int] = set()
         self.deadlines = Deadlines(clock)
+        self.addresses = addresses
         self.open = self.closed = self.cut_offs = 0
 
     def enter(self, fd: int, guest: Guest, *, secured: bool = False) -> None:
@@ -306,6 +309,7 @@ class Connections:
         self.largest.pop(fd, None)
         self.owed.pop(fd, None)
         self.deadlines.forget(fd)
+        self.addresses.forget(fd)
         self.open -= 1
         self.closed += 1
         if (wire := self.wires.pop(fd, None)) is None:

@@ -26,31 +26,27 @@ from dataclasses import dataclass
 import trio
 
 from presence import networks
-from presence.admission import FULL_RETRY_S, RETRY_MIN_S, Admission, spread
+from presence.admission import Admission
 from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Session
 from presence.transports import tcp
-from presence.transports.accepting import WAITING_MAX, Acceptor
+from presence.transports.addresses import Addresses
 from presence.transports.connections import (
     ATTENTIVE,
     PACES,
     PROMPT,
-    READ,
     Connections,
 )
-from presence.transports.handshakes import Handshakes
+from presence.transports.entrance import Entrance, Listening
 from presence.transports.limits import (
-    LOGIN_TIMED_OUT,
     TURN_CONNECTIONS,
     TURN_LOGINS,
     Limits,
-    busy,
 )
 from presence.transports.occupants import Held
 from presence.transports.reading import Reading
 from presence.transports.tls import TlsListening
-from protocol import Code
 
 ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
 SURPRISE_S = 10.0  # how long the patient have no longer one either after one of them wanted an answer
@@ -79,6 +75,10 @@ class TransportStatistics:
     handshakes: int
     handshakes_failed: int
     handshakes_refused: int
+    proxied: int
+    proxy_headers_refused: int
+    awaiting_proxy_headers: int
+    addresses_kept: int
 
 
 class EpollTransport:
@@ -92,6 +92,7 @@ class EpollTransport:
         window_s: seconds that connections which only send keepalives rest after a batch.
         clock: monotonic time.
         tls: where TLS is served, too; None: nowhere.
+        proxies: networks from which each connection must begin with a header of the PROXY protocol.
     """
 
     def __init__(
@@ -104,22 +105,20 @@ class EpollTransport:
         window_s: float,
         clock: Clock,
         tls: TlsListening | None = None,
+        proxies: tuple[networks.Network, ...] = (),
     ) -> None:
-        self._core = core
-        self._admission = admission
         self._window_s = window_s
         self._surprised_until = -math.inf
-        self._clock = clock
-        self._connections = Connections(core, limits, clock)
+        self._connections = Connections(core, limits, clock, Addresses(admission))
         self._reading = Reading(core, self._connections)
-        self._handshakes = Handshakes(self._connections, tls, self._let_in, self._reading.serve_other)
-        secured = () if tls is None else tls.listeners
-        self._acceptor = Acceptor(listeners, secured, self._enter, self._admit)
+        listening = Listening(listeners, tls, proxies)
+        self._entrance = Entrance(
+            core, self, self._connections, self._reading, listening, admission=admission, clock=clock
+        )
         self._parting: deque[int] = deque()
         self._parting_begun = trio.Event()
-        self._late = 0
 
-    # Tasks: seven and one per listener, whatever the number of connections
+    # Tasks: eight and one per listener, whatever the number of connections
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
@@ -129,10 +128,9 @@ class EpollTransport:
                     nursery.start_soon(self._serve_set, pace)
                 nursery.start_soon(self._do_chores)
                 nursery.start_soon(self._part)
-                nursery.start_soon(self._handshakes.run)
-                nursery.start_soon(self._acceptor.run)
+                nursery.start_soon(self._entrance.run)
         finally:
-            self._acceptor.close()
+            self._entrance.close()
             self._connections.close_all()
 
     async def _serve_set(self, pace: int) -> None:
@@ -184,27 +182,31 @@ class EpollTransport:
 
     def stop_accepting(self) -> None:
         """Take in what waits already, and close the listeners; connections stay."""
-        self._acceptor.stop()
+        self._entrance.acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
         connections = self._connections
         return TransportStatistics(
             connections.open,
-            self._acceptor.accepted,
+            self._entrance.acceptor.accepted,
             connections.closed,
             connections.cut_offs,
-            self._late,
+            self._entrance.late,
             self._reading.failures,
-            self._acceptor.errors,
+            self._entrance.acceptor.errors,
             len(connections.unsent),
             self._reading.batches,
             connections.watched_by(),
             len(connections.wires),
             len(connections.shaking),
-            self._handshakes.done,
-            self._handshakes.failed,
-            self._handshakes.refused,
+            self._entrance.handshakes.done,
+            self._entrance.handshakes.failed,
+            self._entrance.handshakes.refused,
+            self._entrance.headers.taken,
+            self._entrance.headers.refused,
+            len(self._entrance.headers.awaited),
+            len(connections.addresses.told),
         )
 
     # Link: what the core asks for
@@ -241,13 +243,12 @@ class EpollTransport:
 
     def address(self, handle: int) -> str:
         """See `Link`."""
-        with tcp.borrowed(handle) as sock:
-            return networks.client_of(tcp.peer_address(sock))
+        return self._connections.addresses.of(handle)
 
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
-            self._look_for_login(fd, peer)
+            self._entrance.time_is_up(fd, peer)
         elif isinstance(peer, Session):
             self._connections.cut_off(fd)
         elif isinstance(peer, Held):
@@ -255,73 +256,3 @@ class EpollTransport:
                 self._connections.let_go(fd, peer)
         elif peer is not None:
             self._connections.close(fd)
-
-    def _look_for_login(self, fd: int, guest: Guest) -> None:
-        """The time for a login is over; after a pause of ours it may have been waiting."""
-        connections = self._connections
-        if connections.is_mute(fd):
-            self._handshakes.step(fd, guest)
-        else:
-            self._reading.read(fd, guest)
-        connections.pay()
-        if connections.occupants[fd] is not guest:
-            return
-        self._late += 1
-        self._core.note_refusal(Code.LOGIN_TIMEOUT)
-        if connections.is_mute(fd):
-            connections.close(fd)
-        else:
-            connections.hang_up(fd, LOGIN_TIMED_OUT)
-
-    # New connections
-
-    def _enter(self, fd: int, secured: bool) -> bool:
-        """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
-        connections = self._connections
-        retry_after = self._admission.connection(connections.open, self._clock.now())
-        if retry_after is None and self._acceptor.waiting >= WAITING_MAX:
-            retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        connections.enter(fd, self._core.opened(self, fd), secured=secured)
-        if retry_after is None:
-            return True
-        self._core.note_refusal(Code.BUSY)
-        self._connections.hang_up(fd, busy(retry_after))
-        try:
-            connections.watch(fd, READ)
-        except OSError:  # the user's limit of watches, or no memory
-            connections.close(fd)
-        return False
-
-    def _admit(self, fds: list[int]) -> None:
-        """Let connections in that were accepted.
-
-        Raises:
-            OSError: one or more could not be watched, and are closed.
-        """
-        connections, failed = self._connections, None
-        for fd in fds:
-            try:
-                self._let_in(fd)
-            except OSError as error:
-                failed = error
-        connections.pay()
-        if failed is not None:
-            raise failed
-
-    def _let_in(self, fd: int) -> None:
-        """Read a connection, for its login is here as a rule, and watch it if that is not.
-
-        Raises:
-            OSError: it could not be watched, and is closed.
-        """
-        connections, guest = self._connections, self._connections.occupants[fd]
-        try:
-            if connections.is_mute(fd):
-                connections.await_handshake(fd)
-                return
-            if isinstance(guest, Guest):  # else its time was up while it waited
-                self._reading.read(fd, guest)
-            connections.await_login(fd)
-        except OSError:  # the user's limit of watches, or no memory
-            connections.close(fd)
-            raise

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import protocol
+from presence.admission import Refusal
 from protocol import Code
 
 # A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is
@@ -37,8 +38,9 @@ LOGIN_TIMED_OUT = protocol.encode(
 SERVER_ERROR = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
 
 
-def busy(retry_after_s: float) -> bytes:
-    """Return the refusal of a connection beyond the limits."""
-    return protocol.encode(
-        protocol.error(None, Code.BUSY, "this server takes no more connections at present", retry_after_s)
-    )
+TOO_MANY_CONNECTIONS = "this server takes no more connections at present"
+
+
+def told(refusal: Refusal) -> bytes:
+    """Return what a connection is told that is not welcome."""
+    return protocol.encode(protocol.error(None, refusal.code, refusal.message, refusal.retry_after))

@@ -13,7 +13,7 @@ import trio
 from trio.abc import HalfCloseableStream, Stream
 
 from presence import networks
-from presence.admission import Admission
+from presence.admission import Admission, Refusal
 from presence.core import Core
 from presence.logs import RateLimited
 from presence.outcome import Outcome
@@ -26,8 +26,9 @@ from presence.transports.limits import (
     PACKET_MAX_BYTES,
     READ_BYTES,
     SERVER_ERROR,
+    TOO_MANY_CONNECTIONS,
     Limits,
-    busy,
+    told,
 )
 from protocol import Code
 
@@ -125,7 +126,7 @@ class StreamTransport:
                     nursery.start_soon(self._write, connection)
                     if retry_after is not None:
                         self._core.note_refusal(Code.BUSY)
-                        self.hang_up(connection, busy(retry_after))
+                        self.hang_up(connection, told(Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)))
                     while connection.peer is not None:
                         with connection.reading:
                             await self._read(connection)

@@ -1,0 +1,126 @@
+"""Connections of proxies, until it is known for whom they are.
+
+A proxy begins each connection with a header that names the client, see `proxy_v2.py`. Only connections from
+the networks of proxies are looked at for one; from anywhere else a header is bad input like any other, for
+whoever could send one could be whom he likes. From a proxy it is required: without it all clients would count
+as one.
+
+What has come of a header waits in a buffer, of 536 bytes at most; what comes behind it is left in the kernel.
+An epoll set of its own watches those whose header is not complete.
+"""
+
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+import trio
+
+from presence import networks
+from presence.logs import RateLimited
+from presence.transports import proxy_v2
+from presence.transports.limits import TURN_CONNECTIONS
+
+
+class ProxyHeaders:
+    """The connections whose header is not complete.
+
+    Args:
+        proxies: the networks of proxies.
+        close: closes a connection.
+        go_on: called for each whose header is complete. May raise `OSError` for lack of resources.
+
+    Attributes:
+        awaited: what has come of each header, by descriptor.
+        taken, refused: counters since the start: headers that were good; connections closed without one.
+    """
+
+    def __init__(
+        self,
+        proxies: tuple[networks.Network, ...],
+        close: Callable[[int], None],
+        go_on: Callable[[int], None],
+    ) -> None:
+        self._proxies = proxies
+        self._close = close
+        self._go_on = go_on
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
+        self._set = select.epoll() if proxies else None
+        self._watched: set[int] = set()
+        self.awaited: dict[int, bytearray] = {}
+        self.taken = self.refused = 0
+
+    def expect(self, fd: int, address: str) -> bool:
+        """Await a header, if the connection comes from a proxy."""
+        expected = networks.holds(self._proxies, address)
+        if expected:
+            self.awaited[fd] = bytearray()
+        return expected
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._set is None:
+            return
+        while True:
+            events = self._set.poll(0, TURN_CONNECTIONS)
+            if not events:
+                await trio.lowlevel.wait_readable(self._set.fileno())
+                continue
+            for fd, _mask in events:
+                if fd in self.awaited:
+                    with suppress(OSError):  # closed, for it cannot be watched
+                        self._go_on(fd)
+            await trio.lowlevel.checkpoint()
+
+    def read(self, fd: int) -> str | None:
+        """Read on.
+
+        Returns:
+            The client's address, once the header is complete, "" if that is the kernel's to say. None: more
+            is to come, or the connection was closed.
+
+        Raises:
+            OSError: the user's limit of watches is reached, or there is no memory.
+        """
+        header = self.awaited[fd]
+        try:
+            while missing := proxy_v2.missing(header):
+                if not (data := os.read(fd, missing)):
+                    self.refuse(fd, "the connection ended before its header")
+                    return None
+                header += data
+            client = proxy_v2.client(header) or ""
+        except BlockingIOError:
+            self._watch(fd)
+            return None
+        except (OSError, proxy_v2.HeaderError) as error:
+            self.refuse(fd, str(error))
+            return None
+        self.forget(fd)
+        self.taken += 1
+        return client
+
+    def refuse(self, fd: int, problem: str) -> None:
+        """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
+        self.refused += 1
+        self._log.warning("proxy_header_refused", problem=problem, refused=self.refused)
+        self.forget(fd)
+        self._close(fd)
+
+    def _watch(self, fd: int) -> None:
+        if self._set is not None and fd not in self._watched:
+            self._set.register(fd, select.EPOLLIN)
+            self._watched.add(fd)
+
+    def forget(self, fd: int) -> None:
+        """Await no header any more."""
+        self.awaited.pop(fd, None)
+        if self._set is not None and fd in self._watched:
+            self._watched.discard(fd)
+            self._set.unregister(fd)
+
+    def close(self) -> None:
+        """Close the set; nobody is served any more."""
+        if self._set is not None:
+            self._set.close()
