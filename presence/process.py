@@ -15,6 +15,7 @@ from presence.clock import Clock
 from presence.credential_files import CredentialsError
 from presence.logs import LogWriter
 from presence.orders import STOPS
+from presence.ports import CannotListen
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.address import redacted
@@ -129,9 +130,8 @@ async def _run(
         except (StoreUnavailable, StoreMismatch, StoreError) as error:
             log.error("cannot start", redis=redacted(redis_url), error=str(error))  # noqa: TRY400
             nursery.cancel_scope.cancel()
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400
+        except CannotListen as error:
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400
             nursery.cancel_scope.cancel()
         else:
             conductor.ready(host, port)

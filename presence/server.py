@@ -13,7 +13,6 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,20 +20,18 @@ import structlog
 import trio
 
 import protocol
-from presence import __version__
+from presence import __version__, ports
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
 from presence.desk import FrontDesk
+from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.messaging.courier import Courier
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
-from presence.store import privileges
-from presence.store.address import redacted
-from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
 from presence.store.keys import Keys
@@ -43,10 +40,10 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel
-from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S, Limits
 from presence.transports.stream import StreamTransport
+from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
 from protocol import Code
 
@@ -58,7 +55,6 @@ RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping serv
 RETURNS_PER_S = 2000  # and the rate that longer ones are made for
 FAREWELLS_PER_S = 4000  # half of what the transport says without hurry
 STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
-START_PATIENCE_S = 6.0  # a Redis that loads its data is waited for; the answer is due within 10 s
 
 
 class Server:
@@ -120,12 +116,11 @@ class Server:
 
         Raises:
             StoreUnavailable, StoreMismatch, StoreError: the first contact with Redis failed.
-            OSError: the address cannot be listened on.
+            CannotListen: an address cannot be listened on.
         """
-        await self._first_contact()
-        shared = bool(self._family)
-        listeners = tcp.open_listeners(self._settings.host, self._settings.port, shared=shared)
-        host, port = listeners[0].getsockname()[:2]
+        await first_contact(self.node, self._redis_url, self._settings)
+        listening = ports.listening(self._settings, shared=bool(self._family))
+        host, port = listening.address
         async with trio.open_nursery() as nursery:
             self._serving = nursery.cancel_scope
             nursery.start_soon(self.node.relay.run)
@@ -139,10 +134,12 @@ class Server:
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
             nursery.start_soon(self._tick)
-            self._start_transport(nursery, listeners)
+            self._start_transport(nursery, listening)
             self._address = f"{host}:{port}"
             self.node.readiness_told = Readiness.READY
             log.info("serving", host=host, port=port, node=self.node.relay.node)
+            if (secured := listening.secured_address) is not None:
+                log.info("serving tls", host=secured.host, port=secured.port)
             task_status.started((host, port))
 
     def reload(self) -> None:
@@ -208,49 +205,29 @@ class Server:
                 await self._credentials.reload()
                 log.info("files are read again")
 
-    async def _first_contact(self) -> None:
-        give_up = trio.current_time() + START_PATIENCE_S
-        told = False
-        while True:
-            try:
-                await self._look_at_rights()
-                await self.node.start()
-            except StoreUnavailable as error:
-                if trio.current_time() > give_up:
-                    raise
-                if not told:
-                    log.warning("waiting for Redis", redis=redacted(self._redis_url), error=str(error))
-                    told = True
-                await trio.sleep(0.25)
-            else:
-                return
-
-    async def _look_at_rights(self) -> None:
-        """See that the user of Redis has the rights that it needs; one of our own Redis has all."""
-        if self._settings.redis is not None:
-            followups = self._settings.followups is not None
-            look = partial(privileges.look, self._redis_url, self.node.keys, followups=followups)
-            if too_much := await trio.to_thread.run_sync(look, abandon_on_cancel=True):
-                log.warning("this user of Redis may do more than servers need", may=too_much)
-
-    def _start_transport(self, nursery: trio.Nursery, listeners: list[socket.socket]) -> None:
-        """Plain TCP over epoll; where the system has none, over streams."""
+    def _start_transport(self, nursery: trio.Nursery, listening: ports.Ports) -> None:
+        """All over epoll; where the system has none, over streams."""
+        tls = None
+        if self._credentials.certificate is not None:
+            handshakes = self._settings.tls_handshakes
+            tls = TlsListening(listening.secured, self._credentials.certificate, handshakes)
         if hasattr(select, "epoll"):
             window_s = self._settings.batch_window_ms / 1000
             epoll = EpollTransport(
                 self.node.core,
-                listeners,
+                listening.plain,
                 self._limits,
                 self.node.admission,
                 window_s=window_s,
                 clock=self._clock,
+                tls=tls,
             )
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
             streams = StreamTransport(self.node.core, self._limits, self.node.admission)
             self._transport = streams
-            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
+            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
             nursery.start_soon(streams.run, sockets)
 
     def _returns(self) -> Callable[[], float]:

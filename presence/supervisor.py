@@ -1,22 +1,20 @@
 """Several workers on one port.
 
 Each worker is a process that serves by itself; the kernel spreads the connections over their listeners
-(`SO_REUSEPORT`). The supervisor holds the address, by a socket that is bound and never listens, and touches
+(`SO_REUSEPORT`). The supervisor holds the addresses, by sockets that are bound and never listen, and touches
 no connection. The users of a worker that dies are not told about: they log in again, at another one.
 """
 
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 
 import structlog
 
-from presence import credential_files, process, worker
+from presence import credential_files, ports, process, worker
 from presence.logs import DirectWriter
 from presence.processes import Processes
 from presence.settings import Settings
-from presence.transports import tcp
 
 log = structlog.get_logger("presence.supervisor")
 
@@ -34,33 +32,29 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callab
         The exit status.
     """
     try:
-        reserved = tcp.reserve(settings.host, settings.port)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        log.error("cannot listen", address=where, error=error.strerror or str(error))  # noqa: TRY400 - as said
+        reserved = ports.reserved(settings)
+    except ports.CannotListen as error:
+        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
         return process.FAILED
-    host, port = reserved[0].getsockname()[:2]
-    settings, family = replace(settings, port=port), secrets.token_hex(4)
+    settings, family = ports.settled(settings, reserved), secrets.token_hex(4)
     process.tune_interpreter()
 
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:
-        for sock in reserved:
-            sock.close()
+        reserved.close()
         return worker.run(settings, redis_url, number, family, line)
 
     try:
         return Processes(
             settings.workers,
             serve,
-            ready_line=process.ready_line(host, port),
+            ready_line=process.ready_line(*reserved.address),
             drain_timeout_s=settings.drain_timeout,
             writer=writer,
             may_start=lambda: _may_start(settings),
             reread=reread,
         ).run()
     finally:
-        for sock in reserved:
-            sock.close()
+        reserved.close()
 
 
 def _may_start(settings: Settings) -> bool:

@@ -1,0 +1,112 @@
+"""The ports of a server: one for plain TCP, one for TLS, or one of the two alone."""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from presence.settings import Settings
+from presence.transports import tcp
+
+
+class CannotListen(Exception):
+    """An address cannot be listened on.
+
+    Attributes:
+        address: as ``HOST:PORT``.
+        problem: why.
+    """
+
+    def __init__(self, address: str, error: OSError) -> None:
+        super().__init__(f"{address}: {error.strerror or error}")
+        self.address = address
+        self.problem = error.strerror or str(error)
+
+
+class Address(NamedTuple):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Sockets, one for every address of the host.
+
+    Attributes:
+        plain: for TCP; empty where there is TLS only.
+        secured: for TLS; empty where there is none.
+    """
+
+    plain: list[socket.socket]
+    secured: list[socket.socket]
+
+    @property
+    def address(self) -> Address:
+        """Where clients go that are told one address only: `port` of the settings."""
+        return _address_of(self.plain or self.secured)
+
+    @property
+    def secured_address(self) -> Address | None:
+        """Where TLS is served; None: nowhere."""
+        return _address_of(self.secured) if self.secured else None
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for each in (*self.plain, *self.secured):
+            each.close()
+
+
+def listening(settings: Settings, *, shared: bool = False) -> Ports:
+    """Return sockets that listen where the settings say.
+
+    Args:
+        settings: checked settings.
+        shared: let other processes of this user listen there too; the kernel spreads the connections.
+
+    Raises:
+        CannotListen: an address cannot be had; then none is.
+    """
+    return _opened(settings, lambda host, port: tcp.open_listeners(host, port, shared=shared))
+
+
+def reserved(settings: Settings) -> Ports:
+    """Return bound sockets that keep the addresses for listeners that share them.
+
+    Raises:
+        CannotListen: see `listening`.
+    """
+    return _opened(settings, tcp.reserve)
+
+
+def settled(settings: Settings, ports: Ports) -> Settings:
+    """Return the settings with the ports that were picked in the place of zeros."""
+    found = replace(settings, port=ports.address.port)
+    if ports.plain and ports.secured_address is not None:
+        found = replace(found, tls_port=ports.secured_address.port)
+    return found
+
+
+def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket]]) -> Ports:
+    def opened(port: int) -> list[socket.socket]:
+        try:
+            return opening(settings.host, port)
+        except OSError as error:
+            raise CannotListen(f"{settings.host}:{port}", error) from error
+
+    if settings.tls_cert is None:
+        return Ports(opened(settings.port), [])
+    if settings.tls_only:
+        return Ports([], opened(settings.port))
+    plain = opened(settings.port)
+    try:
+        return Ports(plain, opened(settings.tls_port))
+    except CannotListen:
+        Ports(plain, []).close()
+        raise
+
+
+def _address_of(sockets: list[socket.socket]) -> Address:
+    host, port = sockets[0].getsockname()[:2]
+    return Address(host, port)
