@@ -231,6 +231,11 @@ ROOMS = [
             *EDGES,
         },
     ),
+    # A second decoder that shared anything with the first one would share its mistakes.
+    Room(
+        {"loadtest.fuzz.oracle", "loadtest.fuzz.oracle_schema"},
+        {"protocol", "presence", "msgpack", "time", *SOCKETS, *LOOPS},
+    ),
     Room({"loadtest.compare.judge", "loadtest.compare.figures"}, {"presence", "time", *SOCKETS, *LOOPS}),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.

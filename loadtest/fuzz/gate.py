@@ -1,0 +1,97 @@
+"""The gate of a fuzzed session: the real one, with keys that are known here, and tokens made with them."""
+
+import base64
+import hashlib
+from typing import Any, Final, NamedTuple
+
+from presence.auth import expiries
+from presence.auth.effort import BURST_S, Caller, Effort
+from presence.auth.gate import TokenGate
+from presence.auth.guesses import Guesses
+from presence.auth.key_file import key_of
+from presence.auth.keys import Keyring
+from presence.auth.making import make_token
+from presence.auth.tokens import Terms
+from presence.clock import Clock
+
+WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
+AUDIENCE: Final = "presence"
+UIDS: Final = ("ada", "bob", "eve")
+CHECKS_LEFT: Final = 3  # that a stranger is granted where the budget is all but spent
+
+# An hour of slots takes milliseconds to make, and no story is so long.
+vars(expiries)["REACH_SLOTS"] = 12
+
+
+class Made(NamedTuple):
+    """What a token was made of: the key's name, the user, and Unix seconds of its end."""
+
+    kid: str
+    uid: str
+    ends: float
+
+
+def _key(kid: str, secret: str) -> dict[str, Any]:
+    digest = hashlib.sha256(secret.encode()).digest()
+    k = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return {"kid": kid, "alg": "HS256", "kty": "oct", "k": k}
+
+
+_OLD: Final = _key("old", "old")
+_NEW: Final = _key("new", "new")
+KEYRINGS: Final = tuple(
+    Keyring(key_of(entry) for entry in entries) for entries in ([_OLD], [_OLD, _NEW], [_NEW])
+)
+
+
+def _token(key: dict[str, Any], uid: str, seconds: float, audience: str = AUDIENCE, **claims: Any) -> str:
+    return make_token(key, uid, audience=audience, now=WALL_S, ttl_s=seconds, **claims)
+
+
+GOOD: Final = {
+    _token(key, uid, seconds): Made(key["kid"], uid, WALL_S + seconds)
+    for key in (_OLD, _NEW)
+    for uid in UIDS
+    for seconds in (3, 10, 40)
+}
+"""Tokens that are to be let in while they last, and while their key is there; no other is, ever."""
+
+_SIGNED, _, _SIGNATURE = next(iter(GOOD)).rpartition(".")
+_BAD: Final = (
+    _token(_OLD, "ada", 40, audience="elsewhere"),
+    _token(_OLD, "ada", 0),
+    _token(_OLD, "ada", 10**6, nbf=WALL_S + 10**5),
+    _token(_OLD, "a b", 40),
+    _token(_OLD, "ada", 40, exp="soon"),
+    _token(_key("old", "another's"), "ada", 40),
+    _token(_key("stolen", "old"), "ada", 40),
+    f"{_SIGNED}.{_SIGNATURE[::-1]}",
+    f"{_SIGNED}.",
+    "ada",
+)
+TOKENS: Final = (*GOOD, *_BAD)
+
+
+def make_gate(clock: Clock, *, is_poor: bool) -> TokenGate:
+    """Return a gate that is quick to take somebody for a guesser.
+
+    Args:
+        clock: the story's.
+        is_poor: whether the budget for checks is all but spent.
+    """
+    effort = Effort(1e-9, clock.now())
+    if is_poor:
+        spent = BURST_S * (1 - Caller.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
+        assert effort.take(spent, Caller.CONNECTED, clock.now())
+    guesses = Guesses(1.0, 2, 2.0, holding_max=2)
+    return TokenGate(KEYRINGS[0], Terms(AUDIENCE), effort, guesses, clock)
+
+
+def _cost_s() -> float:
+    return max(key.cost_s for ring in KEYRINGS for key in ring._keys.values())
+
+
+def is_good(token: object, uid: str | None, gate: TokenGate, wall: float) -> bool:
+    """Whether a token is to be let in, as `uid` if that is given."""
+    made = GOOD.get(token) if isinstance(token, str) else None
+    return made is not None and made.kid in gate.keyring.kids and wall < made.ends and uid in (None, made.uid)

@@ -1,0 +1,86 @@
+"""What Redis would have on record after the changes of a fuzzed core: each change must fit what was before.
+
+So for each (uid, device) logins and ends take turns, but for a login that takes the place of another; an end
+or an update names the session on record and no other; nothing ends twice, nor after it was replaced. Users
+come and go with the first and the last of their sessions, so their transitions take turns as well.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from presence.changes import Change, Op, Profile
+from protocol import Code
+
+_OPS: Final = {Op.LOGIN, Op.END, Op.UPDATE, Op.REGISTER}
+
+
+@dataclass
+class Entry:
+    """A session on record; `timeout_s` is its own."""
+
+    session: str
+    profile: Profile
+    timeout_s: float
+
+
+class Ledger:
+    """Takes changes as the outbox does.
+
+    Attributes:
+        entries: the sessions on record, by user and device.
+        online: the users with a session on record.
+        logins, replaced, ended: counters.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self.online: dict[str, int] = {}
+        self.logins = self.replaced = self.ended = 0
+        self._seen: set[str] = set()
+
+    def append(self, change: Change) -> None:
+        """Take one change."""
+        assert change.op in _OPS, f"{change.op} is never told by a core"
+        assert change.at_ms >= change.last_seen_ms
+        key = (change.uid, change.device)
+        entry = self.entries.get(key)
+        if change.op is Op.LOGIN:
+            self._login(key, entry, change)
+            return
+        assert entry is not None, f"{change.op} of a device that is not here"
+        assert entry.session == change.session, f"{change.op} of a session that is not the device's any more"
+        if change.op is Op.END:
+            self._end(key, change)
+        elif change.op is Op.UPDATE:
+            self._update(entry, change)
+        else:
+            assert change.profile == entry.profile
+            assert change.code == Code.RETURNED
+
+    def _login(self, key: tuple[str, str], entry: Entry | None, change: Change) -> None:
+        assert change.session not in self._seen, "a session's id is used twice"
+        assert change.code == Code.LOGIN
+        self._seen.add(change.session)
+        self.logins += 1
+        if entry is None:
+            self.online[change.uid] = self.online.get(change.uid, 0) + 1
+        else:
+            self.replaced += 1
+        self.entries[key] = Entry(change.session, change.profile, change.idle_timeout_ms / 1000)
+
+    def _end(self, key: tuple[str, str], change: Change) -> None:
+        assert change.grace_ms >= 0
+        del self.entries[key]
+        self.ended += 1
+        self.online[change.uid] -= 1
+        if not self.online[change.uid]:
+            del self.online[change.uid]
+
+    def _update(self, entry: Entry, change: Change) -> None:
+        before, after = entry.profile, change.profile
+        assert before != after, "an update that changes nothing"
+        if before.away == after.away:
+            assert change.code == Code.UPDATED
+        else:
+            assert change.code == (Code.AWAY if after.away else Code.BACK)
+        entry.profile = after

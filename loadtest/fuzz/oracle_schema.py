@@ -1,0 +1,231 @@
+"""What a payload may hold, written from `protocol/SPEC.md` alone; see `loadtest.fuzz.oracle`.
+
+A rule here names everything that is wrong with a value, where the first checker stops at what it sees first.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+MALFORMED: Final = 310
+TOO_LARGE: Final = 315
+UIDS_MAX: Final = 500
+META_MAX_BYTES: Final = 256
+META_NESTED_MAX: Final = 8
+
+Rule = Callable[[Any], Iterator[int]]
+
+# The Unicode property White_Space, as PropList.txt has it.
+_WHITE: Final = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029}
+_FORBIDDEN: Final = frozenset(
+    map(
+        chr,
+        {*_WHITE, 0x202F, 0x205F, 0x3000, *range(0x20), *range(0x7F, 0xA0), ord("{"), ord("}")},
+    )
+)
+# The largest integers of each size in MessagePack's shortest encoding: bytes, least, most.
+_INTEGERS: Final = (
+    (1, -32, 127),
+    (2, -(2**7), 2**8 - 1),
+    (3, -(2**15), 2**16 - 1),
+    (5, -(2**31), 2**32 - 1),
+    (9, -(2**63), 2**64 - 1),
+)
+
+
+def _name(max_bytes: int) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) is not str or not value:
+            yield MALFORMED
+            return
+        if len(value.encode()) > max_bytes:
+            yield TOO_LARGE
+        if not _FORBIDDEN.isdisjoint(value):
+            yield MALFORMED
+
+    return rule
+
+
+_uid: Final = _name(128)
+_device: Final = _name(64)
+
+
+def _uids(value: Any) -> Iterator[int]:
+    if type(value) is not list:
+        yield MALFORMED
+        return
+    if len(value) > UIDS_MAX:
+        yield TOO_LARGE
+    for each in value:
+        yield from _uid(each)
+
+
+def _token(value: Any) -> Iterator[int]:
+    if type(value) is not str or not value:
+        yield MALFORMED
+    elif len(value.encode()) > 768:
+        yield TOO_LARGE
+
+
+def _meta(value: Any) -> Iterator[int]:
+    if type(value) is not dict:
+        yield MALFORMED
+        return
+    if _nesting(value) > META_NESTED_MAX:
+        yield MALFORMED
+    if _size(value) > META_MAX_BYTES:
+        yield TOO_LARGE
+
+
+def _nesting(value: Any) -> int:
+    """Return how many containers lie inside each other, this one counted."""
+    if type(value) is dict:
+        return 1 + max(map(_nesting, value.values()), default=0)
+    return 1 + max(map(_nesting, value), default=0) if type(value) is list else 0
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of MessagePack's shortest encoding, floats as float64."""
+    if value is None or type(value) is bool:
+        return 1
+    if type(value) is int:
+        return next(size for size, least, most in _INTEGERS if least <= value <= most)
+    if type(value) is float:
+        return 9
+    if type(value) is str:
+        length = len(value.encode())
+        return length + (1 if length < 32 else 2 if length < 2**8 else 3 if length < 2**16 else 5)
+    if type(value) is bytes:
+        return len(value) + (2 if len(value) < 2**8 else 3 if len(value) < 2**16 else 5)
+    parts = [*value, *value.values()] if type(value) is dict else value
+    head = 1 if len(value) < 16 else 3 if len(value) < 2**16 else 5
+    return head + sum(map(_size, parts))
+
+
+def _text(value: Any) -> Iterator[int]:
+    if type(value) is not str:
+        yield MALFORMED
+
+
+def _bool(value: Any) -> Iterator[int]:
+    if type(value) is not bool:
+        yield MALFORMED
+
+
+def _uint(value: Any) -> Iterator[int]:
+    if type(value) is not int or value < 0:
+        yield MALFORMED
+
+
+def _positive(value: Any) -> Iterator[int]:
+    if type(value) not in (int, float) or not value > 0:
+        yield MALFORMED
+
+
+def _at_least_0(value: Any) -> Iterator[int]:
+    if type(value) not in (int, float) or not value >= 0:
+        yield MALFORMED
+
+
+def _any(value: Any) -> Iterator[int]:
+    yield from ()
+
+
+def _word(*choices: str) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) is not str or value not in choices:
+            yield MALFORMED
+
+    return rule
+
+
+def _or_nil(rule: Rule) -> Rule:
+    def relaxed(value: Any) -> Iterator[int]:
+        if value is not None:
+            yield from rule(value)
+
+    return relaxed
+
+
+_STATE: Final = {
+    "status": _text,
+    "since_ms": _or_nil(_uint),
+    "last_seen_ms": _or_nil(_uint),
+    "id": _or_nil(_text),
+    "meta": _meta,
+}
+
+
+def _states(value: Any) -> Iterator[int]:
+    if type(value) is not dict:
+        yield MALFORMED
+        return
+    if len(value) > UIDS_MAX:
+        yield TOO_LARGE
+    for uid, state in value.items():
+        yield from _uid(uid)
+        if type(state) is dict:
+            yield from _keys(state, _STATE, {"status"})
+        else:
+            yield MALFORMED
+
+
+# Of each kind its keys, and those that must be there.
+_PAYLOADS: Final[dict[int, tuple[dict[str, Rule], set[str]]]] = {
+    1: (
+        {
+            "uid": _uid,
+            "device": _device,
+            "token": _token,
+            "idle_timeout": _positive,
+            "meta": _meta,
+            "status": _word("away", "online"),
+            "v": _uint,
+        },
+        {"uid"},
+    ),
+    2: ({"to": _uid, "body": _any}, {"to", "body"}),
+    3: ({}, set()),
+    4: ({"reason": _word("logout", "background")}, set()),
+    5: ({"uids": _uids}, {"uids"}),
+    6: ({"uids": _uids}, {"uids"}),
+    7: ({"uids": _uids}, set()),
+    8: ({"meta": _meta, "token": _token, "status": _word("away", "online")}, set()),
+    64: (
+        {
+            "session": _text,
+            "idle_timeout": _positive,
+            "keepalive": _positive,
+            "time_ms": _uint,
+            "v": _uint,
+            "delivered": _uint,
+            "presence": _states,
+        },
+        set(),
+    ),
+    65: (
+        {"code": _uint, "reason": _text, "message": _text, "retry_after": _at_least_0},
+        {"code", "reason", "message"},
+    ),
+    66: ({**_STATE, "uid": _uid, "reason": _text}, {"uid", "status", "reason"}),
+    67: ({"from": _uid, "body": _any, "at_ms": _uint}, {"from", "body", "at_ms"}),
+    68: (
+        {"code": _uint, "reason": _text, "reconnect": _bool, "retry_after": _at_least_0, "message": _text},
+        {"code", "reason", "reconnect"},
+    ),
+}
+
+
+def complaints(kind: int, payload: dict[str, Any]) -> frozenset[int]:
+    """Return the codes of all that is wrong with a payload; of a kind that is not known nothing is."""
+    rules, required = _PAYLOADS.get(kind, ({}, set()))
+    if kind == 1 and "token" in payload:
+        required = set()
+    return frozenset(_keys(payload, rules, required))
+
+
+def _keys(payload: dict[str, Any], rules: dict[str, Rule], required: set[str]) -> Iterator[int]:
+    if not required <= payload.keys():
+        yield MALFORMED
+    for key, rule in rules.items():
+        if key in payload:
+            yield from rule(payload[key])

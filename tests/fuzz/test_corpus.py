@@ -1,0 +1,29 @@
+"""The corpus of the fuzzer, played again: whatever once took a way of its own, or failed, is right now."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadtest.fuzz import codec, session
+from loadtest.fuzz.reach import inputs
+
+CORPUS = Path(__file__).parent / "corpus"
+BYTES_MAX = 200_000
+
+
+@pytest.mark.parametrize(("name", "run", "least"), [("codec", codec.run, 60), ("session", session.run, 60)])
+def test_every_input_is_right(name: str, run: Callable[[bytes], None], least: int) -> None:
+    corpus = inputs([CORPUS / name])
+    assert len(corpus) >= least
+    for data in corpus:
+        try:
+            run(data)
+        except Exception as error:
+            error.add_note(f"{name}: {data.hex()}")
+            raise
+    print(f"{name}: {len(corpus)} inputs of {sum(map(len, corpus))} bytes, findings 0")
+
+
+def test_the_corpus_stays_small() -> None:
+    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < BYTES_MAX
