@@ -10,7 +10,9 @@ import trio
 from trio.abc import Stream
 
 import protocol
+from presence import networks
 from presence.admission import Admission, AdmissionLimits
+from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
@@ -102,7 +104,14 @@ class Harness:
         grace: seconds.
     """
 
-    def __init__(self, limits: Limits, idle_timeout: float, grace: float, admission: AdmissionLimits) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        idle_timeout: float,
+        grace: float,
+        admission: AdmissionLimits,
+        gate: Callable[[Clock], Gate] | None,
+    ) -> None:
         self.limits = limits
         self.changes: list[Change] = []
         self.clock = Clock(trio.current_time, lambda: 0.0)
@@ -118,7 +127,14 @@ class Harness:
             return wish or idle_timeout
 
         self.admission = Admission(admission, now)
-        rules = SessionProtocol(self.registry, self.clock, clamped, limits.login_timeout, self.admission)
+        rules = SessionProtocol(
+            self.registry,
+            self.clock,
+            clamped,
+            limits.login_timeout,
+            self.admission,
+            gate=gate and gate(self.clock),
+        )
         self.core = Core(
             self.registry,
             rules,
@@ -159,9 +175,10 @@ class Harness:
             while not true():  # noqa: ASYNC110 - a test may poll
                 await trio.sleep(0.005)
 
-    async def connect(self, receive_buffer: int = 0) -> Client:
-        """Connect over TCP; to a TLS port with a handshake."""
-        client = await self.dial(receive_buffer)
+    async def connect(self, receive_buffer: int = 0, *, source: str = "", header: bytes = b"") -> Client:
+        """Connect over TCP; to a TLS port with a handshake, behind the header that a proxy sends."""
+        client = await self.dial(receive_buffer, source=source)
+        await client.tcp.send_all(header)
         if self.secured:
             context = certificates.client_context()
             client.stream = stream = trio.SSLStream(client.tcp, context, server_hostname=certificates.HOST)
@@ -169,9 +186,10 @@ class Harness:
                 await stream.do_handshake()
         return client
 
-    async def dial(self, receive_buffer: int = 0) -> Client:
-        """Connect over TCP, and no more."""
+    async def dial(self, receive_buffer: int = 0, *, source: str = "") -> Client:
+        """Connect over TCP, from an address of this machine, and no more."""
         sock = trio.socket.socket()
+        await sock.bind((source, 0))
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         client = Client(trio.SocketStream(sock))
@@ -200,6 +218,8 @@ async def serving(
     admission: AdmissionLimits | None = None,
     handshakes: int = HANDSHAKES,
     certificate: Certificate | None = None,
+    gate: Callable[[Clock], Gate] | None = None,
+    proxies: str = "",
 ) -> AsyncIterator[Harness]:
     """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
@@ -214,8 +234,10 @@ async def serving(
         admission: see `AdmissionLimits`.
         handshakes: of TLS, at once.
         certificate: of TLS; None: one of `localhost`.
+        gate: makes what checks tokens.
+        proxies: networks whose connections begin with a header of the PROXY protocol.
     """
-    harness = Harness(limits or Limits(), idle_timeout, grace, admission or AdmissionLimits())
+    harness = Harness(limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), gate)
     listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:
         if send_buffer:
@@ -234,6 +256,7 @@ async def serving(
                 window_s=window_s,
                 clock=harness.clock,
                 tls=tls if harness.secured else None,
+                proxies=networks.parse(proxies),
             )
             harness.transport = epoll
             nursery.start_soon(epoll.run)
