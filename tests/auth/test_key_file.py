@@ -1,0 +1,132 @@
+"""The file of the keys: what is refused, and what the complaint says and does not show."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presence.auth.key_file import FILE_MAX_BYTES, KEYS_MAX, KeyFileError, load
+from presence.auth.making import key_set, public_part
+from tests.auth.gates import ALGORITHMS, entry
+
+CANARY = "canary-canary-canary-canary-canary-canary-x"
+GOOD = {"kty": "oct", "kid": "a", "alg": "HS256", "k": CANARY}
+
+
+def written(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "keys.json"
+    path.write_text(text, "utf-8")
+    path.chmod(mode)
+    return path
+
+
+def complaint(path: Path) -> str:
+    """Return what is wrong with a file; it is always named, and nothing of its secrets is."""
+    with pytest.raises(KeyFileError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert CANARY[:8] not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+def test_keys_of_every_kind_are_loaded(tmp_path: Path) -> None:
+    ring = load(written(tmp_path, key_set([entry(alg) for alg in ALGORITHMS])))
+    assert len(ring) == 3
+    assert ring.kids == {"key-HS256", "key-RS256", "key-EdDSA"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"alg": None}, "key 'a': alg must be one of HS256, RS256, EdDSA"),
+        ({"alg": "none"}, "alg must be one of"),
+        ({"alg": "HS512"}, "alg must be one of"),
+        ({"alg": ["HS256"]}, "alg must be one of"),
+        ({"alg": "RS256"}, "key 'a': kty must be RSA with alg RS256"),
+        ({"kty": "RSA"}, "kty must be oct with alg HS256"),
+        ({"kid": None}, "key 2 of the list: kid must be"),
+        ({"kid": ""}, "key 2 of the list: kid must be"),
+        ({"kid": 7}, "kid must be"),
+        ({"kid": "k" * 65}, "kid must be"),
+        ({"kid": "a\n"}, "kid must be"),
+        ({"kid": "\ud800"}, "kid must be"),
+        ({"kid": "first"}, "key 'first': another key has this kid"),
+        ({"use": "enc"}, "use must be sig"),
+        ({"k": None}, "k must be text in base64url"),
+        ({"k": f"{CANARY}=="}, "k must be text in base64url"),
+        ({"k": CANARY[:-5]}, "k must be 32 to 1,024 bytes long"),
+        ({"k": CANARY * 40}, "k must be 32 to 1,024 bytes long"),
+        ({"k": "canary-canary-canary-canary-canary-canary-xyz"}, "its k is not as RFC 7518 has it"),
+    ],
+)
+def test_a_key_that_is_not_sound_is_refused_and_named(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    changed = {name: value for name, value in {**GOOD, **change}.items() if value is not None}
+    assert says in complaint(written(tmp_path, key_set([{**GOOD, "kid": "first"}, changed])))
+
+
+@pytest.mark.parametrize(
+    ("alg", "change", "says"),
+    [
+        ("EdDSA", {"crv": "Ed448"}, "crv must be Ed25519"),
+        ("EdDSA", {"x": "AAAA"}, "its crv or x is not as RFC 7518 has it"),
+        ("EdDSA", {"kty": "RSA"}, "kty must be OKP with alg EdDSA"),
+        ("RS256", {"n": ""}, "n must be text in base64url"),
+        ("RS256", {"e": "AQ"}, "its n or e is not as RFC 7518 has it"),
+        ("RS256", {"n": "4" * 171}, "n must have 2048 to 3072 bits"),
+        ("RS256", {"n": "4" * 683}, "n must have 2048 to 3072 bits"),
+    ],
+)
+def test_a_public_key_that_is_not_sound_is_refused(
+    tmp_path: Path, alg: str, change: dict[str, Any], says: str
+) -> None:
+    text = key_set([{**public_part(entry(alg)), **change}])
+    assert f"key 'key-{alg}': {says}" in complaint(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is not valid JSON"),
+        (CANARY, "is not valid JSON"),
+        ('{"keys": [' + "[" * 100_000, "is not valid JSON"),
+        ("[]", "must be a JSON Web Key Set"),
+        ('{"keys": {}}', "must be a JSON Web Key Set"),
+        (json.dumps(GOOD), "must be a JSON Web Key Set"),
+        ('{"keys": []}', "holds no key"),
+        ('{"keys": ["a"]}', "key 1 of the list: must be an object"),
+        (
+            key_set([{**GOOD, "kid": str(number)} for number in range(KEYS_MAX + 1)]),
+            "holds more than 100 keys",
+        ),
+        (" " * (FILE_MAX_BYTES + 1), "is larger than 262,144 bytes"),
+    ],
+)
+def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in complaint(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("place", ["nowhere.json", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, place: str) -> None:
+    assert "cannot be read" in complaint(tmp_path / place)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])
+@pytest.mark.parametrize("alg", ALGORITHMS)
+def test_secrets_that_everybody_may_read_are_refused(tmp_path: Path, alg: str, mode: int) -> None:
+    assert "chmod o-rwx" in complaint(written(tmp_path, key_set([entry(alg)]), mode))
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o660])
+def test_secrets_that_few_may_read_are_taken(tmp_path: Path, mode: int) -> None:
+    assert len(load(written(tmp_path, key_set([entry("HS256")]), mode))) == 1
+
+
+@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+def test_public_parts_may_be_read_by_everybody_and_written_by_few(tmp_path: Path, alg: str) -> None:
+    text = key_set([public_part(entry(alg))])
+    assert len(load(written(tmp_path, text, 0o644))) == 1
+    assert "everybody may write it" in complaint(written(tmp_path, text, 0o646))

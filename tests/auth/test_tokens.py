@@ -1,0 +1,235 @@
+"""Tokens: what each claim and each part of the header has to be, and why a token is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jwt.utils import base64url_encode
+
+from presence.auth import tokens
+from presence.auth.tokens import Reason, Terms, TokenRefused
+from protocol.constants import TOKEN_MAX_BYTES
+from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+YEAR_10000 = 253_402_300_800
+
+
+def reason(text: object, *, wall: float = WALL, leeway_s: float = 0.0) -> Reason | None:
+    """Return why a token is refused; None: it is not."""
+    try:
+        tokens.check(tokens.parse(text, every_key()), Terms(AUDIENCE, leeway_s), wall)
+    except TokenRefused as error:
+        return error.reason
+    return None
+
+
+def with_header(**header: Any) -> str:
+    """Return a good token with other headers, signed as it should be."""
+    return _signed(f"{_packed(header)}.{token().split('.')[1]}")
+
+
+def with_payload(claims: object) -> str:
+    """Return a token that says nothing but this, signed as it should be."""
+    return _signed(f"{token().split('.')[0]}.{_packed(claims)}")
+
+
+def _signed(signing: str) -> str:
+    return f"{signing}.{base64url_encode(signer('HS256').sign(signing.encode())).decode()}"
+
+
+def _packed(value: object) -> str:
+    return base64url_encode(json.dumps(value).encode()).decode()
+
+
+@pytest.mark.parametrize("alg", ALGORITHMS)
+def test_a_good_token_says_who_and_until_when(alg: str) -> None:
+    claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), Terms(AUDIENCE), WALL)
+    assert claims == ("ann", WALL + 60)
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"aud": "other"}, Reason.AUDIENCE),
+        ({"aud": None}, Reason.AUDIENCE),
+        ({"aud": []}, Reason.AUDIENCE),
+        ({"aud": [["presence"]]}, Reason.AUDIENCE),
+        ({"aud": {"presence": 1}}, Reason.AUDIENCE),
+        ({"aud": "presence "}, Reason.AUDIENCE),
+        ({"aud": ["other", "presence"]}, None),
+        ({"aud": ["presence", 7]}, None),
+        ({"sub": None}, Reason.CLAIMS),
+        ({"sub": 7}, Reason.CLAIMS),
+        ({"sub": ""}, Reason.CLAIMS),
+        ({"sub": "a b"}, Reason.CLAIMS),
+        ({"sub": "{a}"}, Reason.CLAIMS),
+        ({"sub": "a" * 129}, Reason.CLAIMS),
+        ({"sub": "\ud800"}, Reason.CLAIMS),
+        ({"sub": "a" * 128}, None),
+        ({"exp": None}, Reason.CLAIMS),
+        ({"exp": True}, Reason.CLAIMS),
+        ({"exp": str(WALL + 60)}, Reason.CLAIMS),
+        ({"exp": float("nan")}, Reason.CLAIMS),
+        ({"exp": float("inf")}, Reason.CLAIMS),
+        ({"exp": 10**300}, Reason.CLAIMS),
+        ({"exp": (WALL + 60) * 1000}, Reason.CLAIMS),
+        ({"exp": YEAR_10000}, Reason.CLAIMS),
+        ({"exp": YEAR_10000 - 1}, None),
+        ({"exp": WALL + 0.5}, None),
+        ({"exp": WALL}, Reason.EXPIRED),
+        ({"exp": 0}, Reason.EXPIRED),
+        ({"nbf": WALL}, None),
+        ({"nbf": WALL + 1}, Reason.NOT_YET),
+        ({"nbf": None}, Reason.CLAIMS),
+        ({"iat": WALL + 1}, Reason.NOT_YET),
+        ({"iat": "now"}, Reason.CLAIMS),
+        ({"iss": "x", "jti": {}, "role": "admin"}, None),
+    ],
+)
+def test_claims(claims: dict[str, Any], why: Reason | None) -> None:
+    assert reason(token(**claims)) == why
+
+
+@pytest.mark.parametrize("missing", ["aud", "sub", "exp"])
+def test_what_is_required_is_missed(missing: str) -> None:
+    claims = {"aud": AUDIENCE, "sub": "ann", "exp": WALL + 60}
+    del claims[missing]
+    assert reason(with_payload(claims)) == (Reason.AUDIENCE if missing == "aud" else Reason.CLAIMS)
+
+
+def test_the_leeway_is_for_both_ends() -> None:
+    assert reason(token(exp=WALL - 4), leeway_s=5) is None
+    assert reason(token(exp=WALL - 5), leeway_s=5) is Reason.EXPIRED
+    assert reason(token(nbf=WALL + 5, iat=WALL + 5), leeway_s=5) is None
+    assert reason(token(nbf=WALL + 6), leeway_s=5) is Reason.NOT_YET
+    parsed = tokens.parse(token(exp=WALL - 4), every_key())
+    assert tokens.check(parsed, Terms(AUDIENCE, 5), WALL).expires == WALL + 1
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({"alg": "HS256", "kid": "key-HS256"}, None),
+        ({"alg": "HS256", "kid": "key-HS256", "typ": "at+jwt", "x": 1}, None),
+        ({"alg": "HS256"}, Reason.MALFORMED),
+        ({"kid": "key-HS256"}, Reason.MALFORMED),
+        ({"alg": "HS256", "kid": 7}, Reason.MALFORMED),
+        ({"alg": ["HS256"], "kid": "key-HS256"}, Reason.MALFORMED),
+        ({"alg": "HS256", "kid": "key-HS256", "crit": ["exp"]}, Reason.MALFORMED),
+        ({"alg": "HS256", "kid": "key-HS256", "crit": None}, Reason.MALFORMED),
+        ({"alg": "HS256", "kid": "key-HS256", "b64": True}, Reason.MALFORMED),
+        ({"alg": "none", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
+        ({"alg": "HS512", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
+        ({"alg": "hs256", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
+        ({"alg": "RS256", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
+        ({"alg": "HS256", "kid": "key-RS256"}, Reason.UNKNOWN_KEY),
+        ({"alg": "HS256", "kid": "nobody"}, Reason.UNKNOWN_KEY),
+    ],
+)
+def test_headers(header: dict[str, Any], why: Reason | None) -> None:
+    assert reason(with_header(**header)) == why
+
+
+@pytest.mark.parametrize("alg", ALGORITHMS)
+def test_a_signature_by_another_key_of_the_same_name_is_refused(alg: str) -> None:
+    theirs = tokens.parse(token(alg=alg), keyring({**entry(alg, "another"), "kid": f"key-{alg}"}))
+    with pytest.raises(TokenRefused) as caught:
+        tokens.check(theirs, Terms(AUDIENCE), WALL)
+    assert caught.value.reason is Reason.SIGNATURE
+
+
+@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+def test_a_public_key_is_no_secret(alg: str) -> None:
+    public = entry(alg)[{"RS256": "n", "EdDSA": "x"}[alg]]
+    forged = keyring({"kty": "oct", "kid": f"key-{alg}", "alg": "HS256", "k": public})
+    key, _ = forged.find(f"key-{alg}", "HS256")
+    assert key is not None
+    signing = f"{_packed({'alg': 'HS256', 'kid': f'key-{alg}'})}.{token().split('.')[1]}"
+    signature = key._jwk.Algorithm.sign(signing.encode(), key._jwk.key)
+    text = f"{signing}.{base64url_encode(signature).decode()}"
+    assert key.open(text), "as a secret it opens it"
+    assert reason(text) is Reason.UNKNOWN_KEY
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("{0}=", "{0}==", "{0} ", " {0}", "{0}\n", "{0}.", "{0}.{0}", "{1}.{2}", "{1}.{2}.", ".{2}.{3}"),
+        *("{1}..{3}", "", ".", "..", "Bearer {0}", "{1}.{2}.{3}\u00e9", "{1}+.{2}.{3}", "{1}.{2}/.{3}"),
+    ],
+)
+def test_other_forms_are_no_tokens(form: str) -> None:
+    text = token()
+    assert reason(text) is None
+    assert reason(form.format(text, *text.split("."))) in {Reason.MALFORMED, Reason.SIGNATURE}
+
+
+@pytest.mark.parametrize("text", [b"bytes", 7, [], {}, True])
+def test_what_is_no_text_is_no_token(text: object) -> None:
+    assert reason(text) is Reason.MALFORMED
+
+
+def test_none_is_missing() -> None:
+    assert reason(None) is Reason.MISSING
+
+
+def test_a_token_of_more_bytes_than_the_protocol_takes_is_none() -> None:
+    claims = {"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60}
+    room = TOKEN_MAX_BYTES - len(with_payload({**claims, "x": ""}))
+    filled = with_payload({**claims, "x": "x" * (room * 3 // 4)})
+    assert TOKEN_MAX_BYTES - 4 < len(filled) <= TOKEN_MAX_BYTES
+    assert reason(filled) is None
+    assert reason(with_payload({**claims, "x": "x" * room})) is Reason.MALFORMED
+
+
+@pytest.mark.parametrize("payload", [[], "text", 7, None, True])
+def test_a_payload_that_is_no_object_is_malformed(payload: object) -> None:
+    assert reason(with_payload(payload)) is Reason.MALFORMED
+
+
+def test_nested_json_is_malformed() -> None:
+    deep = base64url_encode(b"[" * 400).decode()
+    assert reason(f"{deep}.{deep}.") is Reason.MALFORMED
+
+
+def test_each_character_counts() -> None:
+    """No other text is taken for a token, not even with other bits behind the last byte."""
+    text = token()
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    taken = [
+        (at, other)
+        for at in range(len(text))
+        for other in alphabet
+        if other != text[at] and reason(text[:at] + other + text[at + 1 :]) is None
+    ]
+    assert taken == []
+
+
+@given(st.text(max_size=800) | st.from_regex(r"[\w-]{0,99}\.[\w-]{0,99}\.[\w-]{0,99}", fullmatch=True))
+def test_whatever_comes_is_refused_and_raises_nothing_else(text: str) -> None:
+    assert reason(text) is not None
+    assert isinstance(tokens.claimed_uid(text), str)
+
+
+@given(st.dictionaries(st.sampled_from(["aud", "sub", "exp", "nbf", "iat"]), _JSON))
+def test_whatever_is_signed_is_judged(claims: dict[str, Any]) -> None:
+    text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, **claims})
+    assert len(text) > TOKEN_MAX_BYTES or reason(text) in {None, *Reason} - {
+        Reason.SIGNATURE,
+        Reason.MALFORMED,
+    }
+
+
+def test_whom_a_token_names_is_known_before_it_is_checked() -> None:
+    assert tokens.claimed_uid(token("bob")) == "bob"
+    for sub in (None, 7, "a b", "\ud800", ["bob"]):
+        assert tokens.claimed_uid(token(sub=sub)) == ""
+    for text in (None, 7, "", "a.b.c", token()[:-60].replace(".", "")):
+        assert tokens.claimed_uid(text) == ""
