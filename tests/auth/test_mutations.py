@@ -1,0 +1,64 @@
+"""Changed tokens at the gate: none is taken, all are refused alike; and the changes are worth the try."""
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import pytest
+
+from loadtest.security.mutations import mutations
+from presence.auth import tokens
+from presence.auth.keys import Key
+from presence.auth.verdicts import Granted
+from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, token
+
+RUNS = 3000
+KINDS = {"signature", "alg", "kid", "aud", "exp", "sub", "header", "form", "character"}
+
+
+def changed() -> Iterator[tuple[str, str]]:
+    entries = [entry(alg) for alg in ALGORITHMS]
+    each = [mutations(one, "ann", seed=11, others=entries, now=WALL) for one in entries]
+    return islice(chain.from_iterable(zip(*each, strict=True)), RUNS)
+
+
+def accepted(gated: Gated) -> Counter[str]:
+    return Counter(kind for kind, text in changed() if isinstance(gated.login(text), Granted))
+
+
+def test_no_changed_token_is_taken_and_all_are_refused_alike() -> None:
+    gated = Gated(delay_s=0.0)
+    refusal = gated.refused(None)
+    kinds: Counter[str] = Counter()
+    for kind, text in changed():
+        assert gated.login(text, None if kinds[kind] % 2 else "ann") == refusal, (kind, text)
+        kinds[kind] += 1
+    assert isinstance(gated.login(token()), Granted), "good ones are"
+    print(f"test_no_changed_token_is_taken: {RUNS} tries, {gated.gate.statistics().refused}")
+    assert kinds.keys() == KINDS
+    assert min(kinds.values()) > RUNS / 10
+
+
+def test_without_the_check_of_signatures_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blindly(_key: Key, text: str) -> bytes:
+        return base64.urlsafe_b64decode(text.split(".")[1] + "==")
+
+    monkeypatch.setattr(Key, "open", blindly)
+    assert {"signature", "sub"} <= accepted(Gated()).keys()
+
+
+def test_without_the_check_of_claims_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = tokens._claims
+
+    def anybodys(claims: dict[str, object], terms: tokens.Terms, wall: float) -> tokens.Claims:
+        return good({**claims, "aud": terms.audience, "exp": wall + 60}, terms, wall)
+
+    monkeypatch.setattr(tokens, "_claims", anybodys)
+    assert accepted(Gated()).keys() == {"aud", "exp"}
+
+
+def test_without_the_rule_for_the_form_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_COMPACT", re.compile(f"{tokens._COMPACT.pattern}=*", re.ASCII))
+    assert accepted(Gated()).keys() == {"form"}

@@ -1,0 +1,148 @@
+"""Keys that change while the server runs: the last good ones stay in use, whatever becomes of the file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from presence.auth import rotation
+from presence.auth.key_file import load
+from presence.auth.keys import Keyring
+from presence.auth.making import key_set
+from presence.auth.rotation import Rotation, RotationStatistics
+from tests.auth.gates import entry
+
+PATIENCE_S = 30.0
+
+
+class User:
+    def __init__(self, keyring: Keyring) -> None:
+        self.keyring = keyring
+
+
+class Scene:
+    """A key file, whoever uses its keys, and what brings them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+        self.write("one")
+        self.user = User(load(self.path))
+        self.rotation = Rotation(self.user, self.path)
+
+    def write(self, *kids: str) -> None:
+        self.text(key_set([entry("HS256", kid) for kid in kids]))
+
+    def text(self, text: str) -> None:
+        self.path.write_text(text)
+        self.path.chmod(0o600)
+
+    @property
+    def kids(self) -> set[str]:
+        return set(self.user.keyring.kids)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, object]]]:
+    with capture_logs() as logged:
+        yield logged  # type: ignore[misc]  # structlog's mappings
+
+
+async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, object]]) -> None:
+    await scene.rotation.look()
+    scene.write("one", "two")
+    await scene.rotation.look()
+    assert scene.kids == {"one", "two"}
+    scene.write("two")
+    await scene.rotation.look()
+    assert scene.kids == {"two"}
+    told = [{name: line[name] for name in ("keys", "added", "removed")} for line in lines]
+    assert told == [
+        {"keys": 2, "added": ["two"], "removed": []},
+        {"keys": 1, "added": [], "removed": ["one"]},
+    ]
+    assert scene.rotation.statistics() == RotationStatistics(2, 0, True)
+
+
+async def test_keys_that_changed_before_the_first_look_are_used_too(scene: Scene) -> None:
+    scene.write("two")
+    await scene.rotation.look()
+    assert scene.kids == {"two"}
+
+
+async def test_a_file_that_stays_as_it_is_changes_nothing(
+    scene: Scene, lines: list[dict[str, object]]
+) -> None:
+    await scene.rotation.look()
+    ring = scene.user.keyring
+    for _ in range(3):
+        await scene.rotation.look()
+    assert scene.user.keyring is ring
+    assert lines == []
+    assert scene.rotation.statistics() == RotationStatistics(0, 0, True)
+
+
+@pytest.mark.parametrize("damage", ["text", "gone", "open"])
+async def test_a_bad_file_keeps_the_keys_and_is_told_once(
+    scene: Scene, lines: list[dict[str, object]], damage: str
+) -> None:
+    await scene.rotation.look()
+    if damage == "text":
+        scene.text('{"keys": [{"kid": "two", "alg": "HS256", "kty": "oct", "k": "canary"}]}')
+    elif damage == "gone":
+        scene.path.unlink()
+    else:
+        scene.path.chmod(0o644)
+    for _ in range(3):
+        await scene.rotation.look()
+    assert scene.kids == {"one"}
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert str(scene.path) in str(lines[0]["error"])
+    assert "canary" not in str(lines)
+    assert scene.rotation.statistics() == RotationStatistics(0, 1, False)
+
+    scene.write("two")
+    await scene.rotation.look()
+    assert scene.kids == {"two"}
+    assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
+
+
+async def test_a_file_that_is_as_it_was_again_is_no_problem_any_more(scene: Scene) -> None:
+    await scene.rotation.look()
+    for mode, text in ((0o644, scene.path.read_text()), (0o600, "{")):
+        scene.path.write_text(text)
+        scene.path.chmod(mode)
+        await scene.rotation.look()
+        assert not scene.rotation.statistics().is_current
+        scene.write("one")
+        await scene.rotation.look()
+        assert scene.rotation.statistics().is_current
+        assert scene.kids == {"one"}
+
+
+async def test_looks_at_once_take_turns(scene: Scene) -> None:
+    await scene.rotation.look()
+    scene.write("two")
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(scene.rotation.look)
+    assert scene.kids == {"two"}
+    assert scene.rotation.statistics().renewed == 1
+
+
+async def test_the_file_is_looked_at_again_and_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "LOOK_S", 0.01)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.rotation.run)
+        for kids in ({"two"}, {"three"}):
+            scene.write(*kids)
+            with trio.fail_after(PATIENCE_S):
+                while scene.kids != kids:  # noqa: ASYNC110 - what it waits for knows no event
+                    await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
