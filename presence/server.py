@@ -20,7 +20,7 @@ import structlog
 import trio
 
 import protocol
-from presence import __version__, ports
+from presence import __version__, networks, ports
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
@@ -221,6 +221,7 @@ class Server:
                 window_s=window_s,
                 clock=self._clock,
                 tls=tls,
+                proxies=networks.parse(self._settings.proxy_from or ""),
             )
             self._transport = epoll
             nursery.start_soon(epoll.run)

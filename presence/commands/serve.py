@@ -6,6 +6,7 @@ from collections.abc import Callable
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
 from presence.config import Loaded
 from presence.embedded import EmbeddedError, embedded_redis
+from presence.exposure import exposures
 from presence.logs import configure, configure_directly
 from presence.settings import Settings
 
@@ -48,7 +49,7 @@ def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
 
 def _serve_alone(settings: Settings, redis_url: str, reread: Reread) -> int:
     with configure(settings.log_format, settings.log_level) as writer:
-        _tell_where(settings, redis_url)
+        _tell_first(settings, redis_url)
         from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
         return _logged(lambda: run(settings, redis_url, Signals(writer, reread)))
@@ -56,17 +57,19 @@ def _serve_alone(settings: Settings, redis_url: str, reread: Reread) -> int:
 
 def _supervise(settings: Settings, redis_url: str, reread: Reread) -> int:
     writer = configure_directly(settings.log_format, settings.log_level)
-    _tell_where(settings, redis_url)
+    _tell_first(settings, redis_url)
     from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
 
     return _logged(lambda: run(settings, redis_url, writer, reread))
 
 
-def _tell_where(settings: Settings, url: str) -> None:
+def _tell_first(settings: Settings, url: str) -> None:
     import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
     if settings.redis is None:
         structlog.get_logger().info("embedded Redis runs", url=url)
+    for exposure in exposures(settings):
+        structlog.get_logger().warning(exposure)
 
 
 def _logged(run: Callable[[], int]) -> int:

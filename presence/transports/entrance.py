@@ -81,7 +81,7 @@ class Entrance:
         tls = listening.tls
         secured = () if tls is None else tls.listeners
         self.acceptor = Acceptor(listening.listeners, secured, self._enter, self._admit)
-        self.headers = ProxyHeaders(listening.proxies, connections.close, self._let_in)
+        self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on)
         self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other)
         self.late = 0
 
@@ -139,6 +139,15 @@ class Entrance:
         self._connections.pay()
         if failed is not None:
             raise failed
+
+    def _go_on(self, fd: int) -> None:
+        """More of a header has arrived, and what is behind it, too.
+
+        Raises:
+            OSError: the connection could not be watched, and is closed.
+        """
+        self._let_in(fd)
+        self._connections.pay()
 
     def _let_in(self, fd: int) -> None:
         """Take a connection on as far as what has arrived allows, and watch it if that is not all the way.

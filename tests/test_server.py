@@ -1,0 +1,65 @@
+"""A server in this process: that settings reach what they are about."""
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+import protocol
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.server import Server
+from presence.settings import Settings
+from protocol import Kind, Packet
+
+PATIENCE_S = 30.0
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+FROM_TEST_NET = SIGNATURE + struct.pack("!BBH4s4sHH", 0x21, 0x11, 12, b"\xc0\0\2\7", b"\x7f\0\0\1", 5, 7400)
+
+
+@asynccontextmanager
+async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Server, tuple[str, int]]]:
+    """Run a server for the length of a ``with`` block."""
+    server = Server(Settings(port=0, **given), redis.url, 100, Clock())
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(PATIENCE_S):
+            address = await nursery.start(server.serve)
+            yield server, address
+            await server.stop()
+
+
+async def answer(stream: trio.SocketStream, data: bytes) -> Packet | None:
+    """Send bytes, return what comes back; None if the connection ends instead."""
+    decoder = protocol.Decoder()
+    await stream.send_all(data)
+    while (found := decoder.next()) is None:
+        received = await stream.receive_some(4096)
+        if not received:
+            return None
+        decoder.feed(received)
+    return found
+
+
+async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
+    redis_server: EmbeddedRedis,
+) -> None:
+    login = protocol.encode(protocol.login("ann", id=1))
+    given = {"proxy_from": "127.0.0.0/8", "address_connections": 1}
+    async with served(redis_server, **given) as (server, address):
+        async with (
+            await trio.open_tcp_stream(*address) as first,
+            await trio.open_tcp_stream(*address) as second,
+        ):
+            ok = await answer(first, FROM_TEST_NET + login)
+            assert ok is not None
+            assert ok.kind == Kind.OK
+            refused = await answer(second, FROM_TEST_NET + login)
+            assert refused is not None
+            assert refused.kind == Kind.ERROR, "one address, two connections"
+        async with await trio.open_tcp_stream(*address) as bare:
+            assert await answer(bare, login) is None
+        report: dict[str, Any] = server.report()
+        assert report["transport"]["proxied"] == 2
+        assert report["transport"]["proxy_headers_refused"] == 1
