@@ -7,6 +7,7 @@ bounds as the epoll transport and drives the same core.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import trio
@@ -30,6 +31,8 @@ from presence.transports.limits import (
     Limits,
     told,
 )
+from presence.transports.tls import TlsListening
+from presence.transports.tls_streams import TlsStreams, say_goodbye
 from protocol import Code
 
 
@@ -79,21 +82,30 @@ class StreamTransport:
         core: what the bytes mean.
         limits: see `Limits`.
         admission: says whether one more connection is welcome.
+        tls: where TLS is served, too; None: nowhere.
     """
 
-    def __init__(self, core: Core, limits: Limits, admission: Admission) -> None:
+    def __init__(
+        self, core: Core, limits: Limits, admission: Admission, tls: TlsListening | None = None
+    ) -> None:
         self._core = core
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._admission = admission
         self._connections = self._accepted = self._slow = self._late = self._failures = 0
         self._accepting = trio.CancelScope()
+        self._tls = TlsStreams(tls) if tls is not None else None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
         async with trio.open_nursery() as connections:
             with self._accepting:
-                await trio.serve_listeners(self.serve, list(listeners), handler_nursery=connections)
+                async with trio.open_nursery() as accepting:
+                    accept = partial(trio.serve_listeners, handler_nursery=connections)
+                    if listeners:
+                        accepting.start_soon(accept, self.serve, list(listeners))
+                    if self._tls is not None:
+                        accepting.start_soon(accept, self._serve_secured, self._tls.listeners())
 
     def stop_accepting(self) -> None:
         """Close the listeners; connections stay."""
@@ -110,8 +122,24 @@ class StreamTransport:
             self._failures,
         )
 
-    async def serve(self, stream: Stream) -> None:
-        """Serve one connection to its end; never raises for what the peer does or a handler fails at."""
+    async def _serve_secured(self, stream: trio.SocketStream) -> None:
+        deadline = trio.current_time() + self._limits.login_timeout
+        try:
+            if self._tls is not None and (secured := await self._tls.shake(stream, deadline)) is not None:
+                await self.serve(secured, deadline)
+            elif trio.current_time() >= deadline:
+                self._late += 1
+                self._core.note_refusal(Code.LOGIN_TIMEOUT)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def serve(self, stream: Stream, login_until: float | None = None) -> None:
+        """Serve one connection to its end; never raises for what the peer does or a handler fails at.
+
+        Args:
+            stream: is closed at the end.
+            login_until: when the time for its login is over, on trio's clock; None: it begins now.
+        """
         retry_after = self._admission.connection(self._connections, trio.current_time())
         self._accepted += 1
         self._connections += 1
@@ -119,7 +147,7 @@ class StreamTransport:
         connection = _Connection(stream, reading, whole)
         peer: Peer = self._core.opened(self, connection)
         connection.peer = peer
-        reading.deadline = trio.current_time() + self._limits.login_timeout
+        reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
             with whole:
                 async with trio.open_nursery() as nursery:
@@ -279,13 +307,15 @@ class StreamTransport:
 
     async def _drain(self, connection: _Connection) -> None:
         """Read and drop a bounded rest, so that closing resets nothing away."""
-        if isinstance(connection.stream, HalfCloseableStream):
-            await connection.stream.send_eof()
-        drained = 0
+        stream, drained = connection.stream, 0
         with trio.move_on_after(DRAIN_S):
+            if isinstance(stream, trio.SSLStream):
+                stream = await say_goodbye(stream)
+            if isinstance(stream, HalfCloseableStream):
+                await stream.send_eof()
             while drained <= DRAIN_BYTES:
                 try:
-                    data = await connection.stream.receive_some(READ_BYTES)
+                    data = await stream.receive_some(READ_BYTES)
                 except trio.BusyResourceError:
                     await trio.lowlevel.checkpoint()  # the reader has yet to notice that it is cancelled
                     continue
