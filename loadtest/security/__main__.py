@@ -15,9 +15,28 @@ from pathlib import Path
 from loadtest.connection import raise_file_limit
 from loadtest.hostile.stage import staged
 from loadtest.nodes.outcome import Outcome, say, table
-from loadtest.security import bombs, cycles, emfile, flood, silent
+from loadtest.security import (
+    bombs,
+    cycles,
+    emfile,
+    flood,
+    flood_forged,
+    flooders,
+    guesses,
+    rotation,
+    silent,
+    silent_tls,
+    timing,
+    tls,
+    tls_reload,
+    tokens,
+)
+from loadtest.security.credentials import Frames
+from loadtest.security.guarded import UNBOUNDED, guarded, secured
 
 Case = Callable[[bool], Outcome]
+
+TOKENS = 1000  # that are sent again and again
 
 
 def _bombs(short: bool) -> Outcome:
@@ -44,12 +63,71 @@ def _flood(short: bool) -> Outcome:
         return flood.flood(stage, sizes)
 
 
+def _flood_tokens(short: bool) -> Outcome:
+    sizes = flood.Sizes(capacity=100, seconds=4.0) if short else flood.Sizes()
+    with guarded(*sizes.flags, *UNBOUNDED, "--uid-login-rate", "0") as on:
+        frames = Frames([on.issuers[0].login(f"user-{number}") for number in range(TOKENS)])
+        return flood.flood(on.stage, sizes, frames, name="flood-tokens")
+
+
+def _flood_forged(short: bool) -> Outcome:
+    quick = flood_forged.Sizes(honest=50.0, forged=(0.0, 300.0), seconds=4.0)
+    with guarded("--uid-login-rate", "0") as on:
+        return flood_forged.flood_forged(on, quick if short else flood_forged.Sizes())
+
+
+def _flooders(short: bool) -> Outcome:
+    return flooders.flooders(flooders.Sizes(seconds=1.5, pairs=1) if short else flooders.Sizes())
+
+
+def _tokens(short: bool) -> Outcome:
+    return tokens.tokens(*((3000, 200) if short else (100_000, 5000)))
+
+
+def _rotation(short: bool) -> Outcome:
+    return rotation.rotation(100 if short else 1000)
+
+
+def _timing(short: bool) -> Outcome:
+    with guarded(*UNBOUNDED) as on:
+        return timing.timing(on, 400 if short else 10_000)
+
+
+def _guesses(short: bool) -> Outcome:
+    with guarded(*guesses.FLAGS) as on:
+        return guesses.guesses(on, guesses.Sizes(seconds=6.0, pairs=1) if short else guesses.Sizes())
+
+
+def _tls(short: bool) -> Outcome:
+    return tls.tls(tls.Sizes(connections=200, seconds=3.0, rounds=1) if short else tls.Sizes())
+
+
+def _silent_tls(short: bool) -> Outcome:
+    with secured() as on:
+        return silent_tls.silent_tls(on, 100 if short else 1000)
+
+
+def _tls_reload(short: bool) -> Outcome:
+    with secured() as on:
+        return tls_reload.tls_reload(on, 60 if short else 1000)
+
+
 CASES: dict[str, Case] = {
     "bombs": _bombs,
     "silent": _silent,
     "cycles": _cycles,
     "emfile": _emfile,
     "flood": _flood,
+    "flood-tokens": _flood_tokens,
+    "flood-forged": _flood_forged,
+    "flooders": _flooders,
+    "tokens": _tokens,
+    "rotation": _rotation,
+    "timing": _timing,
+    "guesses": _guesses,
+    "tls": _tls,
+    "silent-tls": _silent_tls,
+    "tls-reload": _tls_reload,
 }
 
 

@@ -22,6 +22,7 @@ TRIES = 5  # times that descriptors become free
 FREED = 20  # descriptors each time: so many of those who wait are let in
 RESUMES_S = 1.0
 LOG_EVERY_S = 1.0
+REST_S = 1.5  # connections that were hung up drain for a second
 DATING_S = 0.05  # a line is dated when it is written
 EVENT = "accept_failed"
 ANSWER_S = 20.0
@@ -31,7 +32,7 @@ def emfile(stage: Stage, waiting: int, starved_s: float) -> Outcome:
     """Let so many wait for descriptors, for so many seconds, before the first become free."""
     pid = stage.serving.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    limit = len(os.listdir(f"/proc/{pid}/fd")) + SPARE
+    limit = _at_rest(pid) + SPARE
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     clients = [_knock(stage, number) for number in range(waiting)]
     starved = wait_for(lambda: bool(stage.serving.said(EVENT)), ANSWER_S)
@@ -58,6 +59,18 @@ def emfile(stage: Stage, waiting: int, starved_s: float) -> Outcome:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     gaps = [later - earlier for earlier, later in pairwise(lines)]
     return _judge(waits, gaps, broken, kept_out if starved else 0, len(lines))
+
+
+def _at_rest(pid: int) -> int:
+    """Return how many descriptors a process has once it closes no more of them."""
+    counts = [0]
+
+    def is_steady() -> bool:
+        counts.append(len(os.listdir(f"/proc/{pid}/fd")))
+        return counts[-1] >= counts[-2] > 0
+
+    wait_for(is_steady, ANSWER_S, look_s=REST_S)
+    return counts[-1]
 
 
 def _judge(waits: list[float], gaps: list[float], broken: list[str], kept_out: int, lines: int) -> Outcome:

@@ -1,0 +1,118 @@
+"""Issuers of tokens and the file of their keys; certificates and the files of these."""
+
+import os
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+import protocol
+from loadtest.links import LOGIN_ID
+from presence.auth.keys import HS256
+from presence.auth.making import Signer, key_set, make_key, public_part
+
+AUDIENCE = "presence"
+HOST = IPv4Address("127.0.0.1")
+TTL_S = 7200.0  # longer than any case
+_DAY = timedelta(days=1)
+
+
+class Issuer:
+    """Signs tokens with one key.
+
+    Args:
+        entry: the key, its private part among its members.
+
+    Attributes:
+        entry: as above.
+    """
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.entry = entry
+        self._signer = Signer(entry)
+
+    @classmethod
+    def fresh(cls, kid: str, alg: str = "EdDSA") -> "Issuer":
+        """Return one with a key of its own."""
+        return cls(make_key(kid, alg))
+
+    def token(self, uid: str, **claims: Any) -> str:
+        """Return a token for a user; `claims` replace what it says else."""
+        return self._signer.token(uid, audience=AUDIENCE, now=time.time(), ttl_s=TTL_S, **claims)
+
+    def login(self, uid: str) -> bytes:
+        """Return the frame of a login."""
+        return login(uid, self.token(uid))
+
+
+def login(uid: str | None, token: str | None) -> bytes:
+    """Return the frame of a login."""
+    return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token))
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Logins that were made before, for it takes longer to sign one than to send it."""
+
+    frames: Sequence[bytes]
+
+    def __call__(self, number: int) -> bytes:
+        """Return a login's frame; after the last comes the first again."""
+        return self.frames[number % len(self.frames)]
+
+
+def spoilt(token: str) -> str:
+    """Return a token whose signature is wrong, in the middle: there every bit of it counts."""
+    head, _, signature = token.rpartition(".")
+    middle = len(signature) // 2
+    other = "A" if signature[middle] != "A" else "B"
+    return f"{head}.{signature[:middle]}{other}{signature[middle + 1 :]}"
+
+
+def write_keys(path: Path, issuers: Iterable[Issuer]) -> None:
+    """Write the file of keys that a server checks tokens with, in one step."""
+    entries = [
+        dict(each.entry) if each.entry["alg"] == HS256 else public_part(each.entry) for each in issuers
+    ]
+    fresh = path.with_suffix(".new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(key_set(entries))
+    os.replace(fresh, path)
+
+
+def write_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write a certificate of this machine's, signed by itself, and its key; return both paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + _DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(HOST)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = folder / "server.pem", folder / "server.key"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for path, content in ((key_path, secret), (cert_path, certificate.public_bytes(Encoding.PEM))):
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    return cert_path, key_path
+
+
+def trusting_nobody() -> ssl.SSLContext:
+    """Return the context of a client that takes any certificate: who the server is matters elsewhere."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
