@@ -24,13 +24,19 @@ async def logged_in(
         yield server, client
 
 
+def login_limit(kind: TransportKind) -> float:
+    """Return a short time for a login, in seconds; with TLS there is a handshake to be made in it."""
+    return 1.5 if kind == "tls" else 0.25
+
+
 @every_kind
 @pytest.mark.parametrize("cell", AT_TRANSPORT, ids=lambda cell: f"{cell[0].value}-{cell[1].name}".lower())
 async def test_a_cell_of_the_table(kind: TransportKind, cell: Cell) -> None:
     state, trigger = cell
     reaction = TABLE[cell]
     waits = trigger is Other.LOGIN_TIMEOUT
-    async with serving(kind, Limits(login_timeout=0.25 if waits else 5.0)) as server:
+    limit = login_limit(kind) if waits else 30.0
+    async with serving(kind, Limits(login_timeout=limit)) as server:
         client = await server.connect()
         if state is not State.CONNECTED:
             await client.login("ada")
@@ -42,7 +48,7 @@ async def test_a_cell_of_the_table(kind: TransportKind, cell: Cell) -> None:
         for frame in frames(trigger):
             await client.stream.send_all(frame)
         if waits:
-            await trio.sleep(0.5)
+            await trio.sleep(2 * limit)
         if reaction.then is State.LOGGED_IN:
             await client.beat()
         else:
@@ -149,10 +155,10 @@ async def test_a_frame_that_trickles_in_is_no_activity(kind: TransportKind) -> N
 @every_kind
 @pytest.mark.parametrize("sends", [b"", b"\0"], ids=["silent", "slow"])
 async def test_without_a_login_the_time_is_up(kind: TransportKind, sends: bytes) -> None:
-    limit = 0.5
+    limit = login_limit(kind)
     async with serving(kind, Limits(login_timeout=limit)) as server:
-        client = await server.connect()
         began = trio.current_time()
+        client = await server.connect()
         frame = protocol.encode(protocol.login("a" * 100))
 
         async def trickle() -> None:
@@ -168,7 +174,7 @@ async def test_without_a_login_the_time_is_up(kind: TransportKind, sends: bytes)
             nursery.cancel_scope.cancel()
         print(f"test_without_a_login_the_time_is_up[{kind}]: closed after {took:.2f} s of {limit} s")
         assert [brief(each) for each in answers] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
-        assert limit <= took <= limit + 0.5
+        assert limit <= took <= limit + 2.0, "what a shared machine takes"
         assert server.transport.statistics().login_timeouts == 1
 
 
