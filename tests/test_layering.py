@@ -231,6 +231,14 @@ ROOMS = [
             *EDGES,
         },
     ),
+    # What is asked before anything is loaded: settings, their contradictions, what they leave open.
+    Room(
+        {"presence.contradictions", "presence.exposure", "presence.networks", "presence.titles"},
+        {"time", "structlog", "presence.auth", "redis", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    # Rights are looked at by whoever starts, once; sockets that listen know nothing of who is served.
+    Room({"presence.store.privileges"}, {"time", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES}),
+    Room({"presence.ports", "presence.credentials"}, {"presence.core", *STORE, *SHELL, *EDGES}),
     # A second decoder that shared anything with the first one would share its mistakes.
     Room(
         {"loadtest.fuzz.oracle", "loadtest.fuzz.oracle_schema"},

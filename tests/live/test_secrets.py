@@ -20,6 +20,7 @@ from tests.live.test_permissions import ask
 from tests.live.test_reload import PATIENCE_S, times
 from tests.live.test_tokens import Device, answered
 from tests.live.test_workers import pids, wait_for
+from tests.transports import certificates
 
 PASSWORD = "canary-password-of-redis"
 SECRET = b"canary-secret-that-signs-tokens!"
@@ -50,6 +51,14 @@ def admin(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 
 def url_of(server: EmbeddedRedis, password: str = PASSWORD) -> str:
     return server.url.replace("unix://", f"unix://presence-server:{password}@")
+
+
+def broken_key(folder: Path) -> Path:
+    """Return a file that holds a certificate, and a key that is none."""
+    cert, _ = certificates.write(folder)
+    with cert.open("a") as file:
+        file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
+    return cert
 
 
 def command_lines(server: ServerProcess) -> str:
@@ -105,6 +114,7 @@ def test_no_secret_is_seen_whatever_goes_wrong(
         (["serve", "--redis", f"redis:/u:{PASSWORD}@h"], 2),
         (["config", "show", "--redis", url], 0),
         (["config", "check", "--token-keys", str(keys)], 2),
+        (["config", "check", "--tls-cert", str(broken_key(tmp_path))], 2),
         (["status", "--redis", nowhere, "ann"], 1),
         (["nodes", "--redis", wrong], 1),
         (["token", "check", "--token-keys", str(keys), good], 2),
