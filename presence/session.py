@@ -254,7 +254,8 @@ class SessionProtocol:
             away = payload["status"] == "away"
         if "meta" in payload:
             text = meta.to_text(payload["meta"])
-        self._note(self._registry.update(session, now, away=away, meta=text), outcome)
+        if not _is_renewal(packet):
+            self._note(self._registry.update(session, now, away=away, meta=text), outcome)
         outcome.reply += protocol.encode(protocol.ok(packet.id))
 
     def _renew(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> bool:

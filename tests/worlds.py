@@ -5,6 +5,7 @@ from typing import Any
 
 import protocol
 from presence.admission import Admission, AdmissionLimits
+from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
@@ -123,6 +124,7 @@ class World:
         returns: how many a minute lengthen nobody's grace; 0: any.
         session_limit: see `SessionLimit`.
         packet_rate: see `PacketRate`.
+        gate: says who a client is by its token; None: whoever it says.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class World:
         returns: int = 0,
         session_limit: SessionLimit = NO_LIMIT,
         packet_rate: PacketRate | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -159,6 +162,7 @@ class World:
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
+                gate=gate,
             ),
             self,
             ticks=self.ticks,

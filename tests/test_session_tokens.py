@@ -1,0 +1,302 @@
+"""Tokens on a connection: who a login is of, fresh ones, and what happens when the last one ends."""
+
+from typing import Any
+
+import pytest
+
+import protocol
+from presence.changes import Op
+from presence.core import SLICE
+from presence.ticks import SLOTS_PER_TICK
+from protocol import Code, Kind, Packet
+from tests.auth.gates import WordGate
+from tests.cells import brief
+from tests.worlds import GRACE, LOGIN, TICK, T, World, ended
+
+SLOT_S = TICK / SLOTS_PER_TICK
+
+
+@pytest.fixture
+def gate() -> WordGate:
+    return WordGate()
+
+
+@pytest.fixture
+def world(gate: WordGate) -> World:
+    return World(gate=gate)
+
+
+def login(world: World, token: str | None = "ada:60", uid: str | None = None, **parts: Any) -> int:
+    """Connect and log in by a token; return the connection."""
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, protocol.encode(protocol.login(uid, token=token, **parts)))
+    return handle
+
+
+def update(world: World, handle: int, **parts: Any) -> list[Packet]:
+    """Send an update, and return what the server says."""
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))
+    return world.sockets.answers(handle)
+
+
+def stay(world: World, handle: int, seconds: float) -> None:
+    """Let time pass in which the client beats."""
+    until = world.now + seconds
+    while world.now < until:
+        world.pass_time(min(5.0, until - world.now))
+        if not world.is_hung_up(handle):
+            world.beat(handle)
+
+
+# Logins
+
+
+@pytest.mark.parametrize("uid", ["ada", None])
+def test_the_user_is_the_tokens(world: World, uid: str | None) -> None:
+    handle = login(world, uid=uid)
+    assert world.sockets.answers(handle)[0].kind == Kind.OK
+    assert world.story() == [LOGIN]
+
+
+def test_the_device_is_the_clients(world: World) -> None:
+    login(world, device="phone")
+    assert world.session(("ada", "phone")).uid == "ada"
+
+
+@pytest.mark.parametrize(
+    ("token", "uid"), [("bob:60", "ada"), ("nonsense", "ada"), ("nonsense", None), (None, "ada")]
+)
+def test_whatever_does_not_hold_is_refused_in_the_same_bytes(
+    world: World, token: str | None, uid: str | None
+) -> None:
+    handle = login(world, token, uid, id=3)
+    assert bytes(world.sockets.sent[handle]) == protocol.encode(protocol.error(3, Code.AUTH_FAILED, "no"))
+    assert world.is_hung_up(handle)
+    assert world.story() == []
+    assert world.core.statistics().refused == {"auth_failed": 1}
+
+
+def test_a_refusal_may_have_to_wait(world: World, gate: WordGate) -> None:
+    gate.hold_s = 2.5
+    peer = world.core.opened(world.sockets, 0)
+    outcome = world.core.received(peer, protocol.encode(protocol.login("ada")))
+    assert (outcome.end_code, outcome.hold_s) == (Code.AUTH_FAILED, 2.5)
+    assert outcome.reply
+    granted = world.core.received(peer, protocol.encode(protocol.login(None, token="ada:60")))
+    assert granted.hold_s == 0.0
+
+
+def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate) -> None:
+    gate.busy = True
+    handle = login(world)
+    (answer,) = world.sockets.answers(handle)
+    assert brief(answer) == (Kind.ERROR, None, Code.BUSY)
+    assert answer.payload["retry_after"] == 2.5
+    assert world.is_hung_up(handle)
+
+
+def test_the_gate_is_told_where_the_client_is(world: World, gate: WordGate) -> None:
+    login(world)
+    assert gate.addresses == ["127.0.0.1"]
+
+
+def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
+    world.core.refuse_logins(lambda: 1.0)
+    login(world)
+    world.core._rules.return_after = None
+    world.sockets.lain_s = 6.0
+    login(world)
+    assert gate.addresses == []
+
+
+def test_without_a_gate_a_token_means_nothing() -> None:
+    world = World()
+    handle = login(world, "nonsense", "ada")
+    stay(world, handle, 3 * T)
+    assert world.story() == [LOGIN]
+    assert world.core.statistics().with_token == 0
+
+
+# The end of a token
+
+
+@pytest.mark.parametrize("seconds", [1, 7, 60, 4000, 10_000])
+def test_when_a_token_ends_its_client_is_sent_to_fetch_another(world: World, seconds: int) -> None:
+    handle = login(world, f"ada:{seconds}")
+    world.sockets.answers(handle)
+    stay(world, handle, seconds - SLOT_S)
+    assert not world.is_hung_up(handle)
+    stay(world, handle, 3 * SLOT_S)
+    assert world.is_hung_up(handle)
+    (goodbye,) = world.sockets.answers(handle)
+    assert brief(goodbye) == (Kind.GOODBYE, None, Code.AUTH_EXPIRED)
+    assert goodbye.payload["reconnect"]
+    assert world.story() == [LOGIN], "it has the grace of a lost connection"
+    assert world.core.statistics().tokens_expired == 1
+
+
+def test_who_is_not_back_within_the_grace_is_offline(world: World) -> None:
+    login(world, "ada:1")
+    world.pass_time(2 * SLOT_S + 1 + GRACE + SLOT_S)
+    assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
+
+
+def test_who_is_back_within_the_grace_was_never_away(world: World) -> None:
+    first = login(world, "ada:1")
+    world.pass_time(1 + SLOT_S)
+    assert world.is_hung_up(first)
+    second = login(world, "ada:100")
+    stay(world, second, 50)
+    assert world.story() == [LOGIN, LOGIN]
+    assert not world.is_hung_up(second)
+
+
+def test_without_a_grace_the_session_ends_with_its_token(gate: WordGate) -> None:
+    world = World(gate=gate, grace=0.0)
+    login(world, "ada:1")
+    world.pass_time(1 + SLOT_S)
+    assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
+
+
+def test_a_stall_makes_no_token_longer(world: World) -> None:
+    handle = login(world, "ada:20")
+    world.now += 25.0
+    assert world.begin_tick() > 0, "deadlines of silence are put off"
+    world.run_tick()
+    assert world.is_hung_up(handle)
+    assert world.story() == [LOGIN]
+
+
+def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
+    handle = login(world, "ada:3")
+    world.sockets.close(handle)
+    world.pass_time(GRACE - SLOT_S)
+    assert world.story() == [LOGIN]
+    world.pass_time(2 * SLOT_S)
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+    assert world.core.statistics().tokens_expired == 0
+
+
+def test_an_end_before_the_tokens_is_the_end(world: World) -> None:
+    handle = login(world, "ada:5")
+    world.sockets.feed(handle, protocol.encode(protocol.logout()))
+    world.pass_time(10)
+    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
+    assert world.core.statistics().with_token == 0
+
+
+def test_the_next_login_of_a_device_counts_by_its_own_token(world: World) -> None:
+    login(world, "ada:5")
+    handle = login(world, "ada:100")
+    stay(world, handle, 90)
+    assert not world.is_hung_up(handle)
+    handle = login(world, "ada:5")
+    stay(world, handle, 6)
+    assert world.is_hung_up(handle)
+
+
+def test_each_device_has_its_own_token(world: World) -> None:
+    phone, desk = login(world, "ada:5", device="phone"), login(world, "ada:100", device="desk")
+    stay(world, desk, 20)
+    assert (world.is_hung_up(phone), world.is_hung_up(desk)) == (True, False)
+
+
+def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
+    handles = [login(world, f"user-{number}:5") for number in range(2 * SLICE + 10)]
+    world.now += 5 + SLOT_S
+    world.begin_tick()
+    gone = []
+    while world.core.take_due(world.tick):
+        world.core.end_silent(world.now)
+        gone.append(sum(map(world.is_hung_up, handles)))
+    assert gone == [SLICE, 2 * SLICE, len(handles)]
+
+
+# A fresh token
+
+
+def test_a_fresh_token_moves_the_end(world: World) -> None:
+    handle = login(world, "ada:20")
+    stay(world, handle, 10)
+    assert [brief(each) for each in update(world, handle, token="ada:20")] == [(Kind.OK, 7, None)]
+    stay(world, handle, 15)
+    assert not world.is_hung_up(handle)
+    stay(world, handle, 6)
+    assert world.is_hung_up(handle)
+
+
+def test_a_fresh_token_that_lies_unread_when_the_old_one_ends_is_read(world: World) -> None:
+    handle = login(world, "ada:5")
+    world.sockets.answers(handle)
+    world.sockets.arrive(handle, protocol.encode(protocol.update(token="ada:100")))
+    world.pass_time(20)
+    assert not world.is_hung_up(handle)
+
+
+def test_a_keepalive_does_not_help_a_token_that_has_ended(world: World) -> None:
+    handle = login(world, "ada:5")
+    world.sockets.arrive(handle, protocol.KEEPALIVE)
+    world.pass_time(6)
+    assert world.is_hung_up(handle)
+
+
+@pytest.mark.parametrize("token", ["nonsense", "bob:100"])
+def test_a_fresh_token_that_does_not_hold_changes_nothing(world: World, token: str) -> None:
+    handle = login(world, "ada:20")
+    answers = update(world, handle, token=token, status="away", meta={"a": 1})
+    assert [brief(each) for each in answers] == [(Kind.ERROR, 7, Code.AUTH_FAILED)]
+    assert world.story() == [LOGIN]
+    stay(world, handle, 19)
+    assert not world.is_hung_up(handle)
+    stay(world, handle, 2)
+    assert world.is_hung_up(handle)
+
+
+def test_a_fresh_token_that_nobody_has_time_for_may_come_again(world: World, gate: WordGate) -> None:
+    handle = login(world)
+    gate.busy = True
+    (answer,) = update(world, handle, token="ada:100")
+    assert brief(answer) == (Kind.ERROR, 7, Code.BUSY)
+    assert answer.payload["retry_after"] == 2.5
+    assert not world.is_hung_up(handle)
+
+
+def test_what_comes_with_a_fresh_token_holds_too(world: World) -> None:
+    handle = login(world)
+    assert update(world, handle, token="ada:100", status="away")[0].kind == Kind.OK
+    assert [each.op for each in world.changes] == [Op.LOGIN, Op.UPDATE]
+
+
+def test_fresh_tokens_are_sent_no_more_often_than_other_updates(world: World) -> None:
+    handle = login(world)
+    codes = [brief(update(world, handle, token="ada:100")[0])[2] for _ in range(20)]
+    assert codes[:10] == [None] * 10
+    assert set(codes[10:]) == {Code.RATE_LIMITED}
+
+
+def test_a_fresh_token_is_no_sign_that_somebody_looks(gate: WordGate) -> None:
+    world = World(gate=gate, away_after=40.0)
+    handle = login(world, "ada:1000")
+    for _ in range(5):
+        stay(world, handle, 10)
+        update(world, handle, token="ada:1000")
+    assert world.core.statistics().away == 1
+    update(world, handle, token="ada:1000", meta={"a": 1})
+    assert world.core.statistics().away == 0
+
+
+def test_a_fresh_token_is_a_sign_of_life(world: World) -> None:
+    handle = login(world, "ada:1000")
+    for _ in range(4):
+        world.pass_time(T - 1)
+        update(world, handle, token="ada:1000")
+    assert world.story() == [LOGIN]
+
+
+def test_without_a_gate_a_fresh_token_is_not_supported() -> None:
+    world = World()
+    handle = world.login()
+    assert [brief(each) for each in update(world, handle, token="ada:100")] == [
+        (Kind.ERROR, 7, Code.UNSUPPORTED)
+    ]
