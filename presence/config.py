@@ -180,6 +180,8 @@ def _instead(key: str, raw: object) -> str:
 def _not_yet(s: Settings, sources: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
     if s.workers > 1 and not sys.platform.startswith("linux"):
         yield ("workers",), "more than 1 needs Linux, whose kernel spreads connections over workers"
+    if s.proxy_from is not None and not sys.platform.startswith("linux"):
+        yield ("proxy_from",), "needs Linux: elsewhere headers of proxies are not read"
     if sources["admin"] != DEFAULT_SOURCE and not s.no_admin:
         yield ("admin",), "the HTTP server for operators comes with a later version; leave it out for now"
 

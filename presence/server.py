@@ -226,7 +226,7 @@ class Server:
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.node.core, self._limits, self.node.admission)
+            streams = StreamTransport(self.node.core, self._limits, self.node.admission, tls)
             self._transport = streams
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
             nursery.start_soon(streams.run, sockets)

@@ -277,6 +277,13 @@ def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem.startswith("workers: more than 1 needs Linux")
 
 
+def test_headers_of_proxies_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load({"proxy_from": "10.0.0.0/8"}, {}).settings.proxy_from == "10.0.0.0/8"
+    monkeypatch.setattr("sys.platform", "darwin")
+    (problem,) = problems({"proxy_from": "10.0.0.0/8"})
+    assert problem.startswith("proxy_from: needs Linux")
+
+
 def test_values_at_the_edge_of_a_contradiction_pass() -> None:
     loaded = load({"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"}, {})
     assert loaded.settings.batch_window_ms == 250

@@ -3,9 +3,14 @@
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
+from structlog.testing import capture_logs
+from trio.abc import Stream
 
 import protocol
 from presence.clock import Clock
@@ -13,6 +18,7 @@ from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.settings import Settings
 from protocol import Kind, Packet
+from tests.transports import certificates
 
 PATIENCE_S = 30.0
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -30,7 +36,7 @@ async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Serv
             await server.stop()
 
 
-async def answer(stream: trio.SocketStream, data: bytes) -> Packet | None:
+async def answer(stream: Stream, data: bytes) -> Packet | None:
     """Send bytes, return what comes back; None if the connection ends instead."""
     decoder = protocol.Decoder()
     await stream.send_all(data)
@@ -40,6 +46,31 @@ async def answer(stream: trio.SocketStream, data: bytes) -> Packet | None:
             return None
         decoder.feed(received)
     return found
+
+
+@pytest.mark.parametrize("kind", ["epoll", "stream"])
+async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "stream":
+        monkeypatch.setattr("presence.server.select", SimpleNamespace())
+    cert, key = certificates.write(tmp_path)
+    with capture_logs() as lines:
+        async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key) as (server, address):
+            (port,) = [line["port"] for line in lines if line["event"] == "serving tls"]
+            plain = await trio.open_tcp_stream(*address)
+            secured = trio.SSLStream(
+                await trio.open_tcp_stream("127.0.0.1", port),
+                certificates.client_context(),
+                server_hostname=certificates.HOST,
+            )
+            for n, stream in enumerate((plain, secured)):
+                ok = await answer(stream, protocol.encode(protocol.login(f"user-{n}", id=1)))
+                assert ok is not None
+                assert ok.kind == Kind.OK
+            assert type(server._transport).__name__.lower().startswith(kind)
+            for each in (plain, secured):
+                await trio.aclose_forcefully(each)
 
 
 async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
