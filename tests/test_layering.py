@@ -113,6 +113,26 @@ ROOMS = [
         {"presence.messaging"},
         {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
+    # Tokens: what one says and who guesses is pure; keys measure what they cost, their file is read elsewhere.
+    Room(
+        {f"presence.auth.{name}" for name in ("verdicts", "expiries", "tokens", "effort", "guesses", "gate")},
+        {"time", "structlog", "redis", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.auth"},
+        {
+            "redis",
+            "presence.core",
+            "presence.session",
+            "presence.registry",
+            "presence.node",
+            *SOCKETS,
+            *STORE,
+            *TRANSPORTS,
+            *SHELL,
+            *EDGES,
+        },
+    ),
     # What a simulation runs as `presence serve` does: whatever waits, waits in the runtime.
     Room({"presence.node"}, {"redis", "trio", *SOCKETS, *TRANSPORTS, *EDGES}),
     Room(
@@ -210,6 +230,7 @@ ROOMS = [
                 for name in ("entries", "watch_judge", "message_judge", "flapping_judge")
             ),
             "loadtest.compare.workload",
+            "loadtest.security.samples",
         },
         {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},
     ),
@@ -277,6 +298,11 @@ NOWHERE_BELOW = [
     Room(
         {"presence.registry", "presence.session", "presence.core", "presence.requests"},
         {"redis", *SOCKETS, *LOOPS},
+    ),
+    # Without keys for tokens a server loads nothing that checks them.
+    Room(
+        {"presence.registry", "presence.session", "presence.core", "presence.node"},
+        {"jwt", "cryptography", "presence.auth.keys"},
     ),
     Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
@@ -402,6 +428,9 @@ def test_every_room_is_inhabited() -> None:
         ("presence.client.machine", "import time"),
         ("presence.client.blocking", "import trio"),
         ("presence.clock", "import redis"),
+        ("presence.auth.tokens", "import time"),
+        ("presence.auth.gate", "from presence.registry import Registry"),
+        ("presence.session", "from presence.auth.tokens import parse"),
         ("presence.store.keys", "from presence.core import Core"),
         ("loadtest.locustfile", "import trio"),
         ("loadtest.judge", "import time"),

@@ -14,8 +14,14 @@ BEATS_S = 4.0  # in which who is to be dropped would be, after each reload
 RELOADS = 3
 
 
-def tls_reload(on: Secured, count: int) -> Outcome:
-    """Renew the certificate under so many, half of them over TLS; then give it a broken one."""
+def tls_reload(on: Secured, count: int, *, seconds: float = BEATS_S) -> Outcome:
+    """Renew the certificate under so many, half of them over TLS; then give it a broken one.
+
+    Args:
+        on: where they are.
+        count: of connections.
+        seconds: for which they beat after each.
+    """
     half = count // 2
     all_ = clients(on.address, "secured", half, tls=True)
     all_ += clients(on.stage.serving.address, "plain", half, tls=False)
@@ -23,11 +29,11 @@ def tls_reload(on: Secured, count: int) -> Outcome:
     for number in range(RELOADS):
         write_certificate(on.folder, f"renewed {number}")
         waits.append(_shown_after(on, seen))
-        beat(all_, 1.0, BEATS_S)
+        beat(all_, 1.0, seconds)
     shown = certificate(on.address)
     (on.folder / "server.pem").write_text("no certificate\n")
     on.stage.serving.process.send_signal(signal.SIGHUP)
-    beat(all_, 1.0, BEATS_S)
+    beat(all_, 1.0, seconds)
     broken = on.stage.others_hurt()
     if certificate(on.address) != shown:
         broken.append("with a broken file another certificate is shown")

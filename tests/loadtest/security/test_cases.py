@@ -6,14 +6,23 @@ import pytest
 
 from loadtest.hostile.stage import Stage, staged
 from loadtest.nodes.outcome import Outcome, table
-from loadtest.security import bombs, emfile, flood
+from loadtest.security import bombs, emfile, flood, timing, tokens
 from loadtest.security.attempts import Plain
+from loadtest.security.guarded import UNBOUNDED, Guarded, guarded, secured
+from loadtest.security.tls_reload import tls_reload
+from protocol import Code
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     with staged("--login-rate", "50", "--login-burst", "300", login_timeout=60) as stage:
         yield stage
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[Guarded]:
+    with guarded(*UNBOUNDED, algorithms=tokens.ALGORITHMS) as on:
+        yield on
 
 
 def assert_kept(outcome: Outcome) -> None:
@@ -38,3 +47,22 @@ def test_each_refusal_of_a_flood_names_a_time_to_return(stage: Stage) -> None:
     assert load.unread == 0
     assert len(load.ended) > load.number(0) > 0
     assert not stage.others_hurt()
+
+
+def test_a_tampered_token_is_refused_over_the_wire(on: Guarded) -> None:
+    tries = tokens.try_over_wire(on.stage, on.issuers, 90)
+    assert tries.refused.total() == 90
+    assert not tries.accepted
+    assert len(tries.words) == 1
+    assert tokens.as_another(on.stage, on.issuers)
+
+
+def test_each_way_to_be_refused_is_refused_in_the_same_words(on: Guarded) -> None:
+    every = timing.ways(on.issuers[0], [on.stage.others.uid(0)])
+    codes = {way: timing.try_once(on.stage, frames[0])[1] for way, frames in every.items()}
+    assert codes == dict.fromkeys(every, Code.AUTH_FAILED)
+
+
+def test_a_renewed_certificate_drops_nobody() -> None:
+    with secured() as on:
+        assert_kept(tls_reload(on, 10, seconds=0.5))

@@ -6,13 +6,15 @@ from collections import Counter
 import pytest
 
 from loadtest.nodes.outcome import Outcome
-from loadtest.security import cycles, flood, silent
+from loadtest.security import cycles, flood, flooders, silent, silent_tls, tls
 from loadtest.security.__main__ import status
 from loadtest.security.attempts import GRANTED, LOST, Attempt
 from loadtest.security.cycles import Rest
 from loadtest.security.flood import Load
+from loadtest.security.flooders import Flooded
 from loadtest.security.silent import Found
 from loadtest.security.strangers import Stranger
+from loadtest.security.tls import Cost
 from protocol import Code
 
 SIZES = silent.Sizes(strangers=2, pairs=1)
@@ -120,3 +122,31 @@ def test_nothing_refused_is_no_flood() -> None:
 def test_the_exit_status_tells_what_was_broken_from_what_shows_nothing() -> None:
     kept, broken = Outcome("a", "x", ""), Outcome("b", "x", "", ["no"])
     assert [status([kept]), status([kept, broken]), status([kept, Outcome("c", "", "")])] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("stranger", "words"),
+    [(GONE._replace(lived_s=5.6), "1 of 2 were open"), (GONE._replace(lived_s=1.0), "1 were closed")],
+)
+def test_strangers_who_stay_on_the_port_for_tls_are_a_fault(stranger: Stranger, words: str) -> None:
+    assert silent_tls.judge([GONE, GONE], []).failures == []
+    assert words in silent_tls.judge([GONE, stranger], []).failures[0]
+
+
+def test_costs_are_told_by_their_medians_and_lost_connections_are_a_fault() -> None:
+    costs = [Cost(17_000.0, 14.0, 900.0, 0), Cost(18_000.0, 15.0, 901.0, 0), Cost(16_000.0, 13.0, 899.0, 0)]
+    plain = [Cost(500.0, 5.0, 200.0, 0)] * 3
+    outcome = tls.judge(costs, plain, tls.Sizes(), [])
+    assert outcome.failures == []
+    assert "17,000.0, plain 500.0 (34.0 times)" in outcome.measured
+    assert tls.judge(costs, [Cost(500.0, 5.0, 200.0, 1)], tls.Sizes(), []).failures == [
+        "1 connections were lost"
+    ]
+
+
+def test_answers_that_take_too_long_beside_a_flooder_are_a_fault() -> None:
+    seen = flooders.Found([[0.02] * 9], [[0.01] * 9], [Flooded(100, 1, 0)])
+    assert flooders.judge({"queries": seen}, flooders.Sizes()).failures == []
+    seen.beside = [[0.3] * 9]
+    seen.floods = [Flooded(100, 1, 2)]
+    assert len(flooders.judge({"queries": seen}, flooders.Sizes()).failures) == 2
