@@ -20,7 +20,7 @@ import trio
 from presence import networks
 from presence.logs import RateLimited
 from presence.transports import proxy_v2
-from presence.transports.limits import TURN_CONNECTIONS
+from presence.transports.limits import TURN_LOGINS
 
 
 class ProxyHeaders:
@@ -29,7 +29,7 @@ class ProxyHeaders:
     Args:
         proxies: the networks of proxies.
         close: closes a connection.
-        go_on: called for each whose header is complete. May raise `OSError` for lack of resources.
+        go_on: called for each of which more has come. May raise `OSError` for lack of resources.
 
     Attributes:
         awaited: what has come of each header, by descriptor.
@@ -63,7 +63,7 @@ class ProxyHeaders:
         if self._set is None:
             return
         while True:
-            events = self._set.poll(0, TURN_CONNECTIONS)
+            events = self._set.poll(0, TURN_LOGINS)
             if not events:
                 await trio.lowlevel.wait_readable(self._set.fileno())
                 continue

@@ -85,6 +85,18 @@ async def test_a_header_and_a_login_in_one_segment_are_taken_apart() -> None:
         assert answer.kind == Kind.OK
 
 
+async def test_a_login_that_comes_with_the_rest_of_a_header_is_answered_at_once() -> None:
+    async with serving("epoll", Limits(login_timeout=60.0), proxies=PROXIES) as server:
+        client = await server.dial()
+        await client.tcp.send_all(of_client(CLIENT)[:20])
+        await server.until(lambda: figures(server).awaiting_proxy_headers == 1)
+        await client.tcp.send_all(of_client(CLIENT)[20:] + protocol.encode(protocol.login("ada")))
+        with trio.fail_after(PATIENCE_S):
+            answer = await client.receive()
+        assert answer is not None
+        assert answer.kind == Kind.OK
+
+
 async def test_a_header_and_a_greeting_of_tls_in_one_segment_are_taken_apart() -> None:
     async with serving("tls", proxies=PROXIES) as server:
         client = await server.dial()
