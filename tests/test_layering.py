@@ -113,7 +113,7 @@ ROOMS = [
         {"presence.messaging"},
         {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
-    # Tokens: what one says and who guesses is pure; keys measure what they cost, their file is read elsewhere.
+    # Tokens: what one says and who guesses is pure; keys measure what they cost, and a file is read.
     Room(
         {f"presence.auth.{name}" for name in ("verdicts", "expiries", "tokens", "effort", "guesses", "gate")},
         {"time", "structlog", "redis", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
