@@ -223,7 +223,7 @@ class Core:
         """
         if not isinstance(peer, Session) or peer.link is None:
             return
-        peer.link = peer.handle = None
+        peer.link = peer.handle = peer.partial = None
         if self._desk is not None:
             self._desk.left(peer)
         if peer not in self._registry:
@@ -435,7 +435,7 @@ class Core:
     def _part(self, session: Session, farewell: bytes) -> None:
         """Let a session's connection go with a last packet."""
         link, handle = session.link, session.handle
-        session.link = session.handle = None
+        session.link = session.handle = session.partial = None
         if link is not None:
             if self._desk is not None:
                 self._desk.left(session)

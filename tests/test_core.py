@@ -41,6 +41,17 @@ def test_an_idle_end_says_goodbye() -> None:
     assert world.is_hung_up(handle)
 
 
+def test_who_is_lost_leaves_no_bytes_behind() -> None:
+    """Or somebody who comes and goes would have memory here that no limit of connections counts."""
+    world = World()
+    for end in (world.sockets.close, lambda _: world.core.farewell([world.session()], lambda: b"")):
+        handle = world.login()
+        world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
+        assert world.session().partial is not None
+        end(handle)
+        assert world.session().partial is None
+
+
 def test_plain_keepalives_put_the_end_off() -> None:
     world = World()
     usual, patient = world.login(), world.login("bob", idle_timeout=60)
