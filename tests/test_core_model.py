@@ -269,7 +269,8 @@ class CoreAgainstModel(RuleBasedStateMachine):
             session = self.world.registry.get(key)
             assert isinstance(session, Session)
             assert (session.link is None) == (self.live[key].lost is not None)
-            assert (session.partial is not None) == (self.live[key].half_frame)
+            unfinished = self.live[key].half_frame and session.link is not None
+            assert (session.partial is not None) == unfinished
 
     def teardown(self) -> None:
         """Everybody falls silent: in the end nobody is left."""
