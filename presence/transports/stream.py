@@ -55,6 +55,7 @@ class _Connection:
         reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
         whole: cancelled to drop the connection at once.
         hold_until: when the next bytes may be sent, on trio's clock; 0: at once.
+        counted: the address that it counts for; "": none.
         largest: the size of the largest packet of those that wait.
     """
 
@@ -64,6 +65,7 @@ class _Connection:
         self.whole = whole
         self.peer: Peer | None = None
         self.unsent = bytearray()
+        self.counted = ""
         self.largest = 0
         self.hold_until = 0.0
         self.wake = trio.Event()
@@ -140,11 +142,11 @@ class StreamTransport:
             stream: is closed at the end.
             login_until: when the time for its login is over, on trio's clock; None: it begins now.
         """
-        retry_after = self._admission.connection(self._connections, trio.current_time())
-        self._accepted += 1
-        self._connections += 1
         reading, whole = trio.CancelScope(), trio.CancelScope()
         connection = _Connection(stream, reading, whole)
+        refusal = self._welcome(connection)
+        self._accepted += 1
+        self._connections += 1
         peer: Peer = self._core.opened(self, connection)
         connection.peer = peer
         reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
@@ -152,18 +154,30 @@ class StreamTransport:
             with whole:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
-                    if retry_after is not None:
-                        self._core.note_refusal(Code.BUSY)
-                        self.hang_up(connection, told(Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)))
+                    if refusal is not None:
+                        self._core.note_refusal(refusal.code)
+                        self.hang_up(connection, told(refusal))
                     while connection.peer is not None:
                         with connection.reading:
                             await self._read(connection)
                         self._after_reading(connection)
         finally:
             self._connections -= 1
+            if connection.counted:
+                self._admission.leave(connection.counted)
             if connection.peer is not None:
                 self._core.closed(connection.peer)
             await trio.aclose_forcefully(stream)
+
+    def _welcome(self, connection: _Connection) -> Refusal | None:
+        """Return what one more connection is told if it is not welcome."""
+        retry_after = self._admission.connection(self._connections, trio.current_time())
+        if retry_after is not None:
+            return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
+        address = self.address(connection) if self._admission.counts_connections else ""
+        refusal = self._admission.enter(address) if address else None
+        connection.counted = address if refusal is None else ""
+        return refusal
 
     # Link
 

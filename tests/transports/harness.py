@@ -16,6 +16,7 @@ from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
+from presence.packet_rate import PacketRate
 from presence.registry import Registry, Session, SessionKey
 from presence.session import SessionProtocol
 from presence.ticker import Ticker
@@ -111,6 +112,7 @@ class Harness:
         grace: float,
         admission: AdmissionLimits,
         gate: Callable[[Clock], Gate] | None,
+        packet_rate: PacketRate | None,
     ) -> None:
         self.limits = limits
         self.changes: list[Change] = []
@@ -145,6 +147,7 @@ class Harness:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=max(idle_timeout, 300.0),
+            packet_rate=packet_rate,
         )
         self.ticker = Ticker(self.core, ticks, guard, self.clock)
         self.transport: EpollTransport | StreamTransport
@@ -220,6 +223,7 @@ async def serving(
     certificate: Certificate | None = None,
     gate: Callable[[Clock], Gate] | None = None,
     proxies: str = "",
+    packet_rate: PacketRate | None = None,
 ) -> AsyncIterator[Harness]:
     """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
@@ -235,9 +239,12 @@ async def serving(
         handshakes: of TLS, at once.
         certificate: of TLS; None: one of `localhost`.
         gate: makes what checks tokens.
+        packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
     """
-    harness = Harness(limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), gate)
+    harness = Harness(
+        limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), gate, packet_rate
+    )
     listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:
         if send_buffer:
