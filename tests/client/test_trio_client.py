@@ -25,9 +25,9 @@ from presence.client import (
     UserState,
     connect,
 )
-from presence.transports.stream import StreamTransport
 from protocol import Code, Kind
 from tests.client.driving import login_ok
+from tests.client.network import Network
 from tests.client.scripted_server import ScriptedServer
 from tests.transports.harness import Harness, serving
 
@@ -40,37 +40,9 @@ async def server() -> AsyncIterator[Harness]:
         yield harness
 
 
-class Network:
-    """Memory streams to a server; it can be cut, and it can refuse.
-
-    Attributes:
-        streams: the client's ends, in the order in which they were made.
-        up: False: no connection can be made.
-    """
-
-    def __init__(self, serve: Callable[[Stream], object], nursery: trio.Nursery) -> None:
-        self.streams: list[Stream] = []
-        self.up = True
-        self._serve = serve
-        self._nursery = nursery
-
-    async def open(self) -> Stream:
-        await trio.lowlevel.checkpoint()
-        if not self.up:
-            raise OSError("no route to host")
-        ours, theirs = trio.testing.memory_stream_pair()
-        self._nursery.start_soon(self._serve, theirs)  # type: ignore[arg-type]  # an async function
-        self.streams.append(ours)
-        return ours
-
-    async def cut(self) -> None:
-        await trio.aclose_forcefully(self.streams[-1])
-
-
 @pytest.fixture
 def network(server: Harness) -> Network:
-    assert isinstance(server.transport, StreamTransport)
-    return Network(server.transport.serve, server.nursery)
+    return Network(server)
 
 
 async def kinds(client: Client, count: int) -> list[str]:

@@ -1,0 +1,112 @@
+"""The client on trio and a server that checks tokens, in virtual time; the server's Unix time begins at 0."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import jwt
+import pytest
+import trio
+from trio.testing import MockClock
+
+from presence.auth import gate
+from presence.client import Connected, Disconnected, Goodbye, LoginRefused, Push, connect
+from presence.clock import Clock
+from presence.settings import Settings
+from protocol import Code
+from tests.client.network import Network
+from tests.credentials import AUDIENCE, SECRET, write_keys
+from tests.transports.harness import Harness, serving
+
+LIFE_S = 3600.0
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Harness]:
+    settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
+    async with serving("stream", listen=False, gate=lambda clock: made(settings, clock)) as harness:
+        yield harness
+
+
+def made(settings: Settings, clock: Clock) -> gate.TokenGate:
+    found = gate.from_settings(settings, clock, 1000)
+    assert found is not None
+    return found
+
+
+class Issuer:
+    """Makes tokens by the server's clock.
+
+    Attributes:
+        made: so many.
+        stopped: the last one is given over and over.
+    """
+
+    def __init__(self, server: Harness) -> None:
+        self.made = 0
+        self.stopped = False
+        self._server = server
+        self._token = ""
+
+    async def __call__(self) -> str:
+        await trio.sleep(0.5)
+        if not self.stopped:
+            now = self._server.clock.seen_ms(trio.current_time()) / 1000
+            self.made += 1
+            claims = {"sub": "ann", "aud": AUDIENCE, "exp": now + LIFE_S, "jti": str(self.made)}
+            self._token = jwt.encode(claims, SECRET, "HS256", headers={"kid": "a"})
+        return self._token
+
+
+@pytest.fixture
+def network(server: Harness) -> Network:
+    return Network(server)
+
+
+def reasons(pushes: list[Push]) -> list[str]:
+    return [push.reason for push in pushes if isinstance(push, Goodbye | Disconnected)]
+
+
+async def test_a_client_stays_online_for_many_times_the_life_of_a_token(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    issuer = Issuer(server)
+    async with connect("nowhere", 1, token=issuer, open_stream=network.open) as client:
+        await trio.sleep(5 * LIFE_S)
+        assert (client.statistics().logins, client.statistics().losses) == (1, 0)
+    assert 7 <= issuer.made <= 9  # 70 to 80 % of an hour each
+    assert server.story() == [("login", "ann", "login"), ("end", "ann", "logout")]
+
+
+async def test_where_no_fresh_token_came_in_time_it_comes_back_with_one_and_nobody_notices(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    issuer = Issuer(server)
+    async with connect("nowhere", 1, token=issuer, open_stream=network.open) as client:
+        issuer.stopped = True
+        pushes = [await anext(client), await anext(client)]
+        issuer.stopped = False
+        pushes += [await anext(client), await anext(client)]
+        assert [type(push) for push in pushes] == [Connected, Goodbye, Disconnected, Connected]
+        assert reasons(pushes) == ["auth_expired", "auth_expired"]
+        assert trio.current_time() >= LIFE_S
+    assert server.ends()[0].code == Code.LOGOUT
+
+
+async def test_a_string_that_has_ended_is_refused_for_good(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    text = await Issuer(server)()
+    async with connect("nowhere", 1, token=text, open_stream=network.open) as client:
+        with pytest.raises(LoginRefused, match="auth_failed"):
+            print([push async for push in client])
+    assert trio.current_time() >= LIFE_S
+
+
+async def test_nobody_logs_in_as_somebody_else(
+    autojump_clock: MockClock, server: Harness, network: Network
+) -> None:
+    with pytest.raises(LoginRefused) as refusal:
+        async with connect("nowhere", 1, uid="eve", token=Issuer(server), open_stream=network.open):
+            pytest.fail("it is ann's token")
+    assert refusal.value.code == Code.AUTH_FAILED
+    assert server.changes == []
