@@ -9,6 +9,7 @@ The time for all of this together is that for the login: it runs from the accept
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -186,9 +187,14 @@ class Entrance:
         """The time for a login is over; after a pause of ours it may have been waiting."""
         connections = self._connections
         if fd in self.headers.awaited:
-            self.late += 1
-            self.headers.refuse(fd, "it was not complete in time")
-            return
+            with suppress(OSError):  # closed, for it cannot be watched
+                self._let_in(fd)
+            if fd in self.headers.awaited:
+                self.late += 1
+                self.headers.refuse(fd, "it was not complete in time")
+            if connections.occupants[fd] is not guest:
+                connections.pay()
+                return
         if connections.is_mute(fd):
             self.handshakes.step(fd, guest)
         else:

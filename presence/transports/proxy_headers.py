@@ -33,7 +33,7 @@ class ProxyHeaders:
 
     Attributes:
         awaited: what has come of each header, by descriptor.
-        taken, refused: counters since the start: headers that were good; connections closed without one.
+        taken, refused: counters since the start: headers that were good; connections that had no good one.
     """
 
     def __init__(
@@ -87,14 +87,17 @@ class ProxyHeaders:
         try:
             while missing := proxy_v2.missing(header):
                 if not (data := os.read(fd, missing)):
-                    self.refuse(fd, "the connection ended before its header")
+                    self._let_go(fd)
                     return None
                 header += data
             client = proxy_v2.client(header) or ""
         except BlockingIOError:
             self._watch(fd)
             return None
-        except (OSError, proxy_v2.HeaderError) as error:
+        except OSError:
+            self._let_go(fd)
+            return None
+        except proxy_v2.HeaderError as error:
             self.refuse(fd, str(error))
             return None
         self.forget(fd)
@@ -105,6 +108,10 @@ class ProxyHeaders:
         """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
         self.refused += 1
         self._log.warning("proxy_header_refused", problem=problem, refused=self.refused)
+        self._let_go(fd)
+
+    def _let_go(self, fd: int) -> None:
+        """Close a connection that has ended, as those do by which proxies look whether we are there."""
         self.forget(fd)
         self._close(fd)
 

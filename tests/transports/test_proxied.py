@@ -1,5 +1,6 @@
 """Connections by way of proxies: the header comes first, and is required from them and from nobody else."""
 
+import os
 import ssl
 
 import pytest
@@ -176,6 +177,30 @@ async def test_clients_of_one_proxy_count_by_their_own_addresses() -> None:
         third = await server.connect(header=of_client("203.0.113.1"))
         (refusal,) = await third.rest()
         assert refusal.payload["code"] == Code.RATE_LIMITED
+
+
+async def test_after_a_pause_of_ours_a_header_and_a_login_that_waited_are_read() -> None:
+    async with serving("epoll", Limits(login_timeout=0.5), proxies=PROXIES) as server:
+        assert isinstance(server.transport, EpollTransport)
+        client = await server.dial()
+        await server.until(lambda: figures(server).awaiting_proxy_headers == 1)
+        os.write(client.tcp.socket.fileno(), of_client(CLIENT) + protocol.encode(protocol.login("ada")))
+        fd = next(iter(server.transport._entrance.headers.awaited))
+        server.transport._time_is_up(fd)  # before the set of those who wait is looked at
+        answer = await client.receive()
+        assert answer is not None
+        assert answer.kind == Kind.OK
+        assert address(server, "ada") == CLIENT
+
+
+async def test_a_proxy_that_only_looks_whether_we_are_there_is_no_news() -> None:
+    async with serving("epoll", proxies=PROXIES) as server:
+        with structlog.testing.capture_logs() as logs:
+            for leave in (Client.close, Client.reset):
+                leave(await server.dial())
+            await server.until(lambda: figures(server).closed == 2)
+        assert logs == []
+        assert figures(server).proxy_headers_refused == 0
 
 
 async def test_who_leaves_before_his_header_leaves_nothing() -> None:
