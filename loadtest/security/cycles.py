@@ -37,7 +37,12 @@ FLAGS = (
     "--accept-rate",
     "100000",
 )
-COUNTERS = ("connections", "sessions", "items")  # always there: without them nothing was looked at
+TABLES = (
+    "connections",
+    "sessions",
+    "queued",
+    "uid_logins_kept",
+)  # always there: without them nothing was looked at
 
 
 @dataclass(frozen=True)
@@ -108,17 +113,10 @@ class Cycling:
 
 
 SIZES = {
-    "sessions",
-    "connections",
-    "items",
-    "bytes",
-    "unsent_connections",
-    "waiting",
-    "held",
-    "away",
-    "watches",
+    *("sessions", "away", "known", "connections", "unsent_connections", "tls_connections"),
+    *("handshakes_underway", "awaiting_proxy_headers", "queued", "held_bytes", "backlog"),
+    *("waiting", "watchers", "watches", "users"),
 }
-SIZES_END = ("_kept", "_open", "_held")
 
 
 def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
@@ -128,7 +126,7 @@ def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
         here = f"{path}.{name}" if path else name
         if isinstance(value, Mapping):
             found |= sizes(value, here)
-        elif isinstance(value, int) and (name in SIZES or name.endswith(SIZES_END)):
+        elif isinstance(value, int) and (name in SIZES or name.endswith("_kept")):
             found[here] = value
     return found
 
@@ -186,7 +184,7 @@ def judge(
         broken.append(f"{last.grown(base):.2%} away from the base, {GROWN_MAX:.0%} allowed")
     if kept is not None:
         broken += [f"{size} {name} are left" for name, size in kept.items() if size]
-        broken += [f"nobody says how many {name} are left" for name in COUNTERS if not _names(kept, name)]
+        broken += [f"nobody says how many {name} are left" for name in TABLES if not _names(kept, name)]
     told = "" if kept is None else f"; {len(kept)} tables, entries left {sum(kept.values())}"
     steps = "; ".join(f"after {number:,}: {rest} ({_change(rest, base)})" for number, rest in rests.items())
     return Outcome(

@@ -19,7 +19,7 @@ from protocol import Code
 
 SIZES = silent.Sizes(strangers=2, pairs=1)
 GONE = Stranger(5.1, Code.LOGIN_TIMEOUT, 5)
-KEPT = {"core.sessions": 0, "transport.connections": 0, "outbox.items": 0}
+KEPT = {"sessions": 0, "transport.connections": 0, "outbox.queued": 0, "admission.uid_logins_kept": 0}
 BASE = Rest(50_000_000, 20)
 FLOOD = flood.Sizes(capacity=10, loads=(1.0, 10.0), seconds=1.0)
 
@@ -85,12 +85,12 @@ def test_what_is_left_in_a_table_is_told() -> None:
 
 def test_a_table_that_nobody_tells_of_is_a_fault() -> None:
     broken = cycles.judge(BASE, {100: BASE}, {}, Counter({GRANTED: 100}), 1.0).failures
-    assert len(broken) == len(cycles.COUNTERS)
+    assert len(broken) == len(cycles.TABLES)
 
 
 def test_sizes_are_found_by_their_names_and_counters_are_not() -> None:
-    figures = {"core": {"sessions": 3, "logins": 9}, "addresses": {"addresses_kept": 2}, "items": 0}
-    assert cycles.sizes(figures) == {"core.sessions": 3, "addresses.addresses_kept": 2, "items": 0}
+    figures = {"core": {"sessions": 3, "logins": 9}, "addresses": {"addresses_kept": 2}, "queued": 0}
+    assert cycles.sizes(figures) == {"core.sessions": 3, "addresses.addresses_kept": 2, "queued": 0}
 
 
 def load(offered: int, granted: int, busy: int, *others: Attempt) -> Load:
