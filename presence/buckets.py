@@ -8,8 +8,8 @@ Full buckets are dropped. Each change of the table looks at the two that were lo
 `tidy` at more: so the table holds little beside those that are not full, at O(1) for each change. A table
 that is at its bound forgets the bucket that was touched longest ago, for whose owner that is a favour.
 
-Memory: some 120 bytes beside the key. A table that grows is laid out anew now and then, as any hash table: 15 ms
-at its bound. Pure: time is an argument.
+Memory: some 120 bytes beside the key. A table that grows is laid out anew now and then, as any hash table is:
+15 ms at its bound. Pure: time is an argument.
 """
 
 from collections import OrderedDict
