@@ -6,14 +6,14 @@ so each is atomic and none needs a lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import protocol
 from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
-from presence.flapping import Flapping, FlappingStatistics
+from presence.core_statistics import CoreStatistics
+from presence.flapping import Flapping
 from presence.outcome import Outcome
 from presence.packet_rate import PacketRate
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
@@ -36,28 +36,6 @@ class Sink(Protocol):
 
     def append(self, change: Change) -> None:
         """Take one change; never waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreStatistics:
-    """Counters since the start, and sessions now."""
-
-    sessions: int
-    logins: int
-    taken_over: int
-    returned_in_grace: int
-    beats: int
-    frames: int
-    refused: dict[str, int]
-    ended: dict[str, int]
-    saved_by_a_last_look: int
-    away: int
-    updates: int
-    flapping: FlappingStatistics
-    with_token: int
-    tokens_expired: int
-    packet_floods: int
-    packet_buckets_kept: int
 
 
 class Inattention(NamedTuple):

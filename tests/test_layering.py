@@ -49,6 +49,7 @@ ROOMS = [
             "presence.registry",
             "presence.session",
             "presence.core",
+            "presence.core_statistics",
             "presence.vouching",
             "presence.profiles",
             "presence.flapping",

@@ -115,7 +115,7 @@ def test_without_a_gate_a_token_means_nothing() -> None:
     handle = login(world, "nonsense", "ada")
     stay(world, handle, 3 * T)
     assert world.story() == [LOGIN]
-    assert world.core.statistics().with_token == 0
+    assert world.core.statistics().expiring == 0
 
 
 # The end of a token
@@ -183,7 +183,7 @@ def test_an_end_before_the_tokens_is_the_end(world: World) -> None:
     world.sockets.feed(handle, protocol.encode(protocol.logout()))
     world.pass_time(10)
     assert world.story() == [LOGIN, ended(Code.LOGOUT)]
-    assert world.core.statistics().with_token == 0
+    assert world.core.statistics().expiring == 0
 
 
 def test_the_next_login_of_a_device_counts_by_its_own_token(world: World) -> None:

@@ -1,0 +1,44 @@
+"""What a core counts, for logs and operators."""
+
+from dataclasses import dataclass
+
+from presence.flapping import FlappingStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatistics:
+    """Counters since the start, and sessions now.
+
+    Attributes:
+        sessions: that live; `away` of them are shown so.
+        logins: granted.
+        taken_over: sessions whose place another login took while they were connected.
+        returned_in_grace: and those that another took while they were lost.
+        beats: plain keepalives; `frames` are all other packets that were valid.
+        refused: connections, by the reason that they were told.
+        ended: sessions, by reason.
+        saved_by_a_last_look: sessions whose packet lay unread when their time was up.
+        updates: of how sessions are shown.
+        flapping: see `FlappingStatistics`.
+        expiring: sessions whose end their token sets.
+        tokens_expired: connections that were sent away to fetch another one.
+        packet_floods: connections that sent too many packets.
+        packet_buckets_kept: connections that have lately sent more than a trickle.
+    """
+
+    sessions: int
+    logins: int
+    taken_over: int
+    returned_in_grace: int
+    beats: int
+    frames: int
+    refused: dict[str, int]
+    ended: dict[str, int]
+    saved_by_a_last_look: int
+    away: int
+    updates: int
+    flapping: FlappingStatistics
+    expiring: int
+    tokens_expired: int
+    packet_floods: int
+    packet_buckets_kept: int
