@@ -1,71 +1,61 @@
-"""Both clients behind TLS, against the server's own stream transport."""
+"""Both clients behind TLS, against the server's own transport."""
 
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
 from presence.client import Unreachable, Unsupported, connect, connect_blocking
-from presence.transports.stream import StreamTransport
+from tests.transports import certificates
 from tests.transports.harness import Harness, serving
 
-pytestmark = pytest.mark.needs("openssl")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate of `localhost`, signed by itself, in one file."""
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-keyout", str(folder / "key"), "-out", str(folder / "certificate")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    both = folder / "both"
-    both.write_text((folder / "key").read_text() + (folder / "certificate").read_text())
-    return both
+T = 5.0
 
 
 @pytest.fixture
-async def port(certificate: Path) -> AsyncIterator[int]:
-    """The port of a server behind TLS."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
-    async with serving("stream", idle_timeout=1.0, listen=False) as harness:
-        harness.nursery.start_soon(partial(_listen, harness, context))
-        await harness.until(lambda: hasattr(harness, "address"))
-        yield harness.address[1]
+async def server() -> AsyncIterator[Harness]:
+    async with serving("tls", idle_timeout=T) as harness:
+        yield harness
 
 
-async def _listen(harness: Harness, context: ssl.SSLContext) -> None:
-    transport = harness.transport
-    assert isinstance(transport, StreamTransport)
-    listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1")
-    harness.address = listeners[0].transport_listener.socket.getsockname()  # type: ignore[attr-defined] # TCP
-    await trio.serve_listeners(transport.serve, listeners)
+@pytest.fixture
+def system_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that trusts the tests' authority."""
+    file = tmp_path / "authority.pem"
+    certificates.authority().cert_pem.write_to_path(str(file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
 
 
-async def test_the_trio_client_speaks_tls(certificate: Path, port: int) -> None:
-    context = ssl.create_default_context(cafile=certificate)
-    async with connect("localhost", port, uid="ann", tls=context) as client:
-        await trio.sleep(2.0)  # two idle time-outs
+async def try_to(kind: str, host: str, port: int, tls: bool | ssl.SSLContext) -> None:
+    """Connect to a server that must not be trusted."""
+
+    def live() -> None:
+        with connect_blocking(host, port, uid="ann", tls=tls):
+            pytest.fail("it was trusted")
+
+    if kind == "blocking":
+        await trio.to_thread.run_sync(live)
+        return
+    async with connect(host, port, uid="ann", tls=tls):
+        pytest.fail("it was trusted")
+
+
+async def test_the_trio_client_speaks_tls(server: Harness) -> None:
+    async with connect(
+        "localhost", server.address[1], uid="ann", tls=certificates.client_context()
+    ) as client:
+        await trio.sleep(1.5 * T)
         with pytest.raises(Unsupported):
             await client.query(["bob"])
         assert client.statistics().logins == 1
 
 
-async def test_the_blocking_client_speaks_tls(certificate: Path, port: int) -> None:
+async def test_the_blocking_client_speaks_tls(server: Harness) -> None:
     def live() -> int:
-        context = ssl.create_default_context(cafile=certificate)
-        with connect_blocking("localhost", port, uid="ann", tls=context) as client:
+        context = certificates.client_context()
+        with connect_blocking("localhost", server.address[1], uid="ann", tls=context) as client:
             with pytest.raises(Unsupported):
                 client.query(["bob"])
             return client.statistics().logins
@@ -73,16 +63,21 @@ async def test_the_blocking_client_speaks_tls(certificate: Path, port: int) -> N
     assert await trio.to_thread.run_sync(live) == 1
 
 
-async def test_a_server_that_cannot_be_trusted_is_told_nothing(port: int) -> None:
+@pytest.mark.usefixtures("system_trust")
+async def test_without_a_context_whom_the_system_trusts_is_trusted(server: Harness) -> None:
+    async with connect("localhost", server.address[1], uid="ann", tls=True) as client:
+        assert client.statistics().logins == 1
+
+
+@pytest.mark.parametrize("kind", ["trio", "blocking"])
+async def test_a_server_that_cannot_be_trusted_is_told_nothing(server: Harness, kind: str) -> None:
     with pytest.raises(Unreachable, match="certificate verify failed"):
-        async with connect("localhost", port, uid="ann", tls=ssl.create_default_context()):
-            pytest.fail("nobody signed for this server")
+        await try_to(kind, "localhost", server.address[1], True)
+    assert server.changes == []
 
 
-async def test_nor_by_the_blocking_client(port: int) -> None:
-    def live() -> None:
-        with connect_blocking("localhost", port, uid="ann", tls=ssl.create_default_context()):
-            pytest.fail("nobody signed for this server")
-
+@pytest.mark.parametrize("kind", ["trio", "blocking"])
+async def test_nor_one_of_another_name(server: Harness, kind: str) -> None:
     with pytest.raises(Unreachable, match="certificate verify failed"):
-        await trio.to_thread.run_sync(live)
+        await try_to(kind, "127.0.0.1", server.address[1], certificates.client_context())
+    assert server.changes == []

@@ -17,7 +17,9 @@ from presence.client.pacing import RETURN_MAX_S
 from presence.config import SPECS
 from presence.embedded import embedded_redis
 from protocol import Code
+from tests.credentials import SECRET, token, write_keys
 from tests.live.server_process import ServerProcess, running_server
+from tests.transports import certificates
 
 FOLDER = Path(presence.__file__).parent / "docs"
 PAGE = (FOLDER / "apps.md").read_text(encoding="utf-8")
@@ -49,7 +51,7 @@ def without_times(line: str) -> str:
 
 
 def test_each_program_says_what_it_shows(server: ServerProcess) -> None:
-    assert SNIPPETS.keys() == SAID.keys() | {"roster"}
+    assert SNIPPETS.keys() == SAID.keys() | {"roster", "stranger"}
     for name in ("script", "wire", "messages", "seen"):  # the first, before anybody was there
         run = subprocess.run(command(name, server), capture_output=True, text=True, timeout=30, check=False)
         assert run.returncode == 0, run.stderr
@@ -77,6 +79,36 @@ def test_the_roster_shows_who_comes_and_goes(server: ServerProcess) -> None:
         "bob is online at lunch (login)",
         "bob is offline  (background)",
     ]
+
+
+def test_over_the_internet_a_program_and_a_shell_log_in(tmp_path: Path) -> None:
+    files = {"ca.pem": tmp_path / "ca.pem", "ann.token": tmp_path / "ann.token"}
+    certificates.authority().cert_pem.write_to_path(str(files["ca.pem"]))
+    files["ann.token"].write_text(f"{token('ann')}\n")
+    cert, key = certificates.write(tmp_path)
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    flags = ("--tls-only", "--tls-cert", str(cert), "--tls-key", str(key), "--token-keys", str(keys))
+    shell = re.search(r"`presence (client ann --host [^`]+)`", PAGE)
+    assert shell
+    with embedded_redis() as redis, running_server("--redis", redis.url, *flags) as server:
+        texts = [SNIPPETS["stranger"], shell[1]]
+        for name, value in [*files.items(), ("7443", server.address[1])]:
+            texts = [text.replace(name, str(value)) for text in texts]
+        programs = [["-W", "error", "-c", texts[0]], ["-m", "presence", *texts[1].split()]]
+        said = []
+        for program in programs:
+            run = subprocess.run(
+                [sys.executable, *program],
+                input="/query bob\n/quit\n",
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert (run.returncode, run.stderr) == (0, ""), run.stderr
+            said.append(run.stdout)
+    assert said[0] == "bob is offline\n"
+    assert "bob is offline" in said[1]
 
 
 def test_its_settings_are_those_of_the_program() -> None:
