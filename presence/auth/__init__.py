@@ -1,1 +1,1 @@
-"""Who a client is: keys, tokens, and what is done about those who guess. Pure: time is an argument."""
+"""Who a client is: keys, tokens, and what is done about those who guess."""
