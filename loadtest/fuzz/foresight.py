@@ -92,7 +92,13 @@ def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
             if served:
                 continue
         state = _answered(state, verdict, answers)
-    assert next(answers, None) is None, "an answer to nothing"
+    last = next(answers, None)
+    if state is State.LOGGED_IN and outcome.end_code == Code.RATE_LIMITED:
+        assert last is not None, "nobody is told of the flood"
+        assert (last.kind, last.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
+        assert last.payload["retry_after"] > 0
+        state, requests, last = State.CLOSING, 0, next(answers, None)
+    assert last is None, "an answer to nothing"
     assert outcome.frames == signs
     assert len(outcome.requests or ()) == requests
     assert (outcome.end_code is not None) == (state is State.CLOSING)

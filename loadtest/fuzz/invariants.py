@@ -30,6 +30,9 @@ def check(stage: Stage) -> None:
 def check_after_tick(stage: Stage) -> None:
     """Check what holds once a tick has ended whatever was due."""
     core: Any = stage.core
+    for uid, sessions in stage.ledger.online.items():
+        assert stage.registry.has(uid)
+        assert len(stage.registry.of(uid)) == sessions
     for session in stage.registry:
         heard = stage.heard[stage.registry.session_id(session)]
         credit = stage.credited - heard.credited
@@ -62,6 +65,7 @@ def _sessions(stage: Stage) -> None:
         assert session.last_seen <= now
         if session.link is None:
             assert session.handle is None
+            assert session.partial is None, "bytes of a connection that is gone"
             assert session.number in stage.desk.left_by or not stage.scene.served
         else:
             assert stage.peers[session.handle] is session
@@ -92,9 +96,6 @@ def _devices(stage: Stage) -> None:
         assert all((uid, device) in registry._sessions for device in each)
         named += len(each)
     assert named == sum(not isinstance(key, str) for key in registry._sessions)
-    for uid in stage.ledger.online:
-        assert registry.has(uid)
-        assert len(registry.of(uid)) == stage.ledger.online[uid]
 
 
 def _wheel(stage: Stage) -> None:
@@ -120,5 +121,7 @@ def _tables(stage: Stage) -> None:
         assert profiles._allowed.keys() <= numbers
         assert profiles._dozing <= profiles._shown.keys()
     core: Any = stage.core
+    if core._packet_rate is not None:
+        assert core._packet_rate.kept <= stage.ledger.logins
     assert core._logins == stage.ledger.logins
     assert sum(core._ended.values()) == stage.ledger.ended

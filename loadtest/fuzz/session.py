@@ -11,7 +11,7 @@ from typing import Final
 from loadtest.fuzz import frames, invariants
 from loadtest.fuzz.choices import Choices
 from loadtest.fuzz.gate import KEYRINGS
-from loadtest.fuzz.stage import IDLE_TIMEOUT_S, SLOT_S, Scene, Stage
+from loadtest.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, Stage
 from presence import requests
 from presence.changes import Op
 from presence.registry import Session, SessionKey
@@ -28,6 +28,8 @@ MODULES: Final = (
     "presence.flapping",
     "presence.vouching",
     "presence.ticks",
+    "presence.buckets",
+    "presence.packet_rate",
     "presence.auth.expiries",
     "presence.auth.gate",
     "presence.auth.guesses",
@@ -36,7 +38,7 @@ MODULES: Final = (
 )
 """What the fuzzer watches the branches of."""
 
-STEPS_MAX: Final = 80  # of one input; more would only be slower
+STEPS_MAX: Final = 60  # of one input; more would only be slower
 CONNECTIONS_MAX: Final = 8  # at once
 LIMITS: Final = (NO_LIMIT, SessionLimit(1), SessionLimit(2), SessionLimit(2, refuses=True))
 _GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
@@ -74,7 +76,7 @@ class Story:
                 limit=LIMITS[flags >> 2 & 3],
                 returns=flags >> 4 & 1,
                 served=not flags & 32,
-                few_logins=bool(flags & 64),
+                is_tight=bool(flags & 64),
                 gate=bool(flags & 128),
             )
         )
@@ -86,7 +88,7 @@ class Story:
         """Return one of the open connections; a new one if there is none, or if the bytes say so."""
         handles = list(self.stage.peers)
         number = self.choices.below(CONNECTIONS_MAX)
-        return handles[number] if number < len(handles) else self.fresh()
+        return handles[number % len(handles)] if handles and number < CONNECTIONS_MAX - 1 else self.fresh()
 
     def fresh(self) -> int:
         """Return a new connection; in place of the oldest if there are many."""
@@ -170,7 +172,7 @@ class Story:
 
     def live(self) -> None:
         """Time passes, with all its ticks."""
-        for _ in range(1 + self.choices.below(20)):
+        for _ in range(1 + self.choices.below(12)):
             self.stage.now += SLOT_S
             self.stage.run_tick()
         invariants.check_after_tick(self.stage)
@@ -262,10 +264,9 @@ class Story:
         for handle in list(stage.peers):
             if handle in stage.peers:
                 stage.lose(handle)
-        for _ in range(3):  # the first of them may be credited
-            stage.now += 2 * IDLE_TIMEOUT_S + SLOT_S
-            stage.run_tick()
-            invariants.check_after_tick(stage)
+        stage.now += MAX_IDLE_TIMEOUT_S + IDLE_TIMEOUT_S + 2 * SLOT_S  # T may be credited
+        stage.run_tick()
+        invariants.check_after_tick(stage)
         invariants.check(stage)
         assert not len(stage.registry), "a session without a connection outlives every deadline"
         assert not stage.ledger.online

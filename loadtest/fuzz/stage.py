@@ -17,6 +17,7 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.outcome import Outcome
+from presence.packet_rate import PacketRate
 from presence.registry import Guest, Link, Peer, Registry, Session
 from presence.requests import Message, Request
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
@@ -34,7 +35,15 @@ MAX_GRACE_S: Final = 6.0
 AWAY_AFTER_S: Final = 3.0
 LOGIN_TIMEOUT_S: Final = 5.0
 START_S: Final = 1000.0
-FEW_LOGINS: Final = AdmissionLimits(login_rate=0.5, login_burst=3.0)
+FEW_LOGINS: Final = AdmissionLimits(
+    login_rate=1.0,
+    login_burst=6.0,
+    address_login_rate=0.5,
+    address_login_burst=4.0,
+    uid_login_rate=0.5,
+    uid_login_burst=2.0,
+)
+FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
@@ -47,7 +56,7 @@ class Scene(NamedTuple):
     limit: SessionLimit = NO_LIMIT
     returns: int = 0
     served: bool = True
-    few_logins: bool = False
+    is_tight: bool = False  # a few logins and packets are too many, and few tokens are checked
     gate: bool = False
     credit: bool = True
 
@@ -114,9 +123,9 @@ class Stage(Link):
         self.heard: dict[str, Heard] = {}
         self.credited = 0.0
         self.tick = self.ticks.begun(self.now)
-        limits = FEW_LOGINS if scene.few_logins else AdmissionLimits()
+        limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
-        self.gate = make_gate(self.clock, is_poor=scene.few_logins) if scene.gate else None
+        self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
         self.core = Core(
             self.registry,
             SessionProtocol(
@@ -137,6 +146,7 @@ class Stage(Link):
             max_idle_timeout=MAX_IDLE_TIMEOUT_S,
             away_after=AWAY_AFTER_S if scene.away else 0.0,
             flapping=Flapping(grace, scene.returns, MAX_GRACE_S),
+            packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
         if scene.served:
             self.core.desk = self.desk
