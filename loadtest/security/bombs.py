@@ -29,7 +29,7 @@ def bombs(stage: Stage, count: int) -> Outcome:
         broken.append(f"{each:.0f} bytes of memory for each bomb, {BOMB_BYTES_MAX} allowed")
     measured = (
         f"refused on four bytes {refused:,}; {max(0.0, each):.0f} bytes of memory a bomb "
-        f"({with_connection:.0f} with its connection, half of which are logged in); others lost 0"
+        f"({with_connection:.0f} with its connection, half of which are logged in)"
     )
     return Outcome(
         "bombs", f"{count:,} frames that claim 4 GiB, at once" if refused else "", measured, broken

@@ -12,7 +12,7 @@ import time
 from datetime import datetime
 from itertools import pairwise
 
-from loadtest.hostile.stage import OTHERS, Stage, drop, login
+from loadtest.hostile.stage import Stage, drop, login
 from loadtest.nodes.outcome import Outcome
 from loadtest.nodes.serving import wait_for
 from loadtest.security.samples import Spread
@@ -80,7 +80,7 @@ def _judge(waits: list[float], gaps: list[float], broken: list[str], kept_out: i
     if min(gaps, default=LOG_EVERY_S) < LOG_EVERY_S - DATING_S:
         broken.append(f"two lines in the log within {min(gaps):.2f} s")
     measured = (
-        f"{OTHERS} connections lost 0; {lines} lines in the log, at least "
+        f"{lines} lines in the log, at least "
         f"{min(gaps, default=math.nan):.2f} s apart; accepting went on {resumed:.3f} s after descriptors "
         f"were free, the longest of {len(waits)} times"
     )

@@ -121,6 +121,6 @@ def judge(loads: Sequence[Load], sizes: Sizes, broken: list[str], name: str) -> 
         lost = sum(each.number(LOST, UNANSWERED) for each in loads)
         broken.append(f"{unread} refusals without a time to return, {lost} of them without a word")
     refused = len(last.ended) - last.number(GRANTED)
-    measured = "; ".join(map(str, loads)) + f"; {share:.1%} of the peak; false offline 0"
+    measured = "; ".join(map(str, loads)) + f"; {share:.1%} of the peak"
     injected = f"{last.offered / sizes.capacity:.0f} times as many logins as are granted" if refused else ""
     return Outcome(name, injected, measured, broken)

@@ -96,7 +96,7 @@ def judge(loads: Sequence[Load], sizes: Sizes, broken: list[str]) -> Outcome:
     if taken := sum(each.forged_in for each in loads):
         broken.append(f"{taken} forged tokens were taken")
     forged = sum(len(each.bad) for each in loads)
-    measured = "; ".join(map(str, loads)) + "; false offline 0"
+    measured = "; ".join(map(str, loads))
     return Outcome(
         "flood-forged",
         f"{forged:,} forged tokens beside {sizes.honest:g} good ones a second" if forged else "",

@@ -33,7 +33,7 @@ def judge(came: list[Stranger], broken: list[str]) -> Outcome:
     most = max((time_s for time_s in lived if time_s < math.inf), default=math.nan)
     measured = (
         f"closed after {min(lived, default=math.nan):.3f} to {most:.3f} s; open at "
-        f"{LOGIN_TIMEOUT_S + LATE_S:g} s: {alive}; others lost 0"
+        f"{LOGIN_TIMEOUT_S + LATE_S:g} s: {alive}"
     )
     injected = f"{len(came):,} clients on the port for TLS: silent, half a hello, a byte a second, a hello"
     return Outcome("silent-tls", injected if came else "", measured, broken)

@@ -169,7 +169,8 @@ def judge(at_gate: Tries, wire: Tries, other_is_told: bool, broken: list[str]) -
     measured = (
         f"accepted {accepted.total()} of {tried:,} at the gate ({len(changes)} changes, each at least "
         f"{min(changes.values(), default=0):,} times) and {sent:,} over the wire; refusals of "
-        f"{len(wire.words)} wording; untouched tokens taken in between {at_gate.good}; as another user: 303"
+        f"{len(wire.words)} wording; untouched tokens taken in between {at_gate.good}; as another user: "
+        f"{'303' if other_is_told else 'not refused'}"
     )
     return Outcome(
         "tokens",
