@@ -89,6 +89,11 @@ class Stage:
         return broken + ([f"{told} others told as offline"] if told else [])
 
 
+def in_words(hurt: Sequence[str]) -> str:
+    """Return what `Stage.others_hurt` found as a figure; it may be nothing."""
+    return "; ".join(hurt) or f"of {OTHERS} others lost 0, told offline 0"
+
+
 @contextmanager
 def staged(
     *flags: str,

@@ -5,7 +5,7 @@ four bytes, and nobody reads until the last has. What the peak of the server's m
 the bombs', and it is divided by their number.
 """
 
-from loadtest.hostile.stage import Stage, drop, ends_with, login
+from loadtest.hostile.stage import Stage, drop, ends_with, in_words, login
 from loadtest.hostile.strangers import BOMB, BOMB_BYTES_MAX
 from loadtest.nodes.outcome import Outcome
 from protocol import Code
@@ -22,14 +22,14 @@ def bombs(stage: Stage, count: int) -> Outcome:
     refused, grown = _bomb(stage, count)
     with_connection = (stage.peak_bytes() - begun) / count
     each = grown / count
-    broken = stage.others_hurt()
+    broken = [*(hurt := stage.others_hurt())]
     if refused < count:
         broken.append(f"{count - refused} bombs were not refused as too large")
     if each > BOMB_BYTES_MAX:
         broken.append(f"{each:.0f} bytes of memory for each bomb, {BOMB_BYTES_MAX} allowed")
     measured = (
         f"refused on four bytes {refused:,}; {max(0.0, each):.0f} bytes of memory a bomb "
-        f"({with_connection:.0f} with its connection, half of which are logged in)"
+        f"({with_connection:.0f} with its connection, half of which are logged in); {in_words(hurt)}"
     )
     return Outcome(
         "bombs", f"{count:,} frames that claim 4 GiB, at once" if refused else "", measured, broken

@@ -12,7 +12,7 @@ import time
 from datetime import datetime
 from itertools import pairwise
 
-from loadtest.hostile.stage import Stage, drop, login
+from loadtest.hostile.stage import Stage, drop, in_words, login
 from loadtest.nodes.outcome import Outcome
 from loadtest.nodes.serving import wait_for
 from loadtest.security.samples import Spread
@@ -53,12 +53,12 @@ def emfile(stage: Stage, waiting: int, starved_s: float) -> Outcome:
         come, outside = _split(outside)
         inside += come
     lines = [_moment(line["timestamp"]) for line in stage.serving.said(EVENT)]
-    broken = stage.others_hurt()
+    hurt = stage.others_hurt()
     for client in (*inside, *outside):
         drop(client)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     gaps = [later - earlier for earlier, later in pairwise(lines)]
-    return _judge(waits, gaps, broken, kept_out if starved else 0, len(lines))
+    return _judge(waits, gaps, hurt, kept_out if starved else 0, len(lines))
 
 
 def _at_rest(pid: int) -> int:
@@ -73,14 +73,14 @@ def _at_rest(pid: int) -> int:
     return counts[-1]
 
 
-def _judge(waits: list[float], gaps: list[float], broken: list[str], kept_out: int, lines: int) -> Outcome:
-    resumed = Spread.of(waits).most
+def _judge(waits: list[float], gaps: list[float], hurt: list[str], kept_out: int, lines: int) -> Outcome:
+    resumed, broken = Spread.of(waits).most, [*hurt]
     if not resumed < RESUMES_S:
         broken.append(f"accepting went on after {resumed:.2f} s, {RESUMES_S:g} allowed")
     if min(gaps, default=LOG_EVERY_S) < LOG_EVERY_S - DATING_S:
         broken.append(f"two lines in the log within {min(gaps):.2f} s")
     measured = (
-        f"{lines} lines in the log, at least "
+        f"{in_words(hurt)}; {lines} lines in the log, at least "
         f"{min(gaps, default=math.nan):.2f} s apart; accepting went on {resumed:.3f} s after descriptors "
         f"were free, the longest of {len(waits)} times"
     )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.hostile.stage import Stage
+from loadtest.hostile.stage import Stage, in_words
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.scale.tree import cpu_s
 from loadtest.security.apart import processes
@@ -109,9 +109,10 @@ def flood(stage: Stage, sizes: Sizes, frame: Frame | None = None, *, name: str =
     return judge(loads, sizes, stage.others_hurt(), name)
 
 
-def judge(loads: Sequence[Load], sizes: Sizes, broken: list[str], name: str) -> Outcome:
+def judge(loads: Sequence[Load], sizes: Sizes, hurt: list[str], name: str) -> Outcome:
     """Hold the last and greatest load against the best of those before."""
     *_, last = loads
+    broken = [*hurt]
     peak = max(each.goodput for each in loads[:-1])
     share = last.goodput / peak if peak else 0.0
     if not share >= GOODPUT_MIN:
@@ -121,6 +122,6 @@ def judge(loads: Sequence[Load], sizes: Sizes, broken: list[str], name: str) -> 
         lost = sum(each.number(LOST, UNANSWERED) for each in loads)
         broken.append(f"{unread} refusals without a time to return, {lost} of them without a word")
     refused = len(last.ended) - last.number(GRANTED)
-    measured = "; ".join(map(str, loads)) + f"; {share:.1%} of the peak"
+    measured = "; ".join(map(str, loads)) + f"; {share:.1%} of the peak; {in_words(hurt)}"
     injected = f"{last.offered / sizes.capacity:.0f} times as many logins as are granted" if refused else ""
     return Outcome(name, injected, measured, broken)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+from loadtest.hostile.stage import in_words
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.security.apart import processes
 from loadtest.security.attempts import GRANTED, Attempt, Plan, attempts
@@ -88,15 +89,16 @@ def _offer(
     return Load(rate, [each for each in came if each.due >= begin + SETTLE_S], forged_ones)
 
 
-def judge(loads: Sequence[Load], sizes: Sizes, broken: list[str]) -> Outcome:
+def judge(loads: Sequence[Load], sizes: Sizes, hurt: list[str]) -> Outcome:
     """Hold the greatest flood against none."""
     alone, *_, worst = loads
+    broken = [*hurt]
     if not worst.share >= GOODPUT_MIN * alone.share:
         broken.append(f"{worst.share:.1%} of good logins were granted, {alone.share:.1%} without a flood")
     if taken := sum(each.forged_in for each in loads):
         broken.append(f"{taken} forged tokens were taken")
     forged = sum(len(each.bad) for each in loads)
-    measured = "; ".join(map(str, loads))
+    measured = "; ".join([*map(str, loads), in_words(hurt)])
     return Outcome(
         "flood-forged",
         f"{forged:,} forged tokens beside {sizes.honest:g} good ones a second" if forged else "",

@@ -2,6 +2,7 @@
 
 import math
 
+from loadtest.hostile.stage import in_words
 from loadtest.hostile.strangers import LATE_S
 from loadtest.nodes.outcome import Outcome
 from loadtest.security.guarded import Secured
@@ -21,8 +22,9 @@ def silent_tls(on: Secured, count: int) -> Outcome:
     return judge(strangers(plan), on.stage.others_hurt())
 
 
-def judge(came: list[Stranger], broken: list[str]) -> Outcome:
+def judge(came: list[Stranger], hurt: list[str]) -> Outcome:
     """Hold how long they stayed against what is promised."""
+    broken = [*hurt]
     lived = [each.lived_s for each in came]
     alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
     early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
@@ -33,7 +35,7 @@ def judge(came: list[Stranger], broken: list[str]) -> Outcome:
     most = max((time_s for time_s in lived if time_s < math.inf), default=math.nan)
     measured = (
         f"closed after {min(lived, default=math.nan):.3f} to {most:.3f} s; open at "
-        f"{LOGIN_TIMEOUT_S + LATE_S:g} s: {alive}"
+        f"{LOGIN_TIMEOUT_S + LATE_S:g} s: {alive}; {in_words(hurt)}"
     )
     injected = f"{len(came):,} clients on the port for TLS: silent, half a hello, a byte a second, a hello"
     return Outcome("silent-tls", injected if came else "", measured, broken)
