@@ -123,3 +123,20 @@ def test_no_secret_is_seen_whatever_goes_wrong(
     canaries.look("what commands print", "".join(capfd.readouterr()))
     canaries.look("Redis", "".join(repr(admin.dump(key)) + repr(key) for key in admin.scan_iter()))
     print(f"canary hits: 0 in {canaries.characters:,} characters, of them the log {len(server.lines)} lines")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_with_redaction_off_the_canary_is_found(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def crash(url: str, *_: object, **__: object) -> int:
+        raise RuntimeError(f"cannot go on with {url}")
+
+    monkeypatch.setattr("presence.commands.nodes.run", crash)
+    words = ["nodes", "--redis", f"redis://u:{PASSWORD}@h"]
+    assert main(words) == 1
+    Canaries(PASSWORD).look("a crash", "".join(capfd.readouterr()))
+    monkeypatch.setattr("presence.commands.outcome.redact_text", str)
+    assert main(words) == 1
+    with pytest.raises(AssertionError, match="a crash"):
+        Canaries(PASSWORD).look("a crash", "".join(capfd.readouterr()))
