@@ -264,7 +264,8 @@ class Story:
         for handle in list(stage.peers):
             if handle in stage.peers:
                 stage.lose(handle)
-        stage.now += MAX_IDLE_TIMEOUT_S + IDLE_TIMEOUT_S + 2 * SLOT_S  # T may be credited
+        # T was credited for what came before, perhaps, and is credited for this.
+        stage.now += MAX_IDLE_TIMEOUT_S + 2 * IDLE_TIMEOUT_S + 2 * SLOT_S
         stage.run_tick()
         invariants.check_after_tick(stage)
         invariants.check(stage)
