@@ -83,10 +83,12 @@ class Device:
         lines: what it has printed so far.
     """
 
-    def __init__(self, client: Path, address: tuple[str, int], uid: str, **environment: str) -> None:
+    def __init__(
+        self, client: Path, address: tuple[str, int], uid: str, *more: str, **environment: str
+    ) -> None:
         host, port = address
         self.process = subprocess.Popen(
-            ["node", str(client / "dist" / "examples" / "device.js"), host, str(port), uid],
+            ["node", str(client / "dist" / "examples" / "device.js"), host, str(port), uid, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
