@@ -312,11 +312,10 @@ class Connections:
         self.addresses.forget(fd)
         self.open -= 1
         self.closed += 1
-        if (wire := self.wires.pop(fd, None)) is None:
-            os.close(fd)  # which also removes it from its epoll set
-        else:
+        if (wire := self.wires.pop(fd, None)) is not None:
             self.shaking.discard(fd)
-            wire.close()
+            wire.shut()
+        os.close(fd)  # which also removes it from its epoll set
 
     def close_all(self) -> None:
         """Close everything, the sets too."""

@@ -92,7 +92,7 @@ class Handshakes:
             self.failed += 1
             del connections.wires[fd]  # so it is told in plain words
             connections.hang_up(fd, _NOT_TLS)
-        except (OSError, ValueError):
+        except OSError:
             self.failed += 1
             if wire.fresh:
                 connections.close(fd)

@@ -62,7 +62,7 @@ class Reading:
             known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
             if known and isinstance(peer, Session) and peer.partial is None:
                 try:
-                    data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(QUICK_READ_BYTES)
+                    data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(READ_BYTES)
                 except OSError as error:
                     self._read_failed(fd, peer, error)
                     continue
@@ -139,11 +139,9 @@ class Reading:
     def read(self, fd: int, peer: Peer) -> None:
         """Read a connection once, ready or not; answers are owed until `Connections.pay`."""
         wire = self._connections.wires.get(fd)
+        limit = READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES
         try:
-            if wire is not None:
-                data = wire.read(READ_BYTES)  # a record to its end: of a rest of it epoll tells nothing
-            else:
-                data = os.read(fd, READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES)
+            data = wire.read(limit) if wire is not None else os.read(fd, limit)
         except OSError as error:
             self._read_failed(fd, peer, error)
             return

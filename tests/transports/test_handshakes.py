@@ -1,6 +1,5 @@
 """Handshakes: what they cost who is silent, how many and how long, and what is told to whom none succeeds."""
 
-import socket
 import ssl
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from presence.transports.connections import SHAKING
 from presence.transports.epoll import EpollTransport, TransportStatistics
 from presence.transports.limits import Limits
 from presence.transports.tls import Certificate
-from presence.transports.tls_wire import TlsWire
 from protocol import Code, Kind
 from tests.cells import brief
 from tests.transports import certificates
@@ -229,12 +227,3 @@ async def test_both_versions_are_spoken(version: ssl.TLSVersion) -> None:
         await client.beat()
         await client.send(protocol.logout(id=2))
         assert [brief(each) for each in await client.rest()] == [(Kind.OK, 2, None)]
-
-
-def test_a_fresh_wire_owns_its_descriptor() -> None:
-    ours, theirs = socket.socketpair()
-    wire = TlsWire(ours.detach())
-    wire.close()
-    wire.close()
-    assert theirs.recv(1) == b""
-    theirs.close()

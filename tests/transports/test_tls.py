@@ -1,5 +1,7 @@
 """TLS over epoll, once the handshake is over: records beside frames, reads on demand, ends."""
 
+import _ssl
+import ctypes
 import socket
 import ssl
 import subprocess
@@ -192,6 +194,35 @@ async def test_a_client_may_renew_its_keys() -> None:
             await process.wait()
 
 
+def _renew_keys(address: tuple[str, int], most: int) -> int:
+    """Shake hands, and renew keys until the server has enough of it; return how often."""
+    library = ctypes.CDLL(_ssl.__file__)  # and what it stands on: `ssl` itself cannot renew keys
+    for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
+        getattr(library, name).restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
+    connection = ctypes.c_void_p(library.SSL_new(context))
+    with socket.create_connection(address) as sock:
+        library.SSL_set_fd(connection, sock.fileno())
+        assert library.SSL_connect(connection) == 1
+        done = 0
+        while done < most:
+            library.SSL_key_update(connection, 0)
+            if library.SSL_do_handshake(connection) != 1:
+                break
+            done += 1
+    library.SSL_free(connection)
+    library.SSL_CTX_free(context)
+    return done
+
+
+async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
+    async with serving("tls") as server:
+        done = await trio.to_thread.run_sync(_renew_keys, server.address, 200_000)
+        print(f"test_keys_that_are_renewed_without_end_end_the_connection: after {done} times")
+        assert done < 200_000
+        await server.until(lambda: server.transport.statistics().connections == 0)
+
+
 # Ends
 
 
@@ -203,6 +234,20 @@ async def test_both_sides_say_goodbye() -> None:
             client.stream, _ = await client.stream.unwrap()  # returns once the server's goodbye has come
         await server.until(lambda: server.transport.statistics().connections == 0)
         assert server.session("ada").link is None
+
+
+async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
+    async with serving("tls", window_s=60.0) as server:
+        client = await logged_in(server)
+        tcp_stream = client.tcp
+        tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        await client.send(protocol.keepalive(1))
+        assert isinstance(client.stream, trio.SSLStream)
+        with suppress(trio.BrokenResourceError), trio.move_on_after(0.1):
+            await client.stream.unwrap()  # would wait for the server's goodbye, and gets the answer
+        tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        await server.until(lambda: server.session("ada").link is None)
+        client.stream = tcp_stream
 
 
 async def test_a_hung_up_client_that_keeps_talking_is_cut_off() -> None:
