@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from presence.auth import key_file
-from presence.auth.effort import Effort
+from presence.auth.effort import Caller, Effort
 from presence.auth.gate import TokenGate
 from presence.auth.guesses import Guesses
 from presence.auth.keys import Keyring
@@ -50,12 +50,20 @@ def token(uid: str = "ann", alg: str = "HS256", ttl_s: float = 60.0, **claims: A
     return signer(alg).token(uid, audience=AUDIENCE, now=WALL, ttl_s=ttl_s, **claims)
 
 
+class Boundless(Effort):
+    """A budget that is never spent."""
+
+    def take(self, cost_s: float, caller: Caller, now: float) -> bool:
+        return True
+
+
 class Gated:
     """A gate, and the time by which it decides.
 
     Args:
         rate, burst, delay_s, holding_max: see `Guesses`.
-        share: see `Effort`; by default there is always time.
+        share: see `Effort`; None: there is always time.
+        ring: keys of its own; None: one of each algorithm, which tests share and leave as they are.
         leeway_s: see `Terms`.
     """
 
@@ -66,14 +74,15 @@ class Gated:
         burst: int = 20,
         delay_s: float = 3.0,
         holding_max: int = 100,
-        share: float = 1e9,
+        share: float | None = None,
         leeway_s: float = 0.0,
+        ring: Keyring | None = None,
     ) -> None:
         self.now = 50.0
         self.gate = TokenGate(
-            every_key(),
+            ring or every_key(),
             Terms(AUDIENCE, leeway_s),
-            Effort(share, self.now),
+            Boundless(1.0, self.now) if share is None else Effort(share, self.now),
             Guesses(rate, burst, delay_s, holding_max=holding_max),
             Clock(lambda: self.now, lambda: WALL),
         )

@@ -111,9 +111,8 @@ def test_a_renewal_moves_the_end_and_its_refusal_is_never_held() -> None:
 
 
 def test_beyond_the_budget_nothing_is_checked() -> None:
-    gated = Gated(share=0.01)
-    bad = token(alg="EdDSA")[:-8] + "AAAAAAAA"
-    _make_dear(gated.gate.keyring, 0.5)
+    gated = Gated(share=0.01, ring=dear(0.5))
+    bad = token()[:-8] + "AAAAAAAA"
     while (verdict := gated.refused(bad)).code is Code.AUTH_FAILED:
         pass
     assert verdict.code is Code.BUSY
@@ -126,8 +125,7 @@ def test_beyond_the_budget_nothing_is_checked() -> None:
 
 
 def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> None:
-    gated = Gated(share=0.01, burst=2)
-    _make_dear(gated.gate.keyring, 0.1)
+    gated = Gated(share=0.01, burst=2, ring=dear(0.1))
     for _ in range(100):
         gated.refused(token()[:-8] + "AAAAAAAA", "bob")
     assert gated.refused(token("bob"), "bob").code is Code.BUSY
@@ -135,8 +133,7 @@ def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> No
 
 
 def test_what_is_no_token_costs_nothing() -> None:
-    gated = Gated(share=0.01)
-    _make_dear(gated.gate.keyring, 1.0)
+    gated = Gated(share=0.01, ring=dear(1.0))
     for _ in range(100):
         assert gated.refused("x").code is Code.AUTH_FAILED
     assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
@@ -178,9 +175,12 @@ def test_the_figures_are_plain_data_without_secrets() -> None:
     assert entry("HS256")["k"] not in text
 
 
-def _make_dear(ring: Keyring, cost_s: float) -> None:
+def dear(cost_s: float) -> Keyring:
+    """Return a key whose checks are said to cost so much."""
+    ring = keyring(entry("HS256"))
     for key in (*ring._keys.values(), *ring._decoys.values()):
         key.cost_s = cost_s
+    return ring
 
 
 def _header(alg: str, kid: str) -> str:
