@@ -1,7 +1,7 @@
 """When tokens end: never early, soon after, however far ahead, and in slices."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence.auth.expiries import REACH_SLOTS, SLOT_S, Expiries
@@ -19,6 +19,7 @@ def taken(expiries: Expiries[str], now: float, limit: int = 100) -> list[str]:
     return keys
 
 
+@settings(deadline=None)
 @given(st.floats(START, START + 10 * HOUR))
 def test_a_token_ends_at_its_time_or_a_slot_later(at: float) -> None:
     expiries: Expiries[str] = Expiries(START)

@@ -1,7 +1,7 @@
 """Who has tokens refused too often waits for the answers, and the tables stay small."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence.auth.guesses import Debts, Guesses
@@ -76,6 +76,7 @@ def test_no_more_answers_are_held_than_may_be() -> None:
     assert table.refused(ADDRESS, "", 2.5) > 0, "some have been given"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0, 5)), max_size=60))
 def test_a_table_forgets_who_was_refused_the_longest_ago(story: list[tuple[str, float]]) -> None:
     debts, now = Debts(0.001, 100.0, size=3), 0.0
