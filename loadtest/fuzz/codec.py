@@ -60,7 +60,7 @@ def run(data: bytes) -> None:
     elif what == STREAM:
         _stream(choices)
     elif what == PACKET:
-        _packet(values.packet(choices))
+        _packet(values.packet(choices), choices.of((SERVER_FRAME_LIMIT_BYTES, 48)))
     else:
         _states(choices)
 
@@ -171,26 +171,26 @@ def _whole(data: bytes, limit: int) -> list[Found]:
         start = end
 
 
-def _packet(packet: Packet) -> None:
+def _packet(packet: Packet, limit: int) -> None:
     """What is sent can be read, and says the same; else the encoder refuses it."""
     try:
-        frame = encode(packet)
+        frame = encode(packet, limit)
     except EncodeError:
-        _must_be_wrong(packet)
+        _must_be_wrong(packet, limit)
         return
-    assert length_of(frame, 0, SERVER_FRAME_LIMIT_BYTES) == len(frame)
+    assert length_of(frame, 0, limit) == len(frame)
     expected = judge(frame[4:])
     assert isinstance(expected, Taken), "the encoder let pass what nobody may send"
     assert exact(*expected) == exact(packet.kind, packet.id, values.as_received(packet.payload))
 
 
-def _must_be_wrong(packet: Packet) -> None:
+def _must_be_wrong(packet: Packet, limit: int = SERVER_FRAME_LIMIT_BYTES) -> None:
     """A packet was refused: either it cannot be packed at all, or what that gives is refused as well."""
     try:
-        body = msgpack.packb([packet.kind, packet.id, packet.payload])
+        body = msgpack.packb([packet.kind, packet.id, packet.payload][: 3 if packet.payload else 2])
     except (TypeError, ValueError, OverflowError):
         return
-    assert isinstance(judge(body), Refused) or len(body) > SERVER_FRAME_LIMIT_BYTES
+    assert isinstance(judge(body), Refused) or len(body) > limit
 
 
 def _states(choices: Choices) -> None:

@@ -4,6 +4,8 @@ import base64
 import hashlib
 from typing import Any, Final, NamedTuple
 
+import jwt
+
 from presence.auth import expiries
 from presence.auth.effort import BURST_S, Caller, Effort
 from presence.auth.gate import TokenGate
@@ -17,7 +19,7 @@ from presence.clock import Clock
 WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
 AUDIENCE: Final = "presence"
 UIDS: Final = ("ada", "bob", "eve")
-CHECKS_LEFT: Final = 3  # that a stranger is granted where the budget is all but spent
+CHECKS_LEFT: Final = 1  # that a stranger is granted where the budget is all but spent
 
 # An hour of slots takes milliseconds to make, and no story is so long.
 vars(expiries)["REACH_SLOTS"] = 12
@@ -56,6 +58,11 @@ GOOD: Final = {
 }
 """Tokens that are to be let in while they last, and while their key is there; no other is, ever."""
 
+_HEADS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("HS256", {}),
+    ("HS384", {"kid": "old"}),
+    ("HS256", {"kid": "old", "crit": ["exp"]}),
+)
 _SIGNED, _, _SIGNATURE = next(iter(GOOD)).rpartition(".")
 _BAD: Final = (
     _token(_OLD, "ada", 40, audience="elsewhere"),
@@ -67,6 +74,7 @@ _BAD: Final = (
     _token(_key("stolen", "old"), "ada", 40),
     f"{_SIGNED}.{_SIGNATURE[::-1]}",
     f"{_SIGNED}.",
+    *(jwt.encode({"sub": "ada"}, "k" * 48, alg, head) for alg, head in _HEADS),
     "ada",
 )
 TOKENS: Final = (*GOOD, *_BAD)

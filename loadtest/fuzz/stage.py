@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from loadtest.fuzz import foresight
 from loadtest.fuzz.gate import GOOD, WALL_S, is_good, make_gate
 from loadtest.fuzz.ledger import Ledger
+from presence import core
 from presence.admission import Admission, AdmissionLimits
 from presence.changes import Change, Op
 from presence.clock import Clock
@@ -34,6 +35,7 @@ GRACE_S: Final = 1.5
 MAX_GRACE_S: Final = 6.0
 AWAY_AFTER_S: Final = 3.0
 LOGIN_TIMEOUT_S: Final = 5.0
+FLAPPERS_MAX: Final = 3
 START_S: Final = 1000.0
 FEW_LOGINS: Final = AdmissionLimits(
     login_rate=1.0,
@@ -46,6 +48,8 @@ FEW_LOGINS: Final = AdmissionLimits(
 FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
+
+vars(core)["SLICE"] = 2  # sessions that end together: so few that some have to wait for the next slice
 
 
 class Scene(NamedTuple):
@@ -145,7 +149,7 @@ class Stage(Link):
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT_S,
             away_after=AWAY_AFTER_S if scene.away else 0.0,
-            flapping=Flapping(grace, scene.returns, MAX_GRACE_S),
+            flapping=Flapping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
             packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
         if scene.served:
