@@ -60,7 +60,7 @@ class Core:
         look: whether connections are read once more before their sessions end; tests switch it off.
         away_after: seconds with nothing but keepalives after which a session is away by itself; 0: never.
         flapping: how long who comes and goes may be gone; None: as everybody.
-        packet_rate: how many packets a connection may send; None: any number.
+        packet_rate: how many packets a user may send; None: any number.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Core:
             if self._away_after and outcome.attentive and after in self._registry:
                 self._wheel.touch(Inattention(after.key), self._ticks.at_or_after(now + self._away_after))
             if self._packet_rate is not None and outcome.frames and outcome.end_code is None:
-                self._count_packets(after.number, outcome, now)
+                self._count_packets(after.uid, outcome, now)
         if outcome.end_code is not None:
             if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                 _count(self._refused, outcome.end_code)
@@ -154,9 +154,9 @@ class Core:
             self._taken_over += 1
             self._part(old, _DISPLACED[outcome.displaced_code])
 
-    def _count_packets(self, session: int, outcome: Outcome, now: float) -> None:
+    def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
         """End a connection that floods us. What it said is said; what it asked is not answered."""
-        goodbye = self._packet_rate.count(session, outcome.frames, now) if self._packet_rate else None
+        goodbye = self._packet_rate.count(uid, outcome.frames, now) if self._packet_rate else None
         if goodbye is not None:
             outcome.reply += goodbye
             outcome.end_code = Code.RATE_LIMITED

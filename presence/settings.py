@@ -211,7 +211,7 @@ class Settings:
     uid_login_burst: int = _limit(1000, "and how many at once", bounds=(1, 10**6))
     packet_rate: int = _limit(
         1000,
-        "packets that one connection may send in the long run; beyond, it is closed",
+        "packets that one user may send to each worker in the long run; beyond, the connection is closed",
         unit="1/s",
         bounds=(1, 10**6),
     )

@@ -1,4 +1,4 @@
-"""Floods of packets: one connection's are bounded, and nobody else's."""
+"""Floods of packets: one user's are bounded, and nobody else's."""
 
 import protocol
 from presence.packet_rate import PacketRate
@@ -39,6 +39,21 @@ def test_a_flooder_has_the_grace_of_a_lost_connection() -> None:
     assert there.registry.has("ada")
     there.pass_time(7.0)
     assert there.story()[-1] == ended(Code.RATE_LIMITED)
+
+
+def test_who_is_closed_for_a_flood_and_comes_back_has_no_fresh_burst() -> None:
+    there = world()
+    there.sockets.feed(there.login(), KEEPALIVES * BURST)
+    back = there.login()
+    for _ in range(BURST // 2):
+        if not there.is_hung_up(back):
+            there.sockets.feed(back, KEEPALIVES)
+    assert there.is_hung_up(back)
+    there.now += 2 * BURST / RATE
+    forgiven = there.login()
+    for _ in range(BURST // 2 - 1):
+        there.sockets.feed(forgiven, KEEPALIVES)
+    assert not there.is_hung_up(forgiven)
 
 
 def test_keepalives_in_heaps_are_a_flood_too() -> None:
