@@ -16,6 +16,7 @@ the hot path knows it apart without looking it up.
 import os
 import select
 import socket
+from collections import OrderedDict
 from contextlib import suppress
 
 from presence.clock import Clock
@@ -59,7 +60,7 @@ class Connections:
         largest: of these, the size of the largest packet that may be as large as a frame.
         owed: answers that are sent when the batch has been read.
         wires: of TLS connections, from the accept on.
-        shaking: those whose handshake has begun and was never over.
+        shaking: those whose handshake has begun and was never over, the oldest first.
         deadlines: when a descriptor's time is up.
         open, closed, cut_offs: connections now, and counters since the start.
     """
@@ -75,7 +76,7 @@ class Connections:
         self.largest: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
         self.wires: dict[int, TlsWire] = {}
-        self.shaking: set[int] = set()
+        self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
         self.deadlines = Deadlines(clock)
         self.addresses = addresses
         self.open = self.closed = self.cut_offs = 0
@@ -313,7 +314,7 @@ class Connections:
         self.open -= 1
         self.closed += 1
         if (wire := self.wires.pop(fd, None)) is not None:
-            self.shaking.discard(fd)
+            self.shaking.pop(fd, None)
             wire.shut()
         os.close(fd)  # which also removes it from its epoll set
 

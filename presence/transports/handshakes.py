@@ -6,7 +6,9 @@ these take. The time for a handshake is the time for the login, which runs from 
 byte now and then gains nothing.
 
 Only so many handshakes are under way at once, for each holds memory that its client has not earned yet. One
-is under way from the client's first byte, so the silent take nobody's place.
+is under way from the client's first byte, so the silent take nobody's place. Beyond that number the oldest is
+given up for the new one: an honest handshake is over in two round trips, so those that grow old are stalled,
+and a crowd of them shuts nobody out.
 """
 
 import ssl
@@ -36,7 +38,7 @@ class Handshakes:
         other: called with descriptor and mask of those that were hung up meanwhile.
 
     Attributes:
-        done, failed, refused: counters since the start; refused are those that were too many.
+        done, failed, refused: counters since the start; refused are those given up for new ones.
     """
 
     def __init__(
@@ -79,10 +81,10 @@ class Handshakes:
         connections = self._connections
         wire = connections.wires[fd]
         try:
-            if wire.fresh and not self._begin(fd, wire):
-                return
+            if wire.fresh:
+                self._begin(fd, wire)
             if wire.shake():
-                connections.shaking.discard(fd)
+                del connections.shaking[fd]
                 self._finish(fd)
         except BlockingIOError:
             pass
@@ -99,16 +101,16 @@ class Handshakes:
             else:
                 connections.hang_up(fd, b"")  # behind the alert that says what is wrong
 
-    def _begin(self, fd: int, wire: TlsWire) -> bool:
-        """Begin a handshake, if there is room for one more; raises what `TlsWire.begin` does."""
-        connections, tls = self._connections, self._tls
-        if tls is None or len(connections.shaking) >= tls.handshakes:
+    def _begin(self, fd: int, wire: TlsWire) -> None:
+        """Begin a handshake; raises what `TlsWire.begin` does."""
+        if self._tls is None:
+            raise NotTls
+        wire.begin(self._tls.certificate)
+        shaking = self._connections.shaking
+        if len(shaking) >= self._tls.handshakes:
             self.refused += 1
-            connections.close(fd)
-            return False
-        wire.begin(tls.certificate)
-        connections.shaking.add(fd)
-        return True
+            self._connections.close(next(iter(shaking)))
+        shaking[fd] = None
 
     def _finish(self, fd: int) -> None:
         self.done += 1

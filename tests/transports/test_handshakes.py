@@ -1,6 +1,7 @@
 """Handshakes: what they cost who is silent, how many and how long, and what is told to whom none succeeds."""
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,19 +101,29 @@ async def test_a_handshake_in_many_pieces() -> None:
         assert answer[:1] == b"\x16", "a handshake's record"
 
 
-async def test_beyond_their_number_they_are_refused_and_counted() -> None:
+async def test_beyond_their_number_the_oldest_is_given_up() -> None:
     async with serving("tls", handshakes=2) as server:
-        unfinished = [await server.dial() for _ in range(2)]
-        for client in unfinished:
+        stalled = [await server.dial() for _ in range(2)]
+        for number, client in enumerate(stalled, 1):
             await client.tcp.send_all(client_hello())
-        await server.until(lambda: figures(server).handshakes_underway == 2)
-        with pytest.raises(trio.BrokenResourceError):
-            await server.connect()
-        assert figures(server).handshakes_refused == 1
-        unfinished[0].close()
-        await server.until(lambda: figures(server).handshakes_underway == 1)
+            await server.until(lambda wanted=number: figures(server).handshakes_underway == wanted)  # type: ignore[misc]
         await (await server.connect()).login("ada")
-        assert figures(server).handshakes == 1
+        assert figures(server).handshakes_refused == 1
+        with suppress(trio.BrokenResourceError):
+            await end_of(stalled[0])
+        assert figures(server).handshakes_underway == 1, "the younger one's"
+        assert figures(server).connections == 2
+
+
+async def test_a_crowd_of_stalled_handshakes_shuts_nobody_out() -> None:
+    async with serving("tls", handshakes=5) as server:
+        for number in range(30):
+            stalled = await server.dial()
+            await stalled.tcp.send_all(b"\x16")
+            if number % 3 == 0:
+                await (await server.connect()).login(f"user-{number}")
+        assert figures(server).handshakes == 10
+        assert figures(server).handshakes_failed == 0
 
 
 async def test_a_client_without_tls_is_told() -> None:

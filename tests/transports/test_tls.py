@@ -137,6 +137,30 @@ async def test_look_finds_a_packet_that_waits_in_the_socket() -> None:
         assert session.last_seen > seen
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        (protocol.KEEPALIVE[:4], protocol.KEEPALIVE[4:]),
+        (protocol.KEEPALIVE, protocol.encode(protocol.logout())),
+    ],
+    ids=["a packet in two", "a packet behind another"],
+)
+async def test_look_finds_all_records_that_wait(records: tuple[bytes, bytes]) -> None:
+    async with serving("tls", window_s=60.0) as server:
+        client = await logged_in(server)
+        session = server.session("ada")
+        seen = session.last_seen
+        await client.stream.send_all(protocol.KEEPALIVE)
+        await server.until(lambda: session.last_seen > seen)  # from now on the window keeps all else waiting
+        frames, beats = server.core.statistics().frames, server.core.statistics().beats
+        for record in records:
+            await client.stream.send_all(record)
+        assert session.link is not None
+        session.link.look(session.handle)
+        heard = server.core.statistics().frames - frames + server.core.statistics().beats - beats
+        assert heard == b"".join(records).count(b"\x00\x00\x00")
+
+
 async def test_how_long_a_packet_lay_unread_is_known() -> None:
     async with serving("tls") as server:
         client = await logged_in(server)
