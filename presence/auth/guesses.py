@@ -8,14 +8,19 @@ him.
 
 An answer that is held keeps a descriptor and nothing else. So the number of these is bounded; beyond it
 answers are given at once, and counted. The tables are bounded, too: whose last refusal is the longest ago is
-forgotten. All of it is O(1), but for O(log held) to note an answer that is held.
+forgotten. To fill that of addresses takes as many addresses. That of users one address can fill, with a name
+of its own in each token: it makes users forgotten whose tokens are guessed, and is itself remembered.
+
+All of it is O(1), but for O(log held) to note an answer that is held. The tables are ordered ones: of a plain
+`dict` that loses its oldest entry again and again, the next oldest takes O(entries lost) to find.
 """
 
 import heapq
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-TABLE_SIZE: Final = 100_000  # of some 250 bytes each; an attacker has to come from more addresses than that
+TABLE_SIZE: Final = 100_000  # of some 260 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Debts:
         self._rate = rate
         self._most = most
         self._size = size
-        self._debts: dict[str, tuple[float, float]] = {}  # as of when, by the last refusal
+        self._debts: OrderedDict[str, tuple[float, float]] = OrderedDict()  # as of when, by the last refusal
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -68,11 +73,11 @@ class Debts:
     def add(self, debtor: str, now: float) -> float:
         """Count one more refusal; return what the debtor owes now."""
         owed = min(self.of(debtor, now) + 1.0, self._most)
-        self._debts.pop(debtor, None)
         self._debts[debtor] = owed, now
+        self._debts.move_to_end(debtor)
         self._forgive(now)
         if len(self._debts) > self._size:
-            del self._debts[next(iter(self._debts))]
+            self._debts.popitem(last=False)
             self.forgotten += 1
         return owed
 
