@@ -242,6 +242,13 @@ class Connections:
             raise
         self.hang_up(fd, held.farewell)
 
+    def let_all_go(self) -> None:
+        """Tell everybody whose refusal is held; O(descriptors)."""
+        for fd, occupant in enumerate(self.occupants):
+            if isinstance(occupant, Held):
+                with suppress(OSError):  # the user's limit of watches, or no memory
+                    self.let_go(fd, occupant)
+
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
         if self.begin_parting(fd, farewell):

@@ -181,8 +181,9 @@ class EpollTransport:
             await trio.sleep(PARTING_PAUSE_S)
 
     def stop_accepting(self) -> None:
-        """Take in what waits already, and close the listeners; connections stay."""
+        """Take in what waits already, and close the listeners; connections stay, but for those refused."""
         self._entrance.acceptor.stop()
+        self._connections.let_all_go()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""

@@ -96,6 +96,7 @@ class StreamTransport:
         self._admission = admission
         self._connections = self._accepted = self._slow = self._late = self._failures = 0
         self._accepting = trio.CancelScope()
+        self._stopping = trio.Event()  # from then on no refusal is held
         self._tls = TlsStreams(tls) if tls is not None else None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
@@ -110,7 +111,8 @@ class StreamTransport:
                         accepting.start_soon(accept, self._serve_secured, self._tls.listeners())
 
     def stop_accepting(self) -> None:
-        """Close the listeners; connections stay."""
+        """Close the listeners; connections stay, but for those refused."""
+        self._stopping.set()
         self._accepting.cancel()
 
     def statistics(self) -> StreamStatistics:
@@ -296,6 +298,9 @@ class StreamTransport:
         """Send what is queued; after the farewell half-close, drain, and end the connection."""
         try:
             while True:
+                if connection.hold_until:
+                    with trio.move_on_at(connection.hold_until):
+                        await self._stopping.wait()
                 while connection.unsent:
                     data = bytes(connection.unsent)
                     with trio.move_on_after(self._limits.unsent_timeout) as patience:
@@ -312,8 +317,6 @@ class StreamTransport:
                     break
                 connection.wake = trio.Event()
                 await connection.wake.wait()
-                if connection.hold_until:
-                    await trio.sleep_until(connection.hold_until)
             await self._drain(connection)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the peer is gone: nothing more can be said to it
