@@ -4,6 +4,7 @@ They are opened here and nowhere else; what opens them is loaded when a setting 
 quarter of a second and 10 MB.
 """
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def gate(settings: Settings, clock: Clock, max_connections: int) -> "TokenGate |
     from presence.auth.key_file import KeyFileError  # noqa: PLC0415 - see above
 
     try:
-        return from_settings(settings, clock, max_connections)
+        return from_settings(settings, clock, time.time, max_connections)
     except KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
 

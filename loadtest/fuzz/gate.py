@@ -92,7 +92,10 @@ def make_gate(clock: Clock, *, is_poor: bool) -> TokenGate:
         spent = BURST_S * (1 - Caller.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
         assert effort.take(spent, Caller.CONNECTED, clock.now())
     guesses = Guesses(1.0, 2, 2.0, holding_max=2)
-    return TokenGate(KEYRINGS[0], Terms(AUDIENCE), effort, guesses, clock)
+    terms = Terms(AUDIENCE)
+    return TokenGate(
+        KEYRINGS[0], terms, effort, guesses, clock, wall=lambda: clock.seen_ms(clock.now()) / 1000
+    )
 
 
 def _cost_s() -> float:

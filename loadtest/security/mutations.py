@@ -215,7 +215,7 @@ class Mutator:
             str(now + TTL_S),
         )
         claims = [{"exp": end} for end in ends]
-        claims += [{"nbf": now + TTL_S}, {"iat": now + TTL_S}, {"nbf": "now"}, {"iat": None}]
+        claims += [{"nbf": now + TTL_S}, {"nbf": "now"}, {"nbf": None}]
         return self._signed(self._random.choice(claims))
 
     def _sub(self) -> str:

@@ -1,6 +1,5 @@
 """Tokens that somebody has tampered with, by the hundred thousand: none is taken, all are refused alike."""
 
-import math
 import tempfile
 import time
 from collections import Counter
@@ -41,14 +40,6 @@ class Stepping:
     def __call__(self) -> float:
         """Return its time."""
         return self.at
-
-
-class TwoClocks(Clock):
-    """A clock whose wall goes as it does, so that tokens do not age however fast the rest goes."""
-
-    def seen_ms(self, at: float) -> int:
-        """See `Clock`."""
-        return math.floor(time.time() * 1000)
 
 
 @dataclass
@@ -140,7 +131,7 @@ def tokens(count: int, over_wire: int) -> Outcome:
         path = Path(folder) / "keys.json"
         write_keys(path, issuers)
         clock = Stepping()
-        gate = from_settings(Settings(token_keys=path), TwoClocks(clock), CONNECTIONS_MAX)
+        gate = from_settings(Settings(token_keys=path), Clock(clock), time.time, CONNECTIONS_MAX)
     assert gate is not None
     at_gate = try_at_gate(gate, clock, issuers, count)
     with guarded(*UNBOUNDED, algorithms=ALGORITHMS) as on:

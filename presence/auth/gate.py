@@ -5,10 +5,13 @@ names an unknown key is checked with a decoy (`presence.auth.keys`), and nobody 
 costs is charged to a budget (`presence.auth.effort`); who is refused often is answered late
 (`presence.auth.guesses`).
 
-Moments in tokens are Unix time. They are compared with the wall clock as of the start of the process plus the
-monotonic time since, see `presence.clock`: whoever sets the machine's clock makes no token good again.
+Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
+checked, and not with `presence.clock`: that one keeps for good what was wrong when the process started, and
+stands still while a machine is suspended. Once the machine's clock is right, tokens are judged rightly, with no
+restart. The end of a session that lives is a moment of monotonic time: no step of a clock moves it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +19,7 @@ from presence.auth import key_file, tokens
 from presence.auth.effort import Caller, Effort
 from presence.auth.guesses import Guesses, GuessStatistics
 from presence.auth.keys import Keyring
-from presence.auth.tokens import Claims, Reason, Terms, TokenRefused
+from presence.auth.tokens import Reason, Terms, TokenRefused
 from presence.auth.verdicts import Denied, Granted, Verdict
 from presence.clock import Clock
 from presence.settings import Settings
@@ -58,20 +61,29 @@ class TokenGate:
         terms: what they have to satisfy.
         effort: what checking may cost.
         guesses: who is answered late.
-        clock: monotonic time, and Unix time for what tokens say.
+        clock: monotonic time.
+        wall: the machine's clock: Unix seconds.
 
     Attributes:
         keyring: as above; whoever has fresh keys puts them here. Sessions that live are not checked again.
     """
 
     def __init__(
-        self, keyring: Keyring, terms: Terms, effort: Effort, guesses: Guesses, clock: Clock
+        self,
+        keyring: Keyring,
+        terms: Terms,
+        effort: Effort,
+        guesses: Guesses,
+        clock: Clock,
+        *,
+        wall: Callable[[], float],
     ) -> None:
         self.keyring = keyring
         self._terms = terms
         self._effort = effort
         self._guesses = guesses
         self._clock = clock
+        self._wall = wall
         self._granted = self._renewed = 0
         self._refused: dict[str, int] = {}
         self._renewals_refused: dict[str, int] = {}
@@ -80,27 +92,27 @@ class TokenGate:
         """See `Gate`."""
         caller = Caller.GUESSER if self._guesses.is_over(address, now) else Caller.STRANGER
         try:
-            claims = self._check(token, uid, caller, now)
+            granted = self._check(token, uid, caller, now)
         except TokenRefused as error:
             _count(self._refused, error.reason)
             claimed = tokens.claimed_uid(token) if uid is None else uid
             return Denied(Code.AUTH_FAILED, _REFUSED, hold_s=self._guesses.refused(address, claimed, now))
-        if claims is None:
+        if granted is None:
             return self._busy()
         self._granted += 1
-        return self._grant(claims, now)
+        return granted
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
         """See `Gate`. Who may ask so has proved who he is, and may do it as often as he may send updates."""
         try:
-            claims = self._check(token, uid, Caller.CONNECTED, now)
+            granted = self._check(token, uid, Caller.CONNECTED, now)
         except TokenRefused as error:
             _count(self._renewals_refused, error.reason)
             return Denied(Code.AUTH_FAILED, _REFUSED)
-        if claims is None:
+        if granted is None:
             return self._busy()
         self._renewed += 1
-        return self._grant(claims, now)
+        return granted
 
     def statistics(self) -> GateStatistics:
         """Return the figures."""
@@ -114,8 +126,8 @@ class TokenGate:
             self._guesses.statistics(self._clock.now()),
         )
 
-    def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Claims | None:
-        """Return what a token says, None if there is no time to check it.
+    def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Granted | None:
+        """Return what a token is good for, None if there is no time to check it.
 
         Raises:
             TokenRefused: it does not hold, or is another user's.
@@ -123,23 +135,26 @@ class TokenGate:
         token = tokens.parse(text, self.keyring)
         if not self._effort.take(token.key.cost_s, caller, now):
             return None
-        claims = tokens.check(token, self._terms, self._wall(now))
+        wall = self._wall()
+        claims = tokens.check(token, self._terms, wall)
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
-        return claims
-
-    def _grant(self, claims: Claims, now: float) -> Granted:
-        return Granted(claims.uid, now + (claims.expires - self._wall(now)))
+        return Granted(claims.uid, now + (claims.expires - wall))
 
     def _busy(self) -> Denied:
         return Denied(Code.BUSY, _BUSY, self._effort.retry_after())
 
-    def _wall(self, now: float) -> float:
-        return self._clock.seen_ms(now) / 1000
 
-
-def from_settings(settings: Settings, clock: Clock, max_connections: int) -> TokenGate | None:
+def from_settings(
+    settings: Settings, clock: Clock, wall: Callable[[], float], max_connections: int
+) -> TokenGate | None:
     """Return the gate that the settings ask for; None where anybody is who he says.
+
+    Args:
+        settings: checked settings.
+        clock: monotonic time.
+        wall: the machine's clock: Unix seconds.
+        max_connections: connections at once.
 
     Raises:
         KeyFileError: the file of the keys cannot be used.
@@ -153,6 +168,7 @@ def from_settings(settings: Settings, clock: Clock, max_connections: int) -> Tok
         Effort(settings.token_check_share, clock.now()),
         Guesses(settings.guess_rate, settings.guess_burst, settings.guess_delay, holding_max=holding_max),
         clock,
+        wall=wall,
     )
 
 

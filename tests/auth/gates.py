@@ -17,7 +17,8 @@ from protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
 AUDIENCE = "presence"
-WALL = 1_700_000_000.0
+WALL = 1_700_000_000.0  # Unix time at which a gate is made
+BEGUN = 50.0  # monotonic time then
 ADDRESS = "192.0.2.1"
 
 
@@ -65,6 +66,10 @@ class Gated:
         share: see `Effort`; None: there is always time.
         ring: keys of its own; None: one of each algorithm, which tests share and leave as they are.
         leeway_s: see `Terms`.
+
+    Attributes:
+        now: monotonic seconds.
+        step_s: by how much somebody has set the machine's clock.
     """
 
     def __init__(
@@ -78,13 +83,15 @@ class Gated:
         leeway_s: float = 0.0,
         ring: Keyring | None = None,
     ) -> None:
-        self.now = 50.0
+        self.now = BEGUN
+        self.step_s = 0.0
         self.gate = TokenGate(
             ring or every_key(),
             Terms(AUDIENCE, leeway_s),
             Boundless(1.0, self.now) if share is None else Effort(share, self.now),
             Guesses(rate, burst, delay_s, holding_max=holding_max),
-            Clock(lambda: self.now, lambda: WALL),
+            Clock(lambda: self.now),
+            wall=lambda: WALL + self.now - BEGUN + self.step_s,
         )
 
     def login(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Verdict:

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, time
 
 import pytest
 from jwt.utils import base64url_encode
@@ -18,7 +18,7 @@ from presence.auth.verdicts import Denied, Granted
 from presence.clock import Clock
 from presence.settings import Settings
 from protocol import Code
-from tests.auth.gates import ADDRESS, ALGORITHMS, Gated, entry, keyring, signer, token
+from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token
 
 BAD = [
     None,
@@ -38,12 +38,27 @@ def test_a_good_token_lets_its_bearer_in(alg: str, uid: str | None) -> None:
     assert Gated().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
 
 
-def test_a_token_counts_by_monotonic_time_from_when_it_is_read() -> None:
+def test_a_token_is_good_until_its_end() -> None:
     gated = Gated()
     gated.now += 40
     assert gated.login(token()) == Granted("ann", 50.0 + 60.0)
     gated.now += 20
     assert gated.refused(token()).code is Code.AUTH_FAILED
+
+
+@pytest.mark.parametrize("slept_s", [3600.0, -3600.0])
+def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) -> None:
+    """Which was set since the start, or went on while the machine slept and monotonic time stood still."""
+    gated = Gated()
+    gated.step_s = slept_s
+    made = WALL + slept_s
+    fresh = token(exp=made + 60, nbf=made)
+    assert gated.login(fresh) == Granted("ann", 50.0 + 60.0)
+    assert gated.renewal(fresh) == Granted("ann", 50.0 + 60.0)
+    for dead in (token(exp=made), token(exp=made + 60, nbf=made + 1)):
+        assert gated.refused(dead).code is Code.AUTH_FAILED
+        assert isinstance(gated.renewal(dead), Denied)
+    assert gated.gate.statistics().refused == {"expired": 1, "not_yet": 1}
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -148,22 +163,22 @@ def test_fresh_keys_count_from_the_next_token_on() -> None:
 
 def test_the_settings_say_whether_there_is_a_gate(tmp_path: Path) -> None:
     clock = Clock()
-    assert from_settings(Settings(), clock, 100) is None
+    assert from_settings(Settings(), clock, time, 100) is None
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
     settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0, guess_burst=1)
-    gate = from_settings(settings, clock, 2 * HOLDING_SHARE)
+    gate = from_settings(settings, clock, time, 2 * HOLDING_SHARE)
     assert gate is not None
     now = clock.now()
-    good = signer("HS256").token("ann", audience="app", now=clock.seen_ms(now) / 1000 - 65, ttl_s=60)
+    good = signer("HS256").token("ann", audience="app", now=time() - 65, ttl_s=60)
     assert isinstance(gate.login(good, None, ADDRESS, now), Granted)
     for _ in range(10):
         gate.login(None, None, ADDRESS, now)
     assert gate.statistics().guesses.held == 2
     os.truncate(path, 10)
     with pytest.raises(KeyFileError):
-        from_settings(settings, clock, 100)
+        from_settings(settings, clock, time, 100)
 
 
 def test_the_figures_are_plain_data_without_secrets() -> None:

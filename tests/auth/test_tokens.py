@@ -88,8 +88,8 @@ def test_a_good_token_says_who_and_until_when(alg: str) -> None:
         ({"nbf": WALL}, None),
         ({"nbf": WALL + 1}, Reason.NOT_YET),
         ({"nbf": None}, Reason.CLAIMS),
-        ({"iat": WALL + 1}, Reason.NOT_YET),
-        ({"iat": "now"}, Reason.CLAIMS),
+        ({"iat": WALL + 10**6}, None),
+        ({"iat": "now"}, None),
         ({"iss": "x", "jti": {}, "role": "admin"}, None),
     ],
 )
@@ -107,7 +107,7 @@ def test_what_is_required_is_missed(missing: str) -> None:
 def test_the_leeway_is_for_both_ends() -> None:
     assert reason(token(exp=WALL - 4), leeway_s=5) is None
     assert reason(token(exp=WALL - 5), leeway_s=5) is Reason.EXPIRED
-    assert reason(token(nbf=WALL + 5, iat=WALL + 5), leeway_s=5) is None
+    assert reason(token(nbf=WALL + 5), leeway_s=5) is None
     assert reason(token(nbf=WALL + 6), leeway_s=5) is Reason.NOT_YET
     parsed = tokens.parse(token(exp=WALL - 4), every_key())
     assert tokens.check(parsed, Terms(AUDIENCE, 5), WALL).expires == WALL + 1

@@ -1,5 +1,6 @@
 """The client in TypeScript as a stranger: behind TLS, with a token; against the server's own transport."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Gate:
-        found = gate.from_settings(settings, clock, 1000)
+        found = gate.from_settings(settings, clock, time.time, 1000)
         assert found is not None
         return found
 
