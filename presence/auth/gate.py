@@ -7,8 +7,8 @@ costs is charged to a budget (`presence.auth.effort`); who is refused often is a
 
 Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
 checked, and not with `presence.clock`: that one keeps for good what was wrong when the process started, and
-stands still while a machine is suspended. Once the machine's clock is right, tokens are judged rightly, with no
-restart. The end of a session that lives is a moment of monotonic time: no step of a clock moves it.
+stands still while a machine is suspended. Once the machine's clock is right, tokens are judged rightly: it
+takes no restart. The end of a session that lives is monotonic time: no step of a clock moves it.
 """
 
 from collections.abc import Callable

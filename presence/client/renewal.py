@@ -91,6 +91,9 @@ class Renewal:
                 self._not_granted(each.result, now)
             else:
                 self._id = None
+                left = self._left_s(self._sent, now)
+                if left is not None and left <= 0:
+                    self._offset_s = None  # tokens are judged by another clock, which was set meanwhile
                 self._hold(self._sent, now)
         return rest
 
@@ -98,11 +101,14 @@ class Renewal:
         """Take out the failure of an own request: the connection is gone, and the next login has a token."""
         return [each for each in failed if not (isinstance(each, Answer) and each.id == self._id)]
 
+    def _left_s(self, token: str, now: float) -> float | None:
+        return left_s(token, None if self._offset_s is None else now + self._offset_s)
+
     def _hold(self, token: str, now: float) -> None:
         """The server has taken this token."""
         self._token = token
         self._backoff = Backoff()
-        left = left_s(token, None if self._offset_s is None else now + self._offset_s)
+        left = self._left_s(token, now)
         if left is None:
             self.due = math.inf
         else:

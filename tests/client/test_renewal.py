@@ -210,6 +210,25 @@ def test_a_token_that_has_ended_already_does_not_make_the_program_run_hot() -> N
     assert until_wanted(driven) == pytest.approx(RETRY_MIN_S)
 
 
+@pytest.mark.parametrize(("claims", "share"), [({"iat": SERVER_TIME_S - 50_000}, 0.8), ({}, None)])
+def test_a_server_whose_clock_was_set_back_since_it_told_it_is_not_sent_a_token_each_second(
+    claims: dict[str, int], share: float | None
+) -> None:
+    """It takes tokens which by what it told have ended long ago."""
+    driven = Driven(fetches=True, chance=0.0)
+    ends = SERVER_TIME_S - 50_000 + LIFE_S
+    driven.give(token(ends, 1))
+    driven.log_in()
+    assert until_wanted(driven) == pytest.approx(RETRY_MIN_S)
+    driven.give(token(ends, 2, **claims))
+    answer(driven)
+    if share is None:
+        driven.run(10 * LIFE_S, answering=True)
+        assert not driven.machine.wants_token, "nothing tells when that is; it is told 302"
+    else:
+        assert until_wanted(driven) == pytest.approx(share * LIFE_S)
+
+
 @pytest.mark.parametrize("given", [FIRST, OSError("no way there"), "", "x" * 800])
 def test_where_there_is_no_fresh_one_it_is_wanted_later(online: Driven, given: str | Exception) -> None:
     until_wanted(online)

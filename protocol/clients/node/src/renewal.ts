@@ -32,7 +32,7 @@ export class Renewal {
   constructor(
     private readonly session: Session,
     token: string | null,
-    private readonly timeMs: number | null,
+    private timeMs: number | null,
     private readonly chance: Chance,
     private readonly granted: (token: string) => void,
   ) {
@@ -81,6 +81,9 @@ export class Renewal {
         this.notGranted(each.result, now);
       } else {
         this.granted(this.sent);
+        if ((this.left(this.sent, now) ?? 1) <= 0) {
+          this.timeMs = null; // tokens are judged by another clock, which was set meanwhile
+        }
         this.hold(this.sent, now);
       }
       return false;
@@ -92,11 +95,14 @@ export class Renewal {
     return failed.filter((each) => each.type !== "answer" || each.id !== this.id);
   }
 
+  private left(token: string, now: number): number | null {
+    return leftMs(token, this.timeMs === null ? null : this.timeMs + now - this.session.since);
+  }
+
   private hold(token: string, now: number): void {
     this.token = token;
     this.backoff = new Backoff();
-    const serverTimeMs = this.timeMs === null ? null : this.timeMs + now - this.session.since;
-    const left = leftMs(token, serverTimeMs);
+    const left = this.left(token, now);
     const share = RENEW_SHARE - RENEW_JITTER * this.chance();
     this.due = left === null ? Infinity : now + Math.max(RETRY_MIN_MS, left * share);
   }

@@ -158,6 +158,15 @@ test("a token that does not tell its end is not renewed", () => {
   assert.equal(driven.machine.wantsToken, false);
 });
 
+test("a server whose clock was set back since it told it is not sent a token each second", () => {
+  const [begins, ends] = [SERVER_TIME_S - 50_000, SERVER_TIME_S - 46_400];
+  const driven = online(token({ exp: ends, jti: 1 }));
+  assert.equal(untilWanted(driven), RETRY_MIN_MS);
+  give(driven, token({ iat: begins, exp: ends, jti: 2 }));
+  answer(driven);
+  assert.ok(Math.abs(untilWanted(driven) - 0.8 * LIFE_MS) < 1);
+});
+
 for (const given of [FIRST, new Error("no way there"), ""]) {
   test(`where there is no fresh one it is wanted later: ${String(given).slice(0, 20)}`, () => {
     const driven = online();
