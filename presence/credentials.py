@@ -6,14 +6,18 @@ somebody says so. Whatever is wrong with a new file, what was in use stays in us
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
 
 from presence import credential_files
+from presence.aside import Aside, Hanging
 from presence.clock import Clock
 from presence.settings import Settings
+
+if TYPE_CHECKING:
+    from presence.transports.tls import Certificate
 
 log = structlog.get_logger("presence.credentials")
 
@@ -42,6 +46,7 @@ class Credentials:
             from presence.auth.rotation import Rotation  # noqa: PLC0415 - as `presence.credential_files`
 
             self._rotation = Rotation(self.gate, settings.token_keys)
+        self._aside = Aside()
         self._renewed = self._failed = 0
 
     async def run(self) -> None:
@@ -52,10 +57,11 @@ class Credentials:
 
     async def reload(self) -> None:
         """Read all files again; never raises for what is wrong with them."""
-        if self._rotation is not None:
-            await self._rotation.look()
-        if self.certificate is not None:
-            await self._renew()
+        async with trio.open_nursery() as nursery:  # a disk that hangs holds up its own file only
+            if self._rotation is not None:
+                nursery.start_soon(self._rotation.look)
+            if self.certificate is not None:
+                nursery.start_soon(self._renew, self.certificate)
 
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""
@@ -66,18 +72,22 @@ class Credentials:
             found["certificate"] = {"renewed": self._renewed, "failed": self._failed}
         return found
 
-    async def _renew(self) -> None:
-        if self.certificate is None:
-            return
+    async def _renew(self, certificate: "Certificate") -> None:
         try:
-            await trio.to_thread.run_sync(self.certificate.reload)
+            certificate.use(await self._aside.call(certificate.read))
         except ValueError as error:
-            self._failed += 1
-            log.error("the certificate stays as it was", error=str(error))  # noqa: TRY400 - the text says all
+            self._keep(str(error))
+            return
+        except Hanging as error:
+            self._keep(f"reading its files {error}")
             return
         self._renewed += 1
-        log.info("certificate renewed", ends_at=self.certificate.ends_at.isoformat())
+        log.info("certificate renewed", ends_at=certificate.ends_at.isoformat())
         self._tell_end()
+
+    def _keep(self, problem: str) -> None:
+        self._failed += 1
+        log.error("the certificate stays as it was", error=problem)
 
     def _tell_end(self) -> None:
         """Say so where clients take the certificate no more."""

@@ -1,23 +1,29 @@
 """Keys and certificate of a server: opened at the start, read again when asked, kept if the new are bad."""
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
-from presence import credential_files
+from presence import aside, credential_files
+from presence.auth import key_file
 from presence.auth.verdicts import Granted
 from presence.clock import Clock
 from presence.config import load
 from presence.credential_files import CredentialsError
 from presence.credentials import Credentials
 from presence.settings import Settings
+from presence.transports import tls
 from protocol import Code
 from tests.credentials import SECRET, token, write_keys
 from tests.transports import certificates
 
 CLOCK = Clock()
+PATIENCE_S = 30.0
 OTHER = bytes(reversed(SECRET))
 
 
@@ -91,6 +97,64 @@ async def test_another_certificate_is_shown_once_the_file_is_read_again(tmp_path
     assert found.certificate.context is kept
     assert [line["log_level"] for line in lines] == ["error"]
     assert found.report() == {"certificate": {"renewed": 1, "failed": 1}}
+
+
+@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
+def test_a_fifo_is_named_with_its_setting(setting: str, tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: fifo}
+    (said,) = problems(Settings(**files))
+    assert said.startswith(f"{setting}: {fifo}: ")
+    assert said.endswith("Not a regular file")
+
+
+@pytest.mark.parametrize("hanging", ["keys", "certificate"])
+async def test_a_file_that_hangs_holds_up_neither_the_other_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    path = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=path))
+    assert found.certificate
+    await found.reload()
+    shown = found.certificate.context
+    disk = threading.Event()
+    owner, name = (key_file, "read") if hanging == "keys" else (tls.Certificate, "read")
+    monkeypatch.setattr(owner, name, lambda *_: disk.wait(PATIENCE_S))
+    write_keys(path, {"b": OTHER})
+
+    def is_renewed() -> bool:
+        if hanging == "keys":
+            return found.certificate is not None and found.certificate.context is not shown
+        return let_in(found, token("ann", "b", OTHER))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.reload)
+        with trio.fail_after(PATIENCE_S):
+            while not is_renewed():  # noqa: ASYNC110 - what it waits for knows no event
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert not disk.is_set()
+    disk.set()
+
+
+async def test_a_certificate_that_hangs_stays_as_it_was_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    found = opened(Settings(tls_cert=cert, tls_key=key))
+    assert found.certificate
+    kept, disk = found.certificate.context, threading.Event()
+    monkeypatch.setattr(tls.Certificate, "read", lambda _: disk.wait(PATIENCE_S))
+    monkeypatch.setattr(aside, "PATIENCE_S", 0.05)
+    with capture_logs() as lines:
+        await found.reload()
+    disk.set()
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert found.certificate.context is kept
+    assert found.report() == {"certificate": {"renewed": 0, "failed": 1}}
 
 
 def test_keys_open_a_server_to_others(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
+from presence import regular_files
 from presence.auth.keys import (
     ALGORITHMS,
     EDDSA,
@@ -51,10 +52,10 @@ def read(path: Path) -> bytes:
     """Return what the file holds.
 
     Raises:
-        KeyFileError: it cannot be read, is too large, or is open to people whom it must not be open to.
+        KeyFileError: it cannot be read at once, is too large, or is open to whom it must not be open to.
     """
     try:
-        with path.open("rb") as file:
+        with regular_files.opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:

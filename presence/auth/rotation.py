@@ -6,12 +6,14 @@ before its token does.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 import trio
 
+from presence.aside import Aside, Hanging
 from presence.auth import key_file
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
@@ -42,11 +44,15 @@ class RotationStatistics:
 
 
 class _Seen(NamedTuple):
-    """What the file held, the keys in that, or what is wrong with it."""
+    """What the file held when it was good, the keys in that, and what is wrong with it now.
 
-    raw: bytes | None
-    keyring: Keyring | None
-    problem: str
+    `refused` is what it holds now if that is no key set; None: it is looked at anew.
+    """
+
+    good: bytes | None = None
+    keyring: Keyring | None = None
+    problem: str = ""
+    refused: bytes | None = None
 
 
 class Rotation:
@@ -61,7 +67,8 @@ class Rotation:
         self._user = user
         self._path = path
         self._looking = trio.Lock()
-        self._seen = _Seen(None, None, "")
+        self._aside = Aside()
+        self._seen = _Seen()
         self._renewed = self._failed = 0
 
     def statistics(self) -> RotationStatistics:
@@ -77,22 +84,27 @@ class Rotation:
     async def look(self) -> None:
         """Look at the file now, and have its keys used if it has changed and is sound."""
         async with self._looking:
-            # In a thread: the disk may be slow, and finding out what a check of RS256 costs takes a while.
-            before, self._seen = self._seen, await trio.to_thread.run_sync(_look, self._path, self._seen)
-        self._tell(before.problem)
-        if self._seen.keyring is not None and self._seen.keyring is not before.keyring:
-            self._use(self._seen.keyring, is_first=before.raw is None)
+            before = self._seen
+            try:
+                # Aside: the disk may be slow, and finding out what a check of RS256 costs takes a while.
+                self._seen = await self._aside.call(partial(_look, self._path, before))
+            except Hanging as error:
+                self._seen = before._replace(problem=f"{self._path}: reading it {error}", refused=None)
+            self._take(before, self._seen)
 
-    def _tell(self, before: str) -> None:
-        problem = self._seen.problem
-        if problem and problem != before:
+    def _take(self, before: _Seen, seen: _Seen) -> None:
+        if seen.keyring is not None and seen.keyring is not before.keyring:
+            held, self._user.keyring = self._user.keyring, seen.keyring
+            if before.keyring is not None:  # else they were loaded a moment ago
+                self._tell_renewed(held, seen.keyring)
+                return
+        if seen.problem and seen.problem != before.problem:
             self._failed += 1
-            log.error("token keys stay as they were", error=problem)
+            log.error("token keys stay as they were", error=seen.problem)
+        elif before.problem and not seen.problem:
+            log.info("the file of the token keys is good again", keys=len(self._user.keyring))
 
-    def _use(self, keyring: Keyring, *, is_first: bool) -> None:
-        before, self._user.keyring = self._user.keyring, keyring
-        if is_first:  # they were loaded a moment ago
-            return
+    def _tell_renewed(self, before: Keyring, keyring: Keyring) -> None:
         self._renewed += 1
         added, removed = sorted(keyring.kids - before.kids), sorted(before.kids - keyring.kids)
         log.info("token keys renewed", keys=len(keyring), added=added, removed=removed)
@@ -102,10 +114,12 @@ def _look(path: Path, seen: _Seen) -> _Seen:
     try:
         raw = key_file.read(path)
     except KeyFileError as error:
-        return seen._replace(raw=b"", problem=str(error))  # whatever is there next is looked at anew
-    if raw == seen.raw:
+        return seen._replace(problem=str(error), refused=None)
+    if raw == seen.good:
+        return seen._replace(problem="", refused=None)
+    if raw == seen.refused:
         return seen
     try:
-        return _Seen(raw, key_file.parse(raw, path), "")
+        return _Seen(raw, key_file.parse(raw, path))
     except KeyFileError as error:
-        return _Seen(raw, seen.keyring, str(error))
+        return seen._replace(problem=str(error), refused=raw)

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from socket import socket
+from typing import NamedTuple
+
+from presence import regular_files
 
 TICKETS = 1
 HANDSHAKES = 2000  # at once
@@ -21,6 +24,13 @@ HANDSHAKES = 2000  # at once
 
 class CertificateError(ValueError):
     """A certificate or key cannot be used; the text names the file and the problem, and nothing of a key."""
+
+
+class Shown(NamedTuple):
+    """What new connections are shown, and until when clients take it."""
+
+    context: ssl.SSLContext
+    ends_at: datetime
 
 
 class Certificate:
@@ -41,21 +51,23 @@ class Certificate:
     def __init__(self, cert: Path, key: Path | None = None) -> None:
         self._cert = cert
         self._key = key
-        self.context: ssl.SSLContext
-        self.ends_at: datetime
-        self.reload()
+        self.use(self.read())
 
-    def reload(self) -> None:
-        """Read the files anew. It reads files, so it may block.
+    def read(self) -> Shown:
+        """Return what is in the files now; nothing changes by it. It may block, and hang with the disk.
 
         Raises:
-            CertificateError: they cannot be used; everything stays as it was.
+            CertificateError: they cannot be used.
         """
         key = self._key or self._cert
         ends_at = _end_of(_text(self._cert), self._cert)
         if "PRIVATE KEY-----" not in _text(key):
             raise CertificateError(f"{key}: holds no private key in PEM form")
-        self.context, self.ends_at = _context(self._cert, key), ends_at
+        return Shown(_context(self._cert, key), ends_at)
+
+    def use(self, shown: Shown) -> None:
+        """Show this from now on."""
+        self.context, self.ends_at = shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,8 @@ class TlsListening:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8", errors="replace")
+        with regular_files.opened(path) as file:
+            return file.read().decode("utf-8", "replace")
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}") from None
 

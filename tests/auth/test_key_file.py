@@ -1,6 +1,7 @@
 """The file of the keys: what is refused, and what the complaint says and does not show."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,11 @@ def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, says: s
 @pytest.mark.parametrize("place", ["nowhere.json", "."])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, place: str) -> None:
     assert "cannot be read" in complaint(tmp_path / place)
+
+
+def test_a_fifo_is_named_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert complaint(tmp_path / "fifo").endswith("cannot be read: Not a regular file")
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])

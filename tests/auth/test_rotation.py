@@ -1,5 +1,7 @@
 """Keys that change while the server runs: the last good ones stay in use, whatever becomes of the file."""
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence.auth import rotation
+from presence import aside
+from presence.auth import key_file, rotation
 from presence.auth.key_file import load
 from presence.auth.keys import Keyring
 from presence.auth.making import key_set
@@ -88,7 +91,7 @@ async def test_a_file_that_stays_as_it_is_changes_nothing(
     assert scene.rotation.statistics() == RotationStatistics(0, 0, True)
 
 
-@pytest.mark.parametrize("damage", ["text", "gone", "open"])
+@pytest.mark.parametrize("damage", ["text", "gone", "open", "fifo"])
 async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     scene: Scene, lines: list[dict[str, object]], damage: str
 ) -> None:
@@ -97,6 +100,9 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
         scene.text('{"keys": [{"kid": "two", "alg": "HS256", "kty": "oct", "k": "canary"}]}')
     elif damage == "gone":
         scene.path.unlink()
+    elif damage == "fifo":
+        scene.path.unlink()
+        os.mkfifo(scene.path)
     else:
         scene.path.chmod(0o644)
     for _ in range(3):
@@ -107,14 +113,16 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     assert "canary" not in str(lines)
     assert scene.rotation.statistics() == RotationStatistics(0, 1, False)
 
+    scene.path.unlink(missing_ok=True)
     scene.write("two")
     await scene.rotation.look()
     assert scene.kids == {"two"}
     assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
 
-async def test_a_file_that_is_as_it_was_again_is_no_problem_any_more(scene: Scene) -> None:
-    await scene.rotation.look()
+async def test_a_file_that_is_as_it_was_again_is_no_problem_any_more(
+    scene: Scene, lines: list[dict[str, object]]
+) -> None:
     for mode, text in ((0o644, scene.path.read_text()), (0o600, "{")):
         scene.path.write_text(text)
         scene.path.chmod(mode)
@@ -124,6 +132,49 @@ async def test_a_file_that_is_as_it_was_again_is_no_problem_any_more(scene: Scen
         await scene.rotation.look()
         assert scene.rotation.statistics().is_current
         assert scene.kids == {"one"}
+        assert [line["event"] for line in lines] == [
+            "token keys stay as they were",
+            "the file of the token keys is good again",
+        ]
+        lines.clear()
+    assert scene.rotation.statistics() == RotationStatistics(0, 2, True)
+
+
+async def test_a_bad_file_that_cannot_be_read_for_a_while_stays_bad(scene: Scene) -> None:
+    await scene.rotation.look()
+    for mode in (0o600, 0o644, 0o600):
+        scene.path.write_text('{"keys": "k"}')
+        scene.path.chmod(mode | (0o002 if mode == 0o644 else 0))
+        await scene.rotation.look()
+        assert not scene.rotation.statistics().is_current
+    assert scene.rotation.statistics().failed == 3
+
+
+async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
+    scene: Scene, lines: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.rotation.look()
+    scene.write("two")
+    disk, read = threading.Event(), key_file.read
+
+    def hangs(path: Path) -> bytes:
+        disk.wait(PATIENCE_S)
+        return read(path)
+
+    monkeypatch.setattr(key_file, "read", hangs)
+    monkeypatch.setattr(aside, "PATIENCE_S", 0.05)
+    for _ in range(3):
+        await scene.rotation.look()
+    assert scene.kids == {"one"}
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert scene.rotation.statistics() == RotationStatistics(0, 1, False)
+    monkeypatch.setattr(aside, "PATIENCE_S", PATIENCE_S)
+    disk.set()
+    with trio.fail_after(PATIENCE_S):
+        while scene.kids != {"two"}:
+            await scene.rotation.look()
+            await trio.sleep(0.01)
+    assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
 
 async def test_looks_at_once_take_turns(scene: Scene) -> None:

@@ -194,7 +194,7 @@ async def test_a_reload_is_for_those_who_come_then_and_drops_nobody(tmp_path: Pa
         began = await server.dial()  # its handshake is yet to come
         before = await shown(server)
         certificates.write(tmp_path, 2)
-        certificate.reload()
+        certificate.use(certificate.read())
         after = await shown(server)
         assert before != after
         await client.beat()

@@ -1,5 +1,6 @@
 """Certificates: which files are taken, what is said of those that are not, and what a reload changes."""
 
+import os
 import ssl
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert problem(cert, missing) == f"{missing}: No such file or directory"
 
 
+def test_a_fifo_is_named_at_once(tmp_path: Path) -> None:
+    cert, key = write(tmp_path)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert problem(fifo, key) == f"{fifo}: Not a regular file"
+    assert problem(cert, fifo) == f"{fifo}: Not a regular file"
+
+
 def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
     cert, key = write(tmp_path)
     cert.write_text("nothing of the kind\n")
@@ -84,7 +93,7 @@ def test_a_reload_is_for_those_who_come_then(tmp_path: Path) -> None:
     certificate = Certificate(*write(tmp_path))
     before = certificate.context
     write(tmp_path, 1)
-    certificate.reload()
+    certificate.use(certificate.read())
     assert certificate.context is not before
 
 
@@ -94,7 +103,7 @@ def test_a_bad_reload_leaves_the_certificate_as_it_was(tmp_path: Path) -> None:
     before = certificate.context
     key.unlink()
     with pytest.raises(CertificateError):
-        certificate.reload()
+        certificate.use(certificate.read())
     assert certificate.context is before
 
 
