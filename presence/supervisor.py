@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from presence import credential_files, ports, process, worker
+from presence import credential_files, forked, ports, process, worker
 from presence.logs import DirectWriter
 from presence.processes import Processes
 from presence.settings import Settings
@@ -59,7 +59,14 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callab
 
 def _may_start(settings: Settings) -> bool:
     """Whether a worker that started now could use its files; says what is wrong with them."""
-    problems = [str(error) for error in credential_files.problems(settings)]
-    if problems:
+    if settings.token_keys is None and settings.tls_cert is None:
+        return True
+    try:
+        problems = forked.ask(lambda: "\0".join(map(str, credential_files.problems(settings)))).split("\0")
+    except forked.NoAnswer:
+        problems = [f"keys or certificate cannot be read within {forked.PATIENCE_S:g} s"]
+    except OSError as error:
+        problems = [error.strerror or str(error)]
+    if problems != [""]:
         log.error("a worker could not start", problems=problems)
-    return not problems
+    return problems == [""]
