@@ -6,13 +6,14 @@ so each is atomic and none needs a lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import protocol
 from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
+from presence.due import Due, Inattention
 from presence.flapping import Flapping
 from presence.outcome import Outcome
 from presence.packet_rate import PacketRate
@@ -24,7 +25,6 @@ from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
 
-SLICE = 256  # sessions that end without a turn for others: a few milliseconds
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
@@ -36,12 +36,6 @@ class Sink(Protocol):
 
     def append(self, change: Change) -> None:
         """Take one change; never waits."""
-
-
-class Inattention(NamedTuple):
-    """The wheel's key for the moment at which a session is away by itself."""
-
-    key: SessionKey
 
 
 class Core:
@@ -88,7 +82,6 @@ class Core:
         self._clock = clock
         self._idle_timeout = idle_timeout
         self._grace = disconnect_grace
-        self._look = look
         self._away_after = away_after
         self._flapping = flapping or Flapping(disconnect_grace)
         self._packet_rate = packet_rate
@@ -96,12 +89,9 @@ class Core:
         reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
         self._expiries: Expiries[SessionKey] = Expiries(clock.now())
-        self._slice: list[Session] = []
-        self._expired: list[Session] = []  # those whose tokens have ended
-        self._attention: list[Session] = []  # those of the slice that may be away by themselves
-        self.awaits_readers = False
+        self._due = Due(registry, self._wheel, self._expiries, look=look)
         self._desk: Desk | None = None
-        self._logins = self._taken_over = self._returned = self._beats = self._frames = self._saved = 0
+        self._logins = self._taken_over = self._returned = self._beats = self._frames = 0
         self._updates = self._tokens_expired = 0
         self._refused: dict[str, int] = {}
         self._ended: dict[str, int] = {}
@@ -238,21 +228,7 @@ class Core:
 
     def take_due(self, tick: int) -> bool:
         """Take a slice of what is due; its connections are read before anybody's session ends."""
-        keys = self._wheel.expire(tick, SLICE)
-        expired, more_expired = self._expiries.take(self._clock.now(), SLICE)
-        self.awaits_readers = False
-        self._slice, self._attention = [], []
-        self._expired = [session for key in expired if (session := self._registry.get(key)) is not None]
-        for key in keys:
-            inattentive = isinstance(key, Inattention)
-            session = self._registry.get(key.key if isinstance(key, Inattention) else key)
-            if session is not None:
-                (self._attention if inattentive else self._slice).append(session)
-        if self._look:
-            for session in [*self._slice, *self._attention, *self._expired]:
-                if session.link is not None and not session.link.look(session.handle):
-                    self.awaits_readers = True
-        return bool(keys) or more_expired
+        return self._due.take(tick, self._clock.now())
 
     def end_silent(self, now: float) -> int:
         """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
@@ -260,25 +236,17 @@ class Core:
         And let go of those whose tokens have ended, if no fresh one has come.
         """
         ended = 0
-        for session in self._slice:
-            if session not in self._registry:
-                continue
-            if session.key in self._wheel:
-                self._saved += 1
-                continue
+        for session in self._due.silent():
             self._end(session, session.end_code, now)
             if session.link is not None:
                 self._part(session, _IDLE)
             ended += 1
-        for session in self._attention:
-            # It is in the registry if it lives; what came meanwhile has put it back into the wheel.
-            if session in self._registry and Inattention(session.key) not in self._wheel:
-                change = self._registry.doze(session, now)
-                self._append_all([] if change is None else [change])
-        for session in self._expired:
-            if session in self._registry and session.key not in self._expiries:
-                self._let_expire(session)
-        self._slice, self._attention, self._expired = [], [], []
+        for session in self._due.inattentive():
+            change = self._registry.doze(session, now)
+            self._append_all([] if change is None else [change])
+        for session in self._due.expired():
+            self._let_expire(session)
+        self._due.clear()
         return ended
 
     def _let_expire(self, session: Session) -> None:
@@ -371,6 +339,11 @@ class Core:
         self._rules.takes_requests = desk is not None
 
     @property
+    def awaits_readers(self) -> bool:
+        """Whether somebody has yet to read connections of the slice."""
+        return self._due.awaits_readers
+
+    @property
     def sessions(self) -> Registry:
         """The registry, to be read."""
         return self._registry
@@ -386,7 +359,7 @@ class Core:
             self._frames,
             dict(self._refused),
             dict(self._ended),
-            self._saved,
+            self._due.saved,
             self._registry.profiles.away,
             self._updates,
             self._flapping.statistics(),

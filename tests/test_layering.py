@@ -50,6 +50,7 @@ ROOMS = [
             "presence.session",
             "presence.core",
             "presence.core_statistics",
+            "presence.due",
             "presence.vouching",
             "presence.profiles",
             "presence.flapping",

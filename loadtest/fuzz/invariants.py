@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loadtest.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
 from presence.auth.expiries import SLOT_S as EXPIRY_SLOT_S
-from presence.core import Inattention
+from presence.due import Inattention
 from presence.registry import Guest, Session
 from protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
 
@@ -41,7 +41,7 @@ def check_after_tick(stage: Stage) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    assert core._slice == core._attention == core._expired == []
+    assert core._due._silent == core._due._inattentive == core._due._expired == []
     assert all(session in stage.registry for session in core._vouching._stale)
 
 

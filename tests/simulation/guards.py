@@ -90,7 +90,7 @@ _fenced = observation.Observer.fenced
 
 
 def _take_due_unread(core: Core, tick: int) -> bool:
-    core._look = False
+    core._due.look = False
     return _take_due(core, tick)
 
 
