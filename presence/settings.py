@@ -252,7 +252,9 @@ class Settings:
     )
     tls_port: int = _tls(7443, "TCP port for TLS; 0 picks one", bounds=(0, 65535))
     tls_only: bool = _tls(False, "serve no plain TCP: port is for TLS then")
-    tls_handshakes: int = _tls(2000, "handshakes at once, of each worker; beyond, the oldest is given up", bounds=(1, 10**6))
+    tls_handshakes: int = _tls(
+        2000, "handshakes at once, of each worker; beyond, the oldest is given up", bounds=(1, 10**6)
+    )
     proxy_from: str | None = _tls(
         None,
         "networks, with commas between, whose connections begin with a PROXY protocol v2 header",
