@@ -31,7 +31,7 @@ class Aside:
             Hanging: it is abandoned after `PATIENCE_S`, or not called, for the one before still hangs.
         """
         if self._thread.borrowed_tokens:
-            raise Hanging(f"has taken longer than {PATIENCE_S:g} s, and still hangs")
+            raise Hanging("takes too long, and hangs still")
         with trio.move_on_after(PATIENCE_S):
             return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
-        raise Hanging(f"has taken longer than {PATIENCE_S:g} s, and still hangs")
+        raise Hanging("takes too long, and hangs still")
