@@ -12,7 +12,7 @@ from presence.store import privileges
 from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
 
-PATIENCE_S: Final = 5.0  # a Redis that loads its data is waited for; an answer is due within 10 s of the start
+PATIENCE_S: Final = 5.0  # a Redis that loads its data is waited for; the answer is due within 10 s
 RETRY_S: Final = 0.25
 
 log = structlog.get_logger("presence.server")
