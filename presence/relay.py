@@ -139,7 +139,7 @@ class Relay:
         self._thread = self._runtime.caller(store.close)
         self._bell = self._runtime.bell()
         self._comparison = Comparison(memory, outbox.shard_of)
-        self._compare_at = -math.inf
+        self._compared_at = -math.inf
         self._reach = [Reach() for _ in self.writers]
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = -math.inf
@@ -220,6 +220,8 @@ class Relay:
             was_away = reach.answered(sent_at, now)
             if node == self.node:  # else it was given up meanwhile
                 news += writer.probed(probe, now)
+                if probe.has_missed(read[writer.shard]):
+                    self._comparison.hurry()
             if was_away:
                 writer.returned(now)
         self._failed(failed, sent_at)
@@ -244,9 +246,9 @@ class Relay:
     async def _compare(self) -> Failures:
         """Compare what is in Redis with what is here, a little at a time; return what Redis refuses."""
         now = self._clock()
-        if now < self._compare_at or not self._reachable():
+        if not self._is_time_to_compare(now):
             return []
-        self._compare_at = now + COMPARE_INTERVAL_S
+        self._compared_at = now
         try:
             await self._thread.call(self._store.check_meta)  # it may be lost alone
         except StoreUnavailable:
@@ -256,6 +258,15 @@ class Relay:
         await self._compare_sessions()
         return []
 
+    def _is_time_to_compare(self, now: float) -> bool:
+        """Whether a comparison is due; after news were missed as soon as it can tell anything.
+
+        Even then there is a probe between two looks at a session: what differs may just not be told yet.
+        """
+        passed_s, reachable = now - self._compared_at, self._reachable()
+        is_hurried = self._comparison.is_hurried and any(writer.is_idle(now) for writer in reachable)
+        return bool(reachable) and passed_s >= (PROBE_INTERVAL_S if is_hurried else COMPARE_INTERVAL_S)
+
     async def _compare_sessions(self) -> None:
         """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
         now, node, offered = self._clock(), self.node, self._outbox.offered
@@ -264,7 +275,8 @@ class Relay:
             return
         answers = await self._thread.call(lambda: self._store.apply(steps))
         if node != self.node or offered != self._outbox.offered:
-            return  # it has changed meanwhile, and will be looked at in the next walk
+            self._comparison.unanswered(steps)  # they have changed meanwhile
+            return
         for step, answer in zip(steps, answers, strict=True):
             if not isinstance(answer, Reply) or answer.status is not Status.OK:
                 continue  # whatever it is, a batch or a probe meets it too

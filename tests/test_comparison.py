@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,12 @@ import trio
 
 from presence import relay as relay_module
 from presence.changes import Change, Op, SessionName
-from presence.comparison import SESSIONS_A_TURN, Comparison, Memory
+from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
 from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.relay import Relay, Verdicts
 from presence.shard_writer import ShardWriter
-from presence.store.batches import Reply, Status
+from presence.store.batches import News, Reply, Status, Superseded
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
@@ -23,6 +23,7 @@ from tests.store.driving import events, online_sessions, owned
 from tests.store.servers import Server
 
 KEYS = Keys()
+INBOX_LIMIT = 50  # see prelude.lua
 
 
 def named(uid: str) -> SessionName:
@@ -104,6 +105,57 @@ def test_who_has_gone_meanwhile_is_no_difference() -> None:
     assert compared.differences(step, answer(missing=(1,))) == 0
 
 
+def test_a_walk_waits_while_every_shard_is_busy() -> None:
+    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+    compared.next([writer])
+    assert [compared.next([]) for _ in range(3)] == [[], [], []]
+    assert [len(compared.next([writer])[0].sessions) for _ in range(2)] == [SESSIONS_A_TURN, 1]
+
+
+def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
+    sessions = Sessions(20)
+    shards = {name: number % 2 for number, name in enumerate(sessions.live)}
+    compared = Comparison(sessions.memory, shards.__getitem__)
+    outbox = Outbox(shards.__getitem__, 2, max_items=10)
+    busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
+    compared.next([idle])
+    assert [len(step.sessions) for step in compared.next([idle])] == [10]
+    assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
+
+
+def test_what_was_answered_too_late_is_asked_again() -> None:
+    compared, writer = comparison(Sessions(2))
+    compared.next([writer])
+    steps = compared.next([writer])
+    compared.unanswered(steps)
+    assert [step.sessions for step in compared.next([writer])] == [steps[0].sessions]
+
+
+def test_in_a_hurry_everybody_is_asked_about_from_the_first_in_larger_turns() -> None:
+    sessions = Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN)
+    compared, writer = comparison(sessions)
+    compared.next([writer])
+    compared.next([writer])
+    compared.hurry()
+    asked = []
+    while compared.is_hurried:
+        asked.append(len(compared.next([writer])[0].sessions))
+    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0]
+
+
+def test_who_misses_more_during_a_hurry_walks_to_its_end_and_once_more() -> None:
+    compared, writer = comparison(Sessions(1))
+    compared.hurry()
+    compared.next([writer])
+    compared.hurry()
+    compared.hurry()
+    turns = 0
+    while compared.is_hurried:
+        compared.next([writer])
+        turns += 1
+    assert turns == 3, "the end, all of them again, and the end"
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     binary = find_binary()
@@ -117,16 +169,17 @@ def server() -> Iterator[Server]:
 class Mending:
     """A relay on a real server, whose comparison has little time between turns."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, node: str = "a") -> None:
+        self.told: set[str] = set()  # whose sessions other nodes have taken over
         self.sessions = Sessions()
         self.outbox = Outbox(KEYS.shard, 1, max_items=1000)
         self.store = RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9))
         self.relay = Relay(
             self.outbox,
             self.store,
-            node="a",
+            node=node,
             live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
-            verdicts=Verdicts(lambda _: None, lambda _: None, lambda: "b"),
+            verdicts=Verdicts(self.gone, self.gone, lambda: "c"),
             memory=self.sessions.memory,
         )
 
@@ -135,9 +188,15 @@ class Mending:
         code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: 100}[op]
         return Change(op, each.uid, each.device, each.session, code, now, now_ms, now_ms, 30_000)
 
-    def login(self, uid: str) -> None:
-        self.sessions.live[uid] = named(uid)
-        self.outbox.append(self.change(Op.LOGIN, named(uid)))
+    def login(self, uid: str, session: str = "") -> None:
+        each = SessionName(uid, "", session or f"s-{uid}")
+        self.sessions.live[uid] = each
+        self.outbox.append(self.change(Op.LOGIN, each))
+
+    def gone(self, told: Sequence[News | Superseded]) -> None:
+        for each in told:
+            self.told.add(each.uid)
+            self.sessions.live.pop(each.uid, None)
 
     async def until_resynced(self, times: int) -> None:
         with trio.fail_after(10):
@@ -181,3 +240,27 @@ async def test_where_nothing_differs_nothing_is_done(mending: Mending) -> None:
     await trio.sleep(0.5)
     statistics = mending.relay.statistics()
     assert (statistics.resyncs, statistics.differences) == (0, 0)
+
+
+async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(relay_module, "COMPARE_INTERVAL_S", 1000.0)
+    here, there = Mending(server), Mending(server, node="b")
+    await here.relay.start()
+    await there.relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.relay.run)
+        nursery.start_soon(there.relay.run)
+        for n in range(INBOX_LIMIT + 10):
+            here.login(f"u{n}")
+        assert await here.relay.drain(5) == 0
+        for n in range(INBOX_LIMIT + 10):
+            there.login(f"u{n}", f"elsewhere-{n}")
+        with trio.fail_after(30):
+            while here.told != {f"u{n}" for n in range(INBOX_LIMIT + 10)}:  # noqa: ASYNC110 - no event
+                await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+    here.store.close()
+    there.store.close()

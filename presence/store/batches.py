@@ -309,6 +309,10 @@ class Probe:
     inbox_n: int
     inbox: tuple[News, ...] = field(default=())
 
+    def has_missed(self, read: int) -> bool:
+        """Whether some of the news after number `read` are in the inbox no more: it holds a few only."""
+        return self.inbox_n - read > len(self.inbox)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from unittest import mock
 
 from presence import observation, settling, shard_writer
+from presence.comparison import Comparison
 from presence.core import Core
 from presence.relay import Relay
 from presence.store import scripting
@@ -243,4 +244,5 @@ GUARDS: Final = (
         (Change("apply", "    limit(uid, record)\n", "    if op == 'login' then limit(uid, record) end\n"),),
         seed=10928,
     ),
+    Guard("missed-news-compared", attributes={(Comparison, "hurry"): lambda _self: None}, seed=22499),
 )
