@@ -12,7 +12,7 @@ from loadtest.nodes.outcome import Outcome, say
 from loadtest.scale.tree import cpu_s
 from loadtest.security.guarded import Secured, secured
 from loadtest.security.samples import percentile
-from loadtest.security.tls_clients import beat, clients
+from loadtest.security.tls_clients import beat, clients, unanswered
 
 SETTLE_S = 2.0
 FLAGS = ("--login-rate", "100000")
@@ -65,10 +65,10 @@ def measure(on: Secured, sizes: Sizes, *, tls: bool) -> Cost:
     taken = beat(all_, sizes.every_s, sizes.seconds)
     beat_us = (spent() - idle * sizes.seconds) / taken * 1e6
     grown = measures.memory(pid).rss - before
-    lost = sum(not each.lives() for each in all_)
+    gone = unanswered(all_)
     for each in (*all_, *warm):
         each.close()
-    return Cost(grown / (sizes.connections - third), beat_us, login_us, lost)
+    return Cost(grown / (sizes.connections - third), beat_us, login_us, gone)
 
 
 def tls(sizes: Sizes) -> Outcome:

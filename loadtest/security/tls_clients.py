@@ -52,10 +52,14 @@ class Client:
             return True
         return False
 
-    def lives(self) -> bool:
-        """Whether the server answers."""
-        with suppress(OSError, ProtocolError):
+    def ask(self) -> None:
+        """Send what the server is to answer."""
+        with suppress(OSError):
             self._sock.sendall(ASKING)
+
+    def is_answered(self) -> bool:
+        """Whether the server answers what was asked."""
+        with suppress(OSError, ProtocolError):
             return self._next().kind == Kind.OK
         return False
 
@@ -77,6 +81,13 @@ def clients(address: tuple[str, int], name: str, count: int, *, tls: bool) -> li
     context = trusting_nobody() if tls else None
     sources = source_addresses(address[0], SOURCES)
     return [Client(address, f"{name}-{number}", next(sources), context) for number in range(count)]
+
+
+def unanswered(all_: Sequence[Client]) -> int:
+    """Return how many are not answered; all ask at once, or the last would fall silent meanwhile."""
+    for each in all_:
+        each.ask()
+    return sum(not each.is_answered() for each in all_)
 
 
 def beat(all_: Sequence[Client], every_s: float, seconds: float) -> int:

@@ -7,7 +7,7 @@ from loadtest.nodes.outcome import Outcome
 from loadtest.nodes.serving import wait_for
 from loadtest.security.credentials import write_certificate
 from loadtest.security.guarded import Secured
-from loadtest.security.tls_clients import beat, certificate, clients
+from loadtest.security.tls_clients import beat, certificate, clients, unanswered
 
 SHOWN_S = 3.0
 BEATS_S = 4.0  # in which who is to be dropped would be, after each reload
@@ -38,7 +38,7 @@ def tls_reload(on: Secured, count: int, *, seconds: float = BEATS_S) -> Outcome:
     broken = on.stage.others_hurt()
     if not shows:
         broken.append("with a broken file another certificate is shown")
-    dropped = sum(not each.lives() for each in all_)
+    dropped = unanswered(all_)
     for each in all_:
         each.close()
     if dropped:
