@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -93,7 +94,14 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str = "") -> int:
+def run(
+    settings: Settings,
+    redis_url: str,
+    conductor: Conductor,
+    *,
+    family: str = "",
+    line: socket.socket | None = None,
+) -> int:
     """Run the server until it is told to stop.
 
     Args:
@@ -101,6 +109,7 @@ def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
         conductor: see `Conductor`.
         family: what the ids of the workers that share the port begin with; "" for a server on its own.
+        line: see `Server`.
 
     Returns:
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
@@ -112,17 +121,19 @@ def run(settings: Settings, redis_url: str, conductor: Conductor, *, family: str
         return REFUSED
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
+
+    def make() -> Server:
+        return Server(settings, redis_url, limit.max_connections, Clock(), family=family, line=line)
+
     try:
-        return trio.run(_run, settings, redis_url, limit.max_connections, conductor, family)
+        return trio.run(_run, make, conductor, redis_url)
     except CredentialsError as error:  # its file was sound a moment ago
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - as above
         return REFUSED
 
 
-async def _run(
-    settings: Settings, redis_url: str, max_connections: int, conductor: Conductor, family: str
-) -> int:
-    server = Server(settings, redis_url, max_connections, Clock(), family=family)
+async def _run(make: Callable[[], Server], conductor: Conductor, redis_url: str) -> int:
+    server = make()
     async with conductor.orders(server.reload) as orders, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
         try:

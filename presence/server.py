@@ -28,6 +28,7 @@ from presence.desk import FrontDesk
 from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
+from presence.inquiries import Answers, Inquiries
 from presence.messaging.courier import Courier
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
@@ -66,13 +67,21 @@ class Server:
         max_connections: connections at once.
         clock: monotonic time.
         family: what the node ids of all workers on one port begin with; "" for a server on its own.
+        line: this worker's end of the line to whoever serves operators; None: nobody does.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
     """
 
     def __init__(
-        self, settings: Settings, redis_url: str, max_connections: int, clock: Clock, *, family: str = ""
+        self,
+        settings: Settings,
+        redis_url: str,
+        max_connections: int,
+        clock: Clock,
+        *,
+        family: str = "",
+        line: socket.socket | None = None,
     ) -> None:
         self._settings = settings
         self._redis_url = redis_url
@@ -109,6 +118,8 @@ class Server:
         self._asked_to_read = TrioRuntime().bell()
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
+        answers: Answers = {"sample": self.sample, "explain": self.explain}
+        self._inquiries = Inquiries(line, answers) if line is not None else None
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -133,6 +144,8 @@ class Server:
             nursery.start_soon(self._read_again)
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
+            if self._inquiries is not None:
+                nursery.start_soon(self._inquiries.run)
             nursery.start_soon(self._tick)
             self._start_transport(nursery, listening)
             self._address = f"{host}:{port}"
@@ -183,6 +196,14 @@ class Server:
             **self._credentials.report(),
             **turning,
         }
+
+    def sample(self) -> dict[str, object]:
+        """Return all figures of this moment, for operators; see `presence.samples`."""
+        return {**self._describe(), **self.report()}
+
+    def explain(self, uid: str) -> list[dict[str, object]]:
+        """Return what this worker knows of a user's sessions; see `presence.explaining`."""
+        return []
 
     def _describe(self) -> dict[str, Any]:
         connections = self._transport.statistics().connections if self._transport else 0

@@ -88,9 +88,14 @@ class Settings:
     )
     drain_timeout: float = _server(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
     admin: str = _server(
-        "127.0.0.1:7480", "HTTP address for operators; comes later, none is served yet", form=_address
+        "127.0.0.1:7480",
+        "HTTP address for operators: live page, metrics, API; port 0 picks one",
+        form=_address,
     )
     no_admin: bool = _server(False, "serve no HTTP for operators")
+    admin_tokens: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
+        None, "file with the tokens of operators; without it, whoever reaches a loopback address is one"
+    )
     insecure: bool = _server(False, "listen beyond loopback though nobody has to prove who it is")
 
     idle_timeout: float = _presence(

@@ -17,7 +17,15 @@ class Supervised(Orders):
         self.say_ready()
 
 
-def run(settings: Settings, redis_url: str, number: int, family: str, line: socket.socket) -> int:
+def run(
+    settings: Settings,
+    redis_url: str,
+    number: int,
+    family: str,
+    line: socket.socket,
+    *,
+    operators: socket.socket | None = None,
+) -> int:
     """Be worker `number`; return the exit status.
 
     Args:
@@ -26,11 +34,12 @@ def run(settings: Settings, redis_url: str, number: int, family: str, line: sock
         number: from 1, for the log.
         family: what the node ids of all workers begin with.
         line: the worker's end of the socket pair.
+        operators: its end of the line to whoever serves operators.
     """
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, Supervised(line), family=family)
+            return process.run(settings, redis_url, Supervised(line), family=family, line=operators)
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -72,6 +72,7 @@ BAD = {
     "packet_rate": ["0", "x"],
     "packet_burst": ["0", "x"],
     "token_keys": [""],
+    "admin_tokens": [""],
     "token_audience": ["", "a b", "a\x07"],
     "token_leeway": ["-1", "301", "x"],
     "token_check_share": ["0", "1.1", "x"],
