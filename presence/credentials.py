@@ -69,7 +69,11 @@ class Credentials:
         if self.gate is not None and self._rotation is not None:
             found["tokens"] = {**asdict(self.gate.statistics()), **asdict(self._rotation.statistics())}
         if self.certificate is not None:
-            found["certificate"] = {"renewed": self._renewed, "failed": self._failed}
+            found["certificate"] = {
+                "renewed": self._renewed,
+                "failed": self._failed,
+                "ends_at": self.certificate.ends_at.timestamp(),
+            }
         return found
 
     async def _renew(self, certificate: "Certificate") -> None:
