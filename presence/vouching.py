@@ -65,6 +65,10 @@ class Vouching:
             if session in self._registry and session not in self._stale:
                 yield SessionName(session.uid, session.device, self._registry.session_id(session))
 
+    def vouches_for(self, session: Session) -> bool:
+        """Whether a live session is among them."""
+        return session not in self._stale
+
     def register_heard(self, now: float, append: Callable[[Change], None]) -> None:
         """Register those that were too silent to be registered, and have been heard since."""
         for session in list(self._stale):

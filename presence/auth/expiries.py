@@ -47,6 +47,11 @@ class Expiries(Generic[K]):
             self._far.pop(key, None)
         self._wheel.touch(key, slot)
 
+    def at(self, key: K) -> float | None:
+        """Return when the token of `key` ends, to the step that it was set to; None without one."""
+        slot = self._wheel.tick_of(key)
+        return None if slot is None else self._far.get(key, slot * SLOT_S)
+
     def forget(self, key: K) -> None:
         """There is no session of `key` any more."""
         if self._wheel.forget(key) and self._far:
