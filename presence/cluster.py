@@ -22,10 +22,11 @@ from typing import Any, Final
 
 import structlog
 
+from presence.histograms import Delays
 from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
 from presence.reach import backoff_s
 from presence.relay import Relay
-from presence.runtime import Runtime, TrioRuntime
+from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import ShardWriter
 from presence.store.batches import (
     Fencing,
@@ -87,6 +88,7 @@ class Cluster:
         describe: what this node tells of itself, for `presence nodes`; JSON values.
         clock: monotonic seconds.
         runtime: where its task runs.
+        delays: takes how long calls take.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Cluster:
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float] = time.monotonic,
         runtime: Runtime | None = None,
+        delays: Delays | None = None,
     ) -> None:
         self._relay = relay
         self._table = table
@@ -111,7 +114,7 @@ class Cluster:
         self._describe = describe
         self._clock = clock
         self._runtime = runtime or TrioRuntime()
-        self._thread = self._runtime.caller(self._interrupt)
+        self._thread = Timed(self._runtime.caller(self._interrupt), (delays or Delays()).redis_call, clock)
         self._bell = self._runtime.bell()
         self._contact = Contact(2 * self._beat_s)
         self.observer = Observer(lease_s, idle_timeout_s, self._contact)

@@ -15,11 +15,14 @@ from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
 from presence.due import Due, Inattention
 from presence.flapping import Flapping
+from presence.histograms import DETECTION_S, Histogram
 from presence.outcome import Outcome
+from presence.outlook import outlook
 from presence.packet_rate import PacketRate
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.requests import Desk, Message
 from presence.session import SessionProtocol
+from presence.standing import Standing
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.vouching import Vouching
 from presence.wheel import TimingWheel
@@ -55,6 +58,7 @@ class Core:
         away_after: seconds with nothing but keepalives after which a session is away by itself; 0: never.
         flapping: how long who comes and goes may be gone; None: as everybody.
         packet_rate: how many packets a user may send; None: any number.
+        delays: takes how late ends for silence are; see `Delays.detection_delay`.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Core:
         away_after: float = 0.0,
         flapping: Flapping | None = None,
         packet_rate: PacketRate | None = None,
+        delays: Histogram | None = None,
     ) -> None:
         self._registry = registry
         self._rules = rules
@@ -85,6 +90,7 @@ class Core:
         self._away_after = away_after
         self._flapping = flapping or Flapping(disconnect_grace)
         self._packet_rate = packet_rate
+        self._delays = delays or Histogram(DETECTION_S)
         self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
         reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
         self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
@@ -237,6 +243,8 @@ class Core:
         """
         ended = 0
         for session in self._due.silent():
+            if session.end_code is Code.IDLE_TIMEOUT:
+                self._delays.note(now - session.last_seen - session.idle_timeout)
             self._end(session, session.end_code, now)
             if session.link is not None:
                 self._part(session, _IDLE)
@@ -327,6 +335,24 @@ class Core:
     def slot_sizes(self, slots: int) -> list[int]:
         """Return how many sessions are due in each of the next slots, soonest first."""
         return self._wheel.slot_sizes(slots)
+
+    def outlook(self) -> dict[str, Any]:
+        """Return when whose time is up, for operators; see `presence.outlook`."""
+        return outlook(self._wheel, self._ticks, self._clock.now(), self._idle_timeout)
+
+    def standing(self, session: Session) -> Standing:
+        """Return when a session's time is up, as things stand; nothing changes."""
+        wheel, starts = self._wheel, self._ticks.starts
+        slot, away = wheel.tick_of(session.key), wheel.tick_of(Inattention(session.key))
+        return Standing(
+            slot,
+            wheel.cursor,
+            self._ticks.slot_s,
+            None if slot is None else starts(slot),
+            None if away is None else starts(away),
+            self._expiries.at(session.key),
+            self._vouching.vouches_for(session),
+        )
 
     @property
     def desk(self) -> Desk | None:

@@ -20,6 +20,7 @@ from presence.cluster import Cluster
 from presence.comparison import Memory
 from presence.core import Core
 from presence.flapping import Flapping
+from presence.histograms import Delays
 from presence.outbox import Outbox
 from presence.packet_rate import PacketRate
 from presence.registry import Registry, SessionKey
@@ -70,6 +71,9 @@ class Node:
         token: makes the rest of a node id, unique for ever.
         describe: what is told of the process beside what the node knows itself, for `presence nodes`.
         gate: says who a client is by its token; None: whoever it says.
+
+    Attributes:
+        delays: what this node measures.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Node:
         self.keys = Keys(settings.prefix, settings.shard_count)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
+        self.delays = Delays()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
@@ -141,9 +146,16 @@ class Node:
             away_after=settings.away_after,
             flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
+            delays=self.delays.detection_delay,
         )
         self.ticker = Ticker(
-            self.core, ticks, self._guard, clock, credit=settings.stall_guard, runtime=runtime
+            self.core,
+            ticks,
+            self._guard,
+            clock,
+            credit=settings.stall_guard,
+            runtime=runtime,
+            lags=self.delays.tick_lag,
         )
         self.relay = Relay(
             self.outbox,
@@ -156,6 +168,7 @@ class Node:
             known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
+            delays=self.delays,
         )
         self.cluster = Cluster(
             self.relay,
@@ -167,6 +180,7 @@ class Node:
             describe=self.describe,
             clock=clock.now,
             runtime=runtime,
+            delays=self.delays,
         )
         # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
         self._snapshot: Callable[[], Parted | None] = lambda: None
@@ -208,8 +222,27 @@ class Node:
             "ticker": asdict(ticker),
             "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
             "outbox": asdict(self.outbox.statistics()),
-            "relay": asdict(self.relay.statistics()),
-            "cluster": asdict(self.cluster.statistics()),
+            **self._redis_report(),
+        }
+
+    def _redis_report(self) -> dict[str, object]:
+        """Return how things stand with Redis; with seconds from now, which others can read."""
+        now, relay, cluster = self._clock.now(), self.relay.statistics(), self.cluster.statistics()
+        away_s = 0.0 if relay.away_since is None else now - relay.away_since
+        renewed_at = cluster.renewed_at
+        lease_left_s = None if renewed_at is None else self._settings.lease - (now - renewed_at)
+        return {
+            "relay": {**asdict(relay), "away_s": away_s},
+            "cluster": {**asdict(cluster), "lease_left_s": lease_left_s},
+        }
+
+    def operators_report(self) -> dict[str, object]:
+        """Return what only operators are told; see `presence.samples`."""
+        return {
+            "transitions": self.relay.transitions.report(),
+            "wheel": self.core.outlook(),
+            "histograms": self.delays.report(),
+            "outbox_oldest_s": 0.0,
         }
 
     def _node_id(self, own: str) -> str:

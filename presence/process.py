@@ -109,7 +109,7 @@ def run(
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
         conductor: see `Conductor`.
         family: what the ids of the workers that share the port begin with; "" for a server on its own.
-        line: see `Server`.
+        line, worker: see `Server`.
 
     Returns:
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
@@ -121,9 +121,12 @@ def run(
         return REFUSED
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
+    worker: int = 0,
 
     def make() -> Server:
-        return Server(settings, redis_url, limit.max_connections, Clock(), family=family, line=line)
+        return Server(
+            settings, redis_url, limit.max_connections, Clock(), family=family, line=line, worker=worker
+        )
 
     try:
         return trio.run(_run, make, conductor, redis_url)

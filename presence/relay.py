@@ -19,10 +19,11 @@ import structlog
 from presence.backlog import Live
 from presence.changes import Op
 from presence.comparison import Comparison, Memory
+from presence.histograms import Delays
 from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox
 from presence.reach import Reach
-from presence.runtime import Runtime, TrioRuntime
+from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import (
     Batch,
@@ -36,6 +37,7 @@ from presence.store.batches import (
     StoreUnavailable,
     Superseded,
 )
+from presence.transitions import Transitions
 
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
@@ -105,11 +107,13 @@ class Relay:
         alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
         clock: monotonic seconds, the clock of `Change.at`.
         runtime: where its task runs.
+        delays: takes how long calls and changes take.
 
     Attributes:
         node: the node's id now.
         former: ids that this node has had.
         writers: by shard.
+        transitions: what Redis has written for this node.
     """
 
     def __init__(
@@ -125,8 +129,10 @@ class Relay:
         known: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         runtime: Runtime | None = None,
+        delays: Delays | None = None,
     ) -> None:
         self.node = node
+        self.transitions = Transitions()
         self._outbox = outbox
         self._store = store
         self._verdicts = verdicts
@@ -136,7 +142,7 @@ class Relay:
         self.writers = [
             ShardWriter(shard, node, outbox, live, alive=alive, known=known) for shard in range(outbox.shards)
         ]
-        self._thread = self._runtime.caller(store.close)
+        self._thread = Timed(self._runtime.caller(store.close), (delays or Delays()).redis_call, clock)
         self._bell = self._runtime.bell()
         self._comparison = Comparison(memory, outbox.shard_of)
         self._compared_at = -math.inf

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from presence.histograms import Histogram
+
 T = TypeVar("T")
 
 
@@ -40,6 +42,29 @@ class Runtime(Protocol):
 
     def caller(self, interrupt: Callable[[], None]) -> Caller:
         """Return a caller; `interrupt` makes a call fail that still waits for its answer."""
+
+
+class Timed:
+    """A caller whose calls are timed.
+
+    Args:
+        caller: makes the calls.
+        took: takes the seconds that each was waited for, failed ones too.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, caller: Caller, took: Histogram, clock: Callable[[], float]) -> None:
+        self._caller = caller
+        self._took = took
+        self._clock = clock
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        """See `Caller`."""
+        begun = self._clock()
+        try:
+            return await self._caller.call(blocking)
+        finally:
+            self._took.note(self._clock() - begun)
 
 
 class TrioRuntime:

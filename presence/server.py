@@ -20,7 +20,7 @@ import structlog
 import trio
 
 import protocol
-from presence import __version__, networks, ports
+from presence import __version__, loop_lag, networks, ports, samples
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
@@ -30,6 +30,7 @@ from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.inquiries import Answers, Inquiries
 from presence.messaging.courier import Courier
+from presence.footprint import Footprint
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
@@ -72,6 +73,7 @@ class Server:
     Raises:
         CredentialsError: keys or certificate cannot be used.
     """
+        worker: the worker's number, from 1; 0 of a server on its own.
 
     def __init__(
         self,
@@ -86,11 +88,14 @@ class Server:
         self._settings = settings
         self._redis_url = redis_url
         self._clock = clock
+        worker: int = 0,
         self._family = family
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock, max_connections)
         self.node = Node(
+        self._worker = worker
+        self._footprint = Footprint()
             settings,
             max_connections,
             _stores(redis_url, settings),
@@ -160,6 +165,7 @@ class Server:
         self._asked_to_read.ring()
 
     async def stop(self) -> int:
+            nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
@@ -199,7 +205,19 @@ class Server:
 
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators; see `presence.samples`."""
-        return {**self._describe(), **self.report()}
+        described = {"node": self.node.relay.node, **self.node.describe()}
+        asked = self._inquiries
+        return samples.sample(
+            samples.Parts(
+                self._worker,
+                self._clock.seen_ms(self._clock.now()),
+                described,
+                self.report(),
+                self.node.operators_report(),
+                self._footprint.report(described["connections"]),
+                {"asked": asked.asked if asked else 0, "dropped": asked.dropped if asked else 0},
+            )
+        )
 
     def explain(self, uid: str) -> list[dict[str, object]]:
         """Return what this worker knows of a user's sessions; see `presence.explaining`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from presence.clock import Clock
+from presence.histograms import QUICK_S, Histogram
 from presence.runtime import Runtime, TrioRuntime
 from presence.ticks import StallGuard, Ticks
 
@@ -50,6 +51,7 @@ class Ticker:
         clock: monotonic time.
         credit: whether stalls are credited at all; tests switch it off to see that it matters.
         runtime: where its task runs.
+        lags: takes how late each tick begins; see `Delays.tick_lag`.
 
     Attributes:
         credit: as above.
@@ -67,6 +69,7 @@ class Ticker:
         *,
         credit: bool = True,
         runtime: Runtime | None = None,
+        lags: Histogram | None = None,
     ) -> None:
         self._expiring = expiring
         self._ticks = ticks
@@ -74,6 +77,7 @@ class Ticker:
         self._clock = clock
         self.credit = credit
         self._runtime = runtime or TrioRuntime()
+        self._lags = lags or Histogram(QUICK_S)
         self._count = 0
         self._ended = 0
         self._overrun_s = 0.0
@@ -112,6 +116,7 @@ class Ticker:
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._count += 1
+        self._lags.note(overrun_s)
         self._overrun_s = overrun_s
         self._overrun_max_s = max(self._overrun_max_s, overrun_s)
 

@@ -39,7 +39,9 @@ def run(
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, Supervised(line), family=family, line=operators)
+            return process.run(
+                settings, redis_url, Supervised(line), family=family, line=operators, worker=number
+            )
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -1,0 +1,49 @@
+"""A worker's sample: all its figures of one moment, as one map for operators.
+
+Sums only: counters rise while the process lives, gauges say how it stands. Making one costs the same however
+many sessions there are. What operators are told (see `presence.admin`) is made from these and from Redis.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+VERSION: Final = 1  # a process that serves operators and finds another one here says so
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a sample is made of.
+
+    Attributes:
+        worker: the worker's number; 0 of a server with one process.
+        at_ms: Unix milliseconds now.
+        described: who this is: node, pid, host, address, version, started_ms, connections, readiness,
+            sessions.
+        report: the groups of counters that the log has, too.
+        operators: what only operators are told: transitions, wheel, histograms, outbox_oldest_s.
+        footprint: see `Footprint.report`.
+        inquiries: questions so far: asked, dropped.
+    """
+
+    worker: int
+    at_ms: int
+    described: Mapping[str, Any]
+    report: Mapping[str, Any]
+    operators: Mapping[str, Any]
+    footprint: Mapping[str, Any]
+    inquiries: Mapping[str, int]
+
+
+def sample(parts: Parts) -> dict[str, Any]:
+    """Return the sample; MessagePack can hold it."""
+    return {
+        "v": VERSION,
+        "worker": parts.worker,
+        "at_ms": parts.at_ms,
+        **parts.described,
+        **parts.report,
+        **parts.operators,
+        "process": dict(parts.footprint),
+        "inquiries": dict(parts.inquiries),
+    }

@@ -1,0 +1,52 @@
+"""How many transitions Redis has written for this node, by type and reason: pure.
+
+Only Redis knows whether a session's end is the user's, so its scripts count what they write and return it
+with the answer. An answer that is lost is found again, with its count, when the batch is sent once more or
+in the trail of the generation before (see `shard_writer`), and is taken once. The one count that can be lost
+is that of a sweep or a retirement whose answer is: these are never sent again as they were.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from protocol.constants import Code
+
+TYPES = ("online", "offline", "away", "update", "gap")
+
+
+class Told(NamedTuple):
+    """Events that one call has written.
+
+    Attributes:
+        type: of the events.
+        code: their reason's; 0: they have none.
+        n: how many.
+    """
+
+    type: str
+    code: int
+    n: int
+
+
+class Transitions:
+    """The counters of one node; they only rise."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
+
+    def note(self, told: Iterable[Told]) -> None:
+        """Count what a call has written."""
+        for type, code, n in told:
+            counts, reason = self._counts.setdefault(type, {}), _reason(code) if code else type
+            counts[reason] = counts.get(reason, 0) + n
+
+    def report(self) -> dict[str, dict[str, int]]:
+        """Return how many there were by type and reason; a gap has no reason but itself."""
+        return {type: dict(counts) for type, counts in self._counts.items()}
+
+
+def _reason(code: int) -> str:
+    try:
+        return Code(code).reason
+    except ValueError:  # of a later version
+        return str(code)
