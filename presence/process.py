@@ -101,6 +101,7 @@ def run(
     *,
     family: str = "",
     line: socket.socket | None = None,
+    worker: int = 0,
 ) -> int:
     """Run the server until it is told to stop.
 
@@ -121,7 +122,6 @@ def run(
         return REFUSED
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
-    worker: int = 0,
 
     def make() -> Server:
         return Server(

@@ -28,9 +28,9 @@ from presence.desk import FrontDesk
 from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
+from presence.footprint import Footprint
 from presence.inquiries import Answers, Inquiries
 from presence.messaging.courier import Courier
-from presence.footprint import Footprint
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
@@ -69,11 +69,11 @@ class Server:
         clock: monotonic time.
         family: what the node ids of all workers on one port begin with; "" for a server on its own.
         line: this worker's end of the line to whoever serves operators; None: nobody does.
+        worker: the worker's number, from 1; 0 of a server on its own.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
     """
-        worker: the worker's number, from 1; 0 of a server on its own.
 
     def __init__(
         self,
@@ -84,18 +84,18 @@ class Server:
         *,
         family: str = "",
         line: socket.socket | None = None,
+        worker: int = 0,
     ) -> None:
         self._settings = settings
         self._redis_url = redis_url
         self._clock = clock
-        worker: int = 0,
         self._family = family
+        self._worker = worker
+        self._footprint = Footprint()
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock, max_connections)
         self.node = Node(
-        self._worker = worker
-        self._footprint = Footprint()
             settings,
             max_connections,
             _stores(redis_url, settings),
@@ -145,6 +145,7 @@ class Server:
             nursery.start_soon(self._courier.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
+            nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
             nursery.start_soon(self._credentials.run)
             nursery.start_soon(self._read_again)
             if self._followups is not None:
@@ -165,7 +166,6 @@ class Server:
         self._asked_to_read.ring()
 
     async def stop(self) -> int:
-            nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
