@@ -25,6 +25,7 @@ import structlog
 
 from presence import orders
 from presence.logs import DirectWriter
+from presence.notifying import SILENT, Notifier, Pulse
 from presence.places import Place
 from presence.wakeups import HANDLED, Wakeups
 
@@ -49,6 +50,7 @@ class Processes:
         writer: of the log, for that line.
         may_start: whether a worker that started now would find what it needs; it says what is missing.
         reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
+        notifier: of the service manager.
     """
 
     def __init__(
@@ -61,10 +63,13 @@ class Processes:
         writer: DirectWriter,
         may_start: Callable[[], bool] = lambda: True,
         reread: Callable[[], None] | None = None,
+        notifier: Notifier = SILENT,
     ) -> None:
         self._work = work
         self._may_start = may_start
         self._reread = reread
+        self._notifier = notifier
+        self._pulse = Pulse(notifier)
         self._ready_line = ready_line
         self._drain_timeout_s = drain_timeout_s
         self._writer = writer
@@ -90,7 +95,7 @@ class Processes:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._workers):
                 return
-            for key, _ in self._selector.select(self._wait_s()):
+            for key, _ in self._selector.select(self._wait_s(self._pulse.give())):
                 if key.data is not None:
                     self._hear(key.data)
             taken = wakeups.take_orders()
@@ -103,8 +108,10 @@ class Processes:
             self._reap()
             self._renew_next()
 
-    def _wait_s(self) -> float | None:
+    def _wait_s(self, at_most_s: float | None) -> float | None:
         due = [self._kill_at] if self._stopping else []
+        if at_most_s is not None:
+            due.append(time.monotonic() + at_most_s)
         if not self._stopping:
             due += [each.kill_at if each.pid else each.start_at for each in self._workers]
             due = [at for at in due if at < math.inf]
@@ -193,6 +200,7 @@ class Processes:
             if not self._told_ready and all(other.is_ready for other in self._workers):
                 self._told_ready = True
                 self._writer.raw_line(self._ready_line)
+                self._notifier.ready(self._ready_line)
 
     def _hang_up(self, each: Place) -> None:
         if each.line is not None:
@@ -261,9 +269,13 @@ class Processes:
 
     def _reload(self) -> None:
         if self._reread is not None and not self._stopping:
+            if self._told_ready:  # nobody is told of a reload who has not heard that it is ready
+                self._notifier.reloading()
             self._reread()
             for each in self._workers:
                 each.tell(orders.RELOAD)
+            if self._told_ready:
+                self._notifier.ready(self._ready_line)
 
     # The end
 
@@ -273,6 +285,7 @@ class Processes:
         if not self._stopping:
             self._stopping = True
             self._kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            self._notifier.stopping("draining")
             log.info("stopping", workers=sum(bool(each.pid) for each in self._workers))
         else:
             log.warning("ended by a second signal")

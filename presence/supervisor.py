@@ -13,13 +13,20 @@ import structlog
 
 from presence import credential_files, forked, ports, process, worker
 from presence.logs import DirectWriter
+from presence.notifying import SILENT, Notifier
 from presence.processes import Processes
 from presence.settings import Settings
 
 log = structlog.get_logger("presence.supervisor")
 
 
-def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callable[[], None]) -> int:
+def run(
+    settings: Settings,
+    redis_url: str,
+    writer: DirectWriter,
+    reread: Callable[[], None],
+    notifier: Notifier = SILENT,
+) -> int:
     """Run `settings.workers` workers until a signal comes, or until one cannot start.
 
     Args:
@@ -27,6 +34,7 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callab
         redis_url: where Redis is.
         writer: for the line that says ready.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
+        notifier: of the service manager.
 
     Returns:
         The exit status.
@@ -52,6 +60,7 @@ def run(settings: Settings, redis_url: str, writer: DirectWriter, reread: Callab
             writer=writer,
             may_start=lambda: _may_start(settings),
             reread=reread,
+            notifier=notifier,
         ).run()
     finally:
         reserved.close()

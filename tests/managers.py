@@ -1,0 +1,58 @@
+"""A service manager as far as it listens: the Unix socket of systemd's notify protocol."""
+
+import secrets
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Manager:
+    """Takes what services tell.
+
+    Args:
+        folder: where its socket is; None: it has no name in the file system.
+
+    Attributes:
+        variable: what `NOTIFY_SOCKET` has to be.
+        messages: what was told so far, each message as its lines by name.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.variable = f"@presence-{secrets.token_hex(8)}" if folder is None else str(folder / "notify")
+        self.messages: list[dict[str, str]] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0{self.variable[1:]}" if folder is None else self.variable)
+
+    def next(self, patience_s: float = 20.0) -> dict[str, str]:
+        """Return the next message."""
+        self._socket.settimeout(patience_s)
+        lines = self._socket.recv(4096).decode().splitlines()
+        message = dict(line.split("=", 1) for line in lines)
+        self.messages.append(message)
+        return message
+
+    def wait_for(self, name: str, patience_s: float = 20.0) -> dict[str, str]:
+        """Return the next message that has a line of this name."""
+        end = time.monotonic() + patience_s
+        while name not in (message := self.next(max(0.01, end - time.monotonic()))):
+            pass
+        return message
+
+    def is_silent(self) -> bool:
+        """Whether nothing was told that was not taken."""
+        self._socket.settimeout(0)
+        try:
+            self.next(0)
+        except BlockingIOError:
+            return True
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
