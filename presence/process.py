@@ -15,6 +15,7 @@ from presence import files
 from presence.clock import Clock
 from presence.credential_files import CredentialsError
 from presence.logs import LogWriter
+from presence.notifying import SILENT, Notifier, Pulse
 from presence.orders import STOPS
 from presence.ports import CannotListen
 from presence.server import Server
@@ -48,30 +49,49 @@ class Signals:
     Args:
         writer: of the log.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
+        notifier: of the service manager.
     """
 
-    def __init__(self, writer: LogWriter, reread: Callable[[], None]) -> None:
+    def __init__(self, writer: LogWriter, reread: Callable[[], None], notifier: Notifier = SILENT) -> None:
         self._writer = writer
         self._reread = reread
+        self._notifier = notifier
+        self._address = ""  # once it is ready
 
     def ready(self, host: str, port: int) -> None:
         """See `Conductor`."""
-        self._writer.raw_line(ready_line(host, port))
+        self._address = ready_line(host, port)
+        self._writer.raw_line(self._address)
+        self._notifier.ready(self._address)
 
     @asynccontextmanager
     async def orders(self, reload: Callable[[], None]) -> AsyncIterator[AsyncIterator[None]]:
         """See `Conductor`."""
         with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
-            yield self._stops(signals, reload)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._live)
+                yield self._stops(signals, reload)
+                nursery.cancel_scope.cancel()
+
+    async def _live(self) -> None:
+        """Tell the service manager that this loop turns."""
+        pulse = Pulse(self._notifier)
+        while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
+            await trio.sleep(pause_s)
 
     async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
         async for number in signals:
             if number == signal.SIGUSR2:
                 log.warning("nothing is renewed: that takes several workers")
             elif number == signal.SIGHUP:
+                if self._address:  # nobody is told of a reload who has not heard that it is ready
+                    self._notifier.reloading()
                 self._reread()
                 reload()
+                if self._address:
+                    self._notifier.ready(self._address)
             else:
+                self._notifier.stopping("draining")
                 yield
 
 
