@@ -177,7 +177,7 @@ class Node:
             lease_s=settings.lease,
             idle_timeout_s=settings.idle_timeout,
             healthy=self._is_healthy,
-            describe=self.describe,
+            describe=lambda: {**self.describe(), "settings": settings.shared},
             clock=clock.now,
             runtime=runtime,
             delays=self.delays,

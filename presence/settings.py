@@ -17,6 +17,17 @@ from presence.specs import Spec
 from presence.store import address
 
 _DAY_S = 86_400
+# What all nodes that share a Redis had better have alike: how long each is waited for, whose device has to
+# go, and what is kept of users and events, where the node with the smallest number decides.
+_SHARED = (
+    "lease",
+    "idle_timeout",
+    "disconnect_grace",
+    "max_sessions",
+    "session_policy",
+    "stream_maxlen",
+    "seen_retention_days",
+)
 
 
 def _host(text: str) -> None:
@@ -279,6 +290,11 @@ class Settings:
     def shard_count(self) -> int:
         """How many shards the users are spread over."""
         return self.shards or (address.CLUSTER_SHARDS if address.is_cluster(self.redis) else 1)
+
+    @property
+    def shared(self) -> str:
+        """What other nodes had better have alike, as ``name=value`` with spaces between."""
+        return " ".join(f"{name}={getattr(self, name)}" for name in _SHARED)
 
     def clamp_idle_timeout(self, wish: float | None = None) -> float:
         """Return the idle time-out in seconds for a client that wishes `wish` (None: the server's own).

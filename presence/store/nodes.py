@@ -33,6 +33,7 @@ class NodeState:
         started_ms: Unix milliseconds.
         sessions, connections: how many it has.
         outbox: changes that wait for Redis.
+        settings: what nodes had better have alike, see `presence.settings.Settings.shared`.
     """
 
     node: str
@@ -48,6 +49,7 @@ class NodeState:
     sessions: int | None = None
     connections: int | None = None
     outbox: int | None = None
+    settings: str | None = None
 
 
 _TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
