@@ -1,4 +1,4 @@
-"""The README is true: its lines, its example, its settings."""
+"""The README is true: its lines and its examples."""
 
 import re
 import socket
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import protocol
-from presence.config import SPECS
 from presence.embedded import EmbeddedRedis
 from tests.live.events import read_events
 from tests.live.server_process import running_server
@@ -66,31 +65,3 @@ def test_the_library_and_the_subscriber_examples_run(redis_server: EmbeddedRedis
         with socket.create_connection(server.address) as silent:
             silent.sendall(protocol.encode(protocol.login("bob")))
             runs_until_it_says(subscriber, "push to bob")
-
-
-def settings_table() -> str:
-    """Return the table that the README must hold."""
-    rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
-    group = None
-    for spec in SPECS.values():
-        if spec.group != group:
-            group = spec.group
-            rows.append(f"| **{group}** | | | |")
-        default = (
-            "" if spec.default is None else str(spec.default).lower() if spec.kind is bool else spec.default
-        )
-        rows.append(f"| `{spec.name}` | {default} | {spec.unit} | {spec.help} |")
-    return "\n".join(rows)
-
-
-def test_every_setting_is_listed_as_it_is() -> None:
-    assert settings_table() in README, settings_table()
-
-
-def test_every_file_that_is_named_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
-def test_no_placeholder_is_left() -> None:
-    assert not re.search(r"^(FIGURES|COST|SETTINGS)$", README, re.MULTILINE)
