@@ -116,7 +116,8 @@ class Server:
     """
 
     def __init__(self, *flags: str) -> None:
-        command = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json", *flags]
+        command = [sys.executable, "-m", "presence", "serve", "--no-admin", "--port", "0"]
+        command += ["--log-format", "json", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.host = ""
         self.redis_url = flags[flags.index("--redis") + 1] if "--redis" in flags else ""

@@ -99,7 +99,7 @@ def load(
     settings = Settings(**values)
     settings = _yielding(settings, sources)
     if serving:
-        for keys, complaint in (*contradictions(settings), *_not_yet(settings, sources)):
+        for keys, complaint in (*contradictions(settings), *_not_here(settings)):
             if bad.isdisjoint(keys):
                 origin = ", ".join(f"{key} from {sources[key]}" for key in keys)
                 problems.append(f"{keys[0]}: {complaint} ({origin})")
@@ -177,13 +177,12 @@ def _instead(key: str, raw: object) -> str:
     return f", not {shown_raw}{link}"
 
 
-def _not_yet(s: Settings, sources: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _not_here(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    yield from ()
     if s.workers > 1 and not sys.platform.startswith("linux"):
         yield ("workers",), "more than 1 needs Linux, whose kernel spreads connections over workers"
     if s.proxy_from is not None and not sys.platform.startswith("linux"):
         yield ("proxy_from",), "needs Linux: elsewhere headers of proxies are not read"
-    if sources["admin"] != DEFAULT_SOURCE and not s.no_admin:
-        yield ("admin",), "the HTTP server for operators comes with a later version; leave it out for now"
 
 
 def shown(settings: Settings, name: str) -> str | float | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from presence import networks
-from presence.settings import Settings
+from presence.settings import Settings, admin_host
 
 WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
 TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
@@ -58,6 +58,12 @@ def _of_strangers(s: Settings) -> Iterator[Complaint]:
             ("host", "token_keys", "insecure"),
             f"{s.host} can be reached from elsewhere, and nobody would have to prove who it is: "
             "set token_keys, or say --insecure",
+        )
+    if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
+        yield (
+            ("admin", "admin_tokens"),
+            f"{s.admin} can be reached from elsewhere, and nobody would have to prove who it is: "
+            "set admin_tokens",
         )
     if s.token_keys and s.guess_delay > s.login_timeout:
         yield (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from presence import networks
-from presence.settings import Settings
+from presence.settings import Settings, admin_host
 
 
 def exposures(s: Settings) -> Iterator[str]:
@@ -15,3 +15,5 @@ def exposures(s: Settings) -> Iterator[str]:
         yield "whoever a proxy lets in may be any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
         yield "tokens and messages that come over plain TCP can be read on their way: set tls_cert, tls_only"
+    if not (s.no_admin or networks.is_loopback(admin_host(s.admin))):
+        yield "tokens of operators come over plain HTTP and can be read on their way: put a proxy with TLS there"

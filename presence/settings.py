@@ -48,6 +48,11 @@ def _address(text: str) -> None:
         raise ValueError("must be HOST:PORT")
 
 
+def admin_host(address: str) -> str:
+    """Return the host of a ``HOST:PORT``, without the brackets of an IPv6 address."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
 def _audience(text: str) -> None:
     if not text.isprintable() or any(c.isspace() for c in text):
         raise ValueError("must not hold white space or control characters")

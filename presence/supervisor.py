@@ -8,6 +8,7 @@ no connection. The users of a worker that dies are not told about: they log in a
 import secrets
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,6 +17,9 @@ from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier
 from presence.processes import Processes
 from presence.settings import Settings
+
+if TYPE_CHECKING:  # nothing of it is loaded where nobody serves operators
+    from presence.operators import Operators
 
 log = structlog.get_logger("presence.supervisor")
 
@@ -26,6 +30,8 @@ def run(
     writer: DirectWriter,
     reread: Callable[[], None],
     notifier: Notifier = SILENT,
+    *,
+    operators: "Operators | None" = None,
 ) -> int:
     """Run `settings.workers` workers until a signal comes, or until one cannot start.
 
@@ -35,6 +41,7 @@ def run(
         writer: for the line that says ready.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
         notifier: of the service manager.
+        operators: the processes that serve operators; they run already.
 
     Returns:
         The exit status.
@@ -49,7 +56,8 @@ def run(
 
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:
         reserved.close()
-        return worker.run(settings, redis_url, number, family, line)
+        asked = operators.become_worker(number) if operators else None
+        return worker.run(settings, redis_url, number, family, line, operators=asked)
 
     try:
         return Processes(

@@ -234,11 +234,14 @@ def test_file_that_is_not_there_is_refused() -> None:
             "tls_port: 7000 is port, too: choose another, or say --tls-only",
         ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
-        ({"admin": "127.0.0.1:7480"}, "admin: the HTTP server for operators comes with a later version"),
+        (
+            {"admin": "0.0.0.0:7480"},
+            "admin: 0.0.0.0:7480 can be reached from elsewhere, and nobody would have to prove who it is",
+        ),
         ({"redis": "redis+cluster://h/1"}, "redis: must name no database"),
     ],
 )
-def test_contradictions_and_what_comes_later_are_refused(flags: dict[str, object], message: str) -> None:
+def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
     assert all(SPECS[key].flag in problem for key in flags if key not in {"token_keys", "tls_cert"})
@@ -296,6 +299,20 @@ def test_the_default_batching_window_gives_way_to_a_short_tick() -> None:
 
 def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
     assert len(problems({"idle_timeout": "x", "tick": "16"})) == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7480", "[::1]:0", "localhost:80"])
+def test_operators_of_this_machine_need_no_tokens(address: str) -> None:
+    assert load({"admin": address}, {}).settings.admin == address
+
+
+def test_operators_elsewhere_need_tokens() -> None:
+    assert load({"admin": "[::]:7480", "admin_tokens": "operators"}, {}).settings.admin == "[::]:7480"
+
+
+def test_insecure_does_not_open_operators_doors() -> None:
+    (problem,) = problems({"admin": "0.0.0.0:7480", "insecure": True})
+    assert "set admin_tokens" in problem
 
 
 def test_no_admin_is_accepted_whatever_the_file_says(tmp_path: Path) -> None:

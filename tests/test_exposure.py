@@ -10,6 +10,7 @@ from presence.settings import Settings
 
 KEYS, CERT = Path("keys.json"), Path("cert.pem")
 ANY_USER, BY_PROXY, IN_THE_CLEAR = "reaches this server", "a proxy lets in", "over plain TCP"
+OPERATORS_IN_THE_CLEAR = "over plain HTTP"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,9 @@ ANY_USER, BY_PROXY, IN_THE_CLEAR = "reaches this server", "a proxy lets in", "ov
         ({"host": "::", "token_keys": KEYS}, [IN_THE_CLEAR]),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT}, [IN_THE_CLEAR]),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
+        ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
+        ({"admin": "[::1]:7480", "admin_tokens": KEYS}, []),
+        ({"admin": "0.0.0.0:7480", "no_admin": True}, []),
     ],
 )
 def test_what_is_open_is_told(given: dict[str, Any], told: list[str]) -> None:

@@ -52,7 +52,7 @@ class Contender:
 
 
 def _own(_folder: Path, _port: int) -> list[str]:
-    return [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json"]
+    return [sys.executable, "-m", "presence", "serve", "--no-admin", "--port", "0", "--log-format", "json"]
 
 
 def _peer(kind: str) -> Callable[[Path, int], list[str]]:

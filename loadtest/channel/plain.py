@@ -83,7 +83,7 @@ def contender(name: str, tree: Path) -> Contender:
         raise SystemExit(f"{tree} is no tree of its own: {found}")
     command: Callable[[Path, int], list[str]] = lambda _folder, _port: [  # noqa: E731 - a field's value
         *python,
-        *("-m", "presence", "serve", "--port", "0", "--log-format", "json"),
+        *("-m", "presence", "serve", "--no-admin", "--port", "0", "--log-format", "json"),
     ]
     return Contender(name, str(tree), "presence", (UNANSWERED, ANSWERED), command)
 

@@ -74,7 +74,7 @@ class Serving:
     def __init__(
         self, url: str, *flags: str, port: int = 0, program: Sequence[str] = ("-m", "presence")
     ) -> None:
-        command = [sys.executable, *program, "serve", "--port", str(port), "--redis", url]
+        command = [sys.executable, *program, "serve", "--no-admin", "--port", str(port), "--redis", url]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *flags], stderr=subprocess.PIPE, text=True, env=clean

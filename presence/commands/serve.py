@@ -1,7 +1,8 @@
 """``presence serve``: the server, and a Redis of its own where none is given."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
 from presence.config import DEFAULT_SOURCE, Loaded
@@ -10,6 +11,9 @@ from presence.exposure import exposures
 from presence.logs import configure, configure_directly
 from presence.notifying import Notifier, from_environment
 from presence.settings import Settings
+
+if TYPE_CHECKING:  # a server without operators does without all that it loads
+    from presence.operators import Operators
 
 Reread = Callable[[], None]
 
@@ -41,7 +45,7 @@ def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
                 # First, while this process has one thread; stopped last, when everything is written.
                 redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
             serve = _serve_alone if settings.workers == 1 else _supervise
-            return serve(settings, redis_url, reread, notifier)
+            return serve(loaded, redis_url, reread, notifier)
         except EmbeddedError as error:
             complain(error)
             return FAILED
@@ -49,20 +53,60 @@ def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
             return OK
 
 
-def _serve_alone(settings: Settings, redis_url: str, reread: Reread, notifier: Notifier) -> int:
+def _serve_alone(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notifier) -> int:
+    settings = loaded.settings
     with configure(settings.log_format, settings.log_level) as writer:
         _tell_first(settings, redis_url)
-        from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
-        return _logged(lambda: run(settings, redis_url, Signals(writer, reread, notifier)))
+        def serve() -> int:
+            from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
+
+            with _operators(loaded, redis_url) as operators:
+                signals = Signals(writer, _both(reread, operators), notifier)
+                return run(settings, redis_url, signals, line=operators.line() if operators else None)
+
+        return _logged(serve)
 
 
-def _supervise(settings: Settings, redis_url: str, reread: Reread, notifier: Notifier) -> int:
+def _supervise(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notifier) -> int:
+    settings = loaded.settings
     writer = configure_directly(settings.log_format, settings.log_level)
     _tell_first(settings, redis_url)
-    from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
 
-    return _logged(lambda: run(settings, redis_url, writer, reread, notifier))
+    def serve() -> int:
+        from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
+
+        with _operators(loaded, redis_url) as operators:
+            again = _both(reread, operators)
+            return run(settings, redis_url, writer, again, notifier, operators=operators)
+
+    return _logged(serve)
+
+
+@contextlib.contextmanager
+def _operators(loaded: Loaded, redis_url: str) -> "Iterator[Operators | None]":
+    """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
+    settings = loaded.settings
+    if settings.no_admin:
+        yield None
+        return
+    from presence.operators import serving  # noqa: PLC0415 - see above
+
+    asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
+    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
+        yield operators
+
+
+def _both(reread: Reread, operators: "Operators | None") -> Reread:
+    """Return what has read again all that is not a worker's."""
+    if operators is None:
+        return reread
+
+    def both() -> None:
+        reread()
+        operators.reload()
+
+    return both
 
 
 def _tell_first(settings: Settings, url: str) -> None:
@@ -77,8 +121,13 @@ def _tell_first(settings: Settings, url: str) -> None:
 def _logged(run: Callable[[], int]) -> int:
     import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
+    from presence.ports import CannotListen  # noqa: PLC0415 - as above
+
     try:
         return run()
+    except CannotListen as error:
+        structlog.get_logger().error("cannot listen", address=error.address, error=error.problem)
+        return FAILED
     except Exception:
         structlog.get_logger().exception("server failed")
         return FAILED

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 DEADLINE_S = 20.0
 
 
-Run = Callable[[Settings, str, Conductor], int]
+Run = Callable[..., int]
 
 
 @pytest.fixture
@@ -40,55 +40,55 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 def test_serve_hands_settings_and_redis_to_the_server(serve_with: Callable[[Run], None]) -> None:
     seen: list[tuple[Settings, str]] = []
 
-    def run(settings: Settings, redis_url: str, _log: Conductor) -> int:
+    def run(settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
         seen.append((settings, redis_url))
         return 0
 
     serve_with(run)
-    assert main(["serve", "--port", "0", "--redis", "redis://h"]) == 0
-    assert seen == [(Settings(port=0, redis="redis://h"), "redis://h")]
+    assert main(["serve", "--no-admin", "--port", "0", "--redis", "redis://h"]) == 0
+    assert seen == [(Settings(port=0, no_admin=True, redis="redis://h"), "redis://h")]
 
 
 def test_serve_starts_a_redis_of_its_own_and_stops_it_last(serve_with: Callable[[Run], None]) -> None:
     urls: list[str] = []
 
-    def run(_settings: Settings, redis_url: str, _log: Conductor) -> int:
+    def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
         urls.append(redis_url)
         with open_client(redis_url) as client:
             assert client.ping()
         return 0
 
     serve_with(run)
-    assert main(["serve"]) == 0
+    assert main(["serve", "--no-admin"]) == 0
     assert not Path(urls[0].removeprefix("unix://")).exists()
 
 
 def test_serve_prints_ready_alone_on_a_line(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_settings: Settings, _redis_url: str, conductor: Conductor) -> int:
+    def run(_settings: Settings, _redis_url: str, conductor: Conductor, **_: object) -> int:
         structlog.get_logger().info("accepting")
         conductor.ready("127.0.0.1", 7400)
         return 0
 
     serve_with(run)
-    main(["serve", "--redis", "redis://h"])
+    main(["serve", "--no-admin", "--redis", "redis://h"])
     assert capfd.readouterr().err.splitlines()[1] == "ready 127.0.0.1:7400"
 
 
 def test_serve_returns_the_status_of_the_server(serve_with: Callable[[Run], None]) -> None:
-    serve_with(lambda _settings, _url, _log: 1)
-    assert main(["serve", "--redis", "redis://h"]) == 1
+    serve_with(lambda _settings, _url, _log, **_: 1)
+    assert main(["serve", "--no-admin", "--redis", "redis://h"]) == 1
 
 
 def test_serve_logs_a_failure_of_the_server(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_settings: Settings, _redis_url: str, _log: Conductor) -> int:
+    def run(_settings: Settings, _redis_url: str, _log: Conductor, **_: object) -> int:
         raise RuntimeError("out of order")
 
     serve_with(run)
-    assert main(["serve", "--redis", "redis://h", "--log-format", "json"]) == 1
+    assert main(["serve", "--no-admin", "--redis", "redis://h", "--log-format", "json"]) == 1
     entry = json.loads(capfd.readouterr().err)
     assert entry["event"] == "server failed"
     assert "RuntimeError: out of order" in entry["exception"]
@@ -96,14 +96,14 @@ def test_serve_logs_a_failure_of_the_server(
 
 def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with embedded_redis(tmp_path):
-        assert main(["serve", "--data-dir", str(tmp_path)]) == 1
+        assert main(["serve", "--no-admin", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"presence: data_dir {tmp_path}: another presence server uses it\n"
 
 
 def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callable[[Run], None]) -> None:
     urls: list[str] = []
 
-    def run(_settings: Settings, redis_url: str, _log: Conductor) -> int:
+    def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
         urls.append(redis_url)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(DEADLINE_S)  # which the signal ends
@@ -111,6 +111,6 @@ def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callabl
 
     serve_with(run)
     before = signal.getsignal(signal.SIGTERM)
-    assert main(["serve"]) == 0
+    assert main(["serve", "--no-admin"]) == 0
     assert not Path(urls[0].removeprefix("unix://")).exists()
     assert signal.getsignal(signal.SIGTERM) is before

@@ -25,8 +25,11 @@ class ServerProcess:
     """
 
     def __init__(self, *flags: str) -> None:
+        # A process for operators would take a second of processor time, and a port that others want.
+        operators = [] if {"--admin", "--no-admin"} & set(flags) else ["--no-admin"]
+        serve = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json", *flags],
+            [*serve, *operators, *flags],
             stderr=subprocess.PIPE,
             text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},

@@ -109,7 +109,7 @@ def test_no_secret_is_seen_whatever_goes_wrong(
     wrong = url_of(redis_server, f"{PASSWORD}-wrong")
     nowhere = f"redis://u:{PASSWORD}@127.0.0.1:1"
     for words, status in [
-        (["serve", "--redis", wrong], 1),
+        (["serve", "--no-admin", "--redis", wrong], 1),
         (["serve", "--redis", url, "--token-keys", str(keys)], 2),
         (["serve", "--redis", f"redis:/u:{PASSWORD}@h"], 2),
         (["config", "show", "--redis", url], 0),

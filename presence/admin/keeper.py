@@ -1,0 +1,128 @@
+"""Keeps the process alive that serves operators: ``python -m presence.admin.keeper DESCRIPTOR…``.
+
+It stands between a server and that process, so that the server need not look after it: it starts it, again
+whenever it ends, and ends it when the server is gone. It loads next to nothing and does nothing in between.
+Signals are not its orders: it ends when its standard input does, and so when whoever started it has died.
+
+Args:
+    DESCRIPTOR: what the process inherits: sockets that listen, the asking ends of the lines.
+"""
+
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Final
+
+from presence.admin import frames
+
+LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LIMIT_S: Final = 30.0
+END_GRACE_S: Final = 0.6  # for requests that are under way; then it is killed, stopped or not
+IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Keeper:
+    """Keeps one process.
+
+    Args:
+        control: from whoever started us: orders, and the end.
+        message: what the process is told when it starts.
+        descriptors: what it inherits.
+    """
+
+    def __init__(self, control: socket.socket, message: bytes, descriptors: list[int]) -> None:
+        self._control = control
+        self._message = frames.framed(message)
+        self._descriptors = descriptors
+        self._kept: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._started_at = self._start_at = 0.0
+        self._failures = 0
+
+    def run(self) -> None:
+        """Keep the process until the control line ends."""
+        while True:
+            if self._kept is None and time.monotonic() >= self._start_at:
+                self._start()
+            wait_s = None if self._kept else max(0.0, self._start_at - time.monotonic())
+            watched = [each for each in (self._control, self._line) if each is not None]
+            ready, _, _ = select.select(watched, [], [], wait_s)
+            if self._control in ready:
+                order = self._ordered()
+                if not order:
+                    break
+                self._tell(order)
+            if self._line in ready:  # it says nothing: this is its end
+                self._end(0.0)
+        self._end(END_GRACE_S)
+
+    def _ordered(self) -> bytes:
+        try:
+            return self._control.recv(64)
+        except ConnectionError:
+            return b""
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        safe = ["-P"] if sys.flags.safe_path else []
+        try:
+            self._kept = subprocess.Popen(  # noqa: S603 - our own module, and numbers
+                [sys.executable, *safe, "-m", "presence.admin"],
+                stdin=theirs.fileno(),
+                pass_fds=self._descriptors,
+            )
+        except OSError:  # no memory, or no room for one more process
+            ours.close()
+            self._put_off()
+            return
+        finally:
+            theirs.close()
+        self._started_at, self._line = time.monotonic(), ours
+        ours.settimeout(END_GRACE_S)  # the message may be longer than what the kernel keeps
+        self._tell(self._message)
+
+    def _tell(self, order: bytes) -> None:
+        """Pass something on; who does not take it is ended by the next look at the line."""
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.sendall(order)
+
+    def _end(self, grace_s: float) -> None:
+        """End the process, after some time for it to do so by itself."""
+        if self._line is None or self._kept is None:
+            return
+        self._line.close()  # which is its order
+        try:
+            self._kept.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._kept.kill()
+            self._kept.wait()
+        self._kept = self._line = None
+        self._put_off()
+
+    def _put_off(self) -> None:
+        """Say when the next process is due: at once after a first end, then after pauses that double."""
+        now = time.monotonic()
+        self._failures = 0 if now - self._started_at >= LONG_LIFE_S else self._failures + 1
+        pause_s = BACKOFF_FIRST_S * 2.0 ** min(self._failures - 2, 16) if self._failures > 1 else 0.0
+        self._start_at = now + min(pause_s, BACKOFF_LIMIT_S)
+
+
+def main() -> int:
+    """Keep the process; return the exit status."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)  # which the process inherits
+    control = socket.socket(fileno=0)
+    message = frames.read(control)
+    if message is not None:
+        Keeper(control, message, [int(each) for each in sys.argv[1:]]).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The processes that serve operators beside a server, seen from the server.
+
+The address is bound here, so that it is known before anything is ready, and that a process which is started
+anew listens at the same one. From then on nobody waits for these processes, whatever becomes of them: they
+have the asking ends of the lines (see `presence.inquiries`) and a control line, whose end is their order to
+end.
+"""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import structlog
+
+from presence.admin import frames
+from presence.admin.start import Start
+from presence.inquiries import line_pair
+from presence.ports import Address, CannotListen
+from presence.settings import Settings, admin_host
+from presence.transports import tcp
+
+END_S: Final = 2.0  # the keeper takes less: half a second for requests, and it kills
+BACKLOG: Final = 128
+_CONTROL_S: Final = 1.0  # for the start message, which a kernel takes at once
+
+log = structlog.get_logger("presence.operators")
+
+
+class Operators:
+    """The processes, and what they share with the server.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is.
+        listeners: sockets that listen; they are given away.
+        workers: how many there are to ask.
+    """
+
+    def __init__(
+        self, settings: Settings, redis_url: str, listeners: list[socket.socket], workers: int
+    ) -> None:
+        self.address = _address_of(listeners)
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        self.url = f"http://{host}:{self.address.port}/"
+        self._lines = [line_pair() for _ in range(workers)]
+        self._listeners = listeners
+        self._control: socket.socket | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        asking = [each.fileno() for each, _ in self._lines]
+        heard = tuple(each.fileno() for each in listeners)
+        start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
+        self._start(frames.framed(pickle.dumps(start)), [*heard, *asking])
+
+    def line(self, number: int = 1) -> socket.socket:
+        """Return the answering end of a worker's line; workers count from 1."""
+        return self._lines[number - 1][1]
+
+    def become_worker(self, number: int) -> socket.socket:
+        """Forget, in a process that was forked, all but the end that is returned: that worker's own."""
+        own = self.line(number)
+        self._hang_up()
+        for _, answering in self._lines:
+            if answering is not own:
+                answering.close()
+        return own
+
+    def reload(self) -> None:
+        """Have the files read again whose content may change."""
+        if self._control is not None:
+            with suppress(OSError):  # nobody is there, or nobody takes it: no reason to wait
+                self._control.send(frames.RELOAD, socket.MSG_DONTWAIT)
+
+    def stop(self) -> None:
+        """End the processes; takes less than a second, and never more than `END_S`."""
+        self._hang_up()
+        if self._keeper is not None:
+            try:
+                self._keeper.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()  # and the process that it keeps ends with it
+                self._keeper.wait()
+        for _, answering in self._lines:
+            answering.close()
+
+    def _start(self, message: bytes, descriptors: list[int]) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self._keeper = subprocess.Popen(  # noqa: S603 - our own module, and numbers
+                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", *map(str, descriptors)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                start_new_session=True,  # Ctrl-C on the terminal is the server's to act on
+            )
+            ours.settimeout(_CONTROL_S)
+            ours.sendall(message)
+            self._control = ours
+        except OSError as error:  # no memory, or no room for one more process: users come first
+            log.error("operators cannot be served", error=str(error))  # noqa: TRY400 - it says all
+            ours.close()
+        finally:
+            theirs.close()
+            for each in self._listeners:
+                each.close()
+            for asking, _ in self._lines:
+                asking.close()
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+
+@contextmanager
+def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1) -> Iterator[Operators]:
+    """Serve operators for the length of a ``with`` block.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is.
+        asked_for: whether `settings.admin` is what somebody wants. Else another port will do.
+        workers: how many there are to ask.
+
+    Raises:
+        CannotListen: the address that was asked for cannot be had.
+    """
+    operators = Operators(settings, redis_url, _listening(settings, asked_for), workers)
+    log.info("operators", url=operators.url)
+    try:
+        yield operators
+    finally:
+        operators.stop()
+
+
+def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
+    host, port = admin_host(settings.admin), settings.admin.rpartition(":")[2]
+    try:
+        listeners = tcp.open_listeners(host, int(port))
+    except OSError as error:
+        if asked_for:
+            raise CannotListen(settings.admin, error) from error
+        log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
+        listeners = tcp.open_listeners(host, 0)
+    for each in listeners:
+        each.listen(BACKLOG)
+    return listeners
+
+
+def _address_of(listeners: list[socket.socket]) -> Address:
+    host, port = listeners[0].getsockname()[:2]
+    return Address(host, port)
+
+
+def _path_flags() -> list[str]:
+    """Return what keeps a process from loading modules of the working directory, unless we do."""
+    return [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
