@@ -4,9 +4,11 @@ Routes, reasons and outcomes come from fixed tables: a stranger who asks for a m
 series of them. What is in no table counts as `other`.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
+
+from presence.footprint import Footprint
+from presence.histograms import Histogram
 
 OTHER: Final = "other"
 ROUTES: Final = (
@@ -29,6 +31,7 @@ ROUTES: Final = (
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)
 REFUSALS: Final = (
     "token",  # none, or a wrong one
+    "guesses",  # wrong ones, while too many others are answered late
     "role",  # of one that may read and not act
     "host",  # the name by which it was asked is not ours: DNS rebinding
     "origin",  # another web page asks
@@ -59,8 +62,8 @@ class HttpFigures:
         requests: by route and class of status.
         refusals: by reason.
         acts: by verb and outcome.
-        durations: requests by the seconds that they took: up to each of `BOUNDS_S`, and longer.
-        duration_sum_s: of all of them.
+        durations: how long requests took, seconds.
+        footprint: of this process.
     """
 
     def __init__(self) -> None:
@@ -70,8 +73,8 @@ class HttpFigures:
         self.requests = {(route, status): 0 for route in ROUTES for status in STATUSES}
         self.refusals = dict.fromkeys(REFUSALS, 0)
         self.acts = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
-        self.durations = [0] * (len(BOUNDS_S) + 1)
-        self.duration_sum_s = 0.0
+        self.durations = Histogram(BOUNDS_S)
+        self.footprint = Footprint()
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request.
@@ -82,8 +85,7 @@ class HttpFigures:
             seconds: until the answer was sent; of a stream, until its head was.
         """
         self.requests[_known(route, ROUTES), _known(f"{status // 100}xx", STATUSES)] += 1
-        self.durations[bisect_left(BOUNDS_S, seconds)] += 1
-        self.duration_sum_s += seconds
+        self.durations.note(seconds)
 
     def refused(self, reason: str) -> None:
         """Count what a limit or a guard turned away, by a reason of `REFUSALS`."""

@@ -1,5 +1,7 @@
 """What the operators' process counts of itself: bounded, whatever is asked for."""
 
+import math
+
 import pytest
 
 from presence.admin.http_figures import BOUNDS_S, HttpFigures
@@ -31,11 +33,11 @@ def test_strange_paths_reasons_and_verbs_make_no_new_entries() -> None:
     assert figures.acts["other", "other"] == 100
 
 
-@pytest.mark.parametrize(
-    ("seconds", "bucket"), [(0.0, 0), (BOUNDS_S[0], 0), (BOUNDS_S[0] + 1e-9, 1), (BOUNDS_S[-1] + 1, -1)]
-)
-def test_a_bound_belongs_to_its_bucket(seconds: float, bucket: int) -> None:
+def test_a_request_counts_by_how_long_it_took() -> None:
     figures = HttpFigures()
-    figures.answered("/", 200, seconds)
-    assert figures.durations[bucket] == sum(figures.durations) == 1
-    assert figures.duration_sum_s == seconds
+    figures.answered("/", 200, 0.02)
+    assert figures.durations.report() == {
+        "bounds": list(BOUNDS_S),
+        "counts": [int(bound == 0.025) for bound in (*BOUNDS_S, math.inf)],
+        "sum": 0.02,
+    }
