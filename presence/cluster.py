@@ -261,6 +261,7 @@ class Cluster:
 
         def note(step: Step, reply: Reply) -> None:
             self._swept_sessions += reply.ended
+            self._relay.transitions.note(reply.told)
             self.observer.swept(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):

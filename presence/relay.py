@@ -140,7 +140,8 @@ class Relay:
         self._runtime = runtime or TrioRuntime()
         self.former: set[str] = set()
         self.writers = [
-            ShardWriter(shard, node, outbox, live, alive=alive, known=known) for shard in range(outbox.shards)
+            ShardWriter(shard, node, outbox, live, alive=alive, known=known, transitions=self.transitions)
+            for shard in range(outbox.shards)
         ]
         self._thread = Timed(self._runtime.caller(store.close), (delays or Delays()).redis_call, clock)
         self._bell = self._runtime.bell()

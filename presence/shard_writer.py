@@ -48,6 +48,7 @@ from presence.store.batches import (
     Superseded,
     Sweep,
 )
+from presence.transitions import Transitions
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
@@ -71,6 +72,7 @@ class ShardWriter:
         outbox: where the changes come from.
         live: see `Live`.
         alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
+        transitions: takes what Redis has written, each event once.
 
     Attributes:
         settling: the other nodes here, and the wait for them after a resync.
@@ -88,6 +90,7 @@ class ShardWriter:
         *,
         alive: Callable[[str], bool] = lambda _node: True,
         known: Callable[[], Iterable[str]] = tuple,
+        transitions: Transitions | None = None,
     ) -> None:
         self.shard = shard
         self.settling = Settling(alive, known)
@@ -96,6 +99,7 @@ class ShardWriter:
         self.inbox_read = 0
         self._node = node
         self._outbox = outbox
+        self._transitions = transitions or Transitions()
         self._backlog = Backlog(shard, outbox, live)
         self._acknowledged = Counter(node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
@@ -172,6 +176,7 @@ class ShardWriter:
         if reply.status is not Status.OK:
             self._refused(reply)
             return ()
+        self._transitions.note(reply.told)
         if isinstance(step, Retirement):
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
@@ -303,6 +308,9 @@ class ShardWriter:
             default=Counter(known.node, 0, 0),
         )
         lost = _counter_order(stood) < _counter_order(known)
+        for stand in opened.trail:  # batches and openings of which no answer came
+            if stand.counter.node == known.node and _counter_order(stand.counter) > _counter_order(known):
+                self._transitions.note(stand.told)
         if known.generation:
             self.resyncs += 1
         self.settling.begin(

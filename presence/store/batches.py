@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from presence.changes import Change, SessionName
 from presence.outbox import Gap
+from presence.transitions import Told
 
 NO_ENTRY_ID = "0-0"
 
@@ -247,6 +248,7 @@ class Stand(NamedTuple):
 
     counter: Counter
     superseded: tuple[Superseded, ...] = ()
+    told: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,7 @@ class Reply:
         generation: of a refusal, the generation that Redis has; 0 if none.
         last_id: highest entry id written; "" if none was.
         superseded: see `Superseded`.
+        told: the events that it has written, or had when it was performed for the first time.
         opened: of an opening batch.
         cursor: of a retirement, a sweep or a comparison, where to go on; "0": at the end.
         ended: of these, sessions ended.
@@ -287,6 +290,7 @@ class Reply:
     generation: int = 0
     last_id: str = ""
     superseded: tuple[Superseded, ...] = ()
+    told: tuple[Told, ...] = ()
     opened: Opened | None = None
     cursor: str = "0"
     ended: int = 0

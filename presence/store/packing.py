@@ -32,6 +32,7 @@ from presence.store.batches import (
 )
 from presence.store.keys import Keys
 from presence.store.scripting import Call
+from presence.transitions import Told
 from protocol.constants import Code
 
 FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
@@ -177,6 +178,11 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
     return tuple(Superseded(*row) for row in rows)
 
 
+def _told(flat: Iterable[Any]) -> tuple[Told, ...]:
+    values = list(flat)  # of Lua an empty table, which may be a map
+    return tuple(Told(*each) for each in zip(values[::3], map(int, values[1::3]), values[2::3], strict=True))
+
+
 def _traces(flat: list[str], own: str) -> Traces:
     """Return the traces of the other nodes; a damaged one counts as absent."""
     traces = {}
@@ -194,8 +200,8 @@ def read_reply(step: Step, answer: Answer) -> Reply:
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
         stands = tuple(
-            Stand(Counter(node, generation, n), _superseded(rows))
-            for node, generation, n, rows in reply["trail"]
+            Stand(Counter(node, generation, n), _superseded(rows), _told(told))
+            for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
     return Reply(
@@ -204,6 +210,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
         generation=reply.get("generation", 0),
         last_id=reply.get("last_id", ""),
         superseded=_superseded(reply.get("superseded", [])),
+        told=_told(reply.get("told", [])),
         opened=opened,
         cursor=reply.get("cursor", "0"),
         ended=reply.get("ended", 0),

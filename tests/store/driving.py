@@ -24,6 +24,7 @@ from presence.store.batches import (
 )
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
+from presence.transitions import TYPES
 
 NOW_S = 1000.0  # monotonic, of every sending here
 NOW_MS = 1_700_000_000_000
@@ -140,6 +141,15 @@ def events(client: "redis.Redis", shard: int = 0) -> list[Event]:
 def story(client: "redis.Redis", shard: int = 0) -> list[tuple[str, str, str]]:
     """The stream as (type, uid, reason)."""
     return [(e["type"], e["uid"], e["reason"]) for e in events(client, shard)]
+
+
+def written(stream: Iterable[Event]) -> dict[str, dict[str, int]]:
+    """Count a stream as `Transitions` does."""
+    counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
+    for event in stream:
+        reasons, reason = counts[event["type"]], event.get("reason", event["type"])
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return counts
 
 
 def record(client: "redis.Redis", uid: str, shard: int = 0) -> Any:

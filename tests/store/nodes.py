@@ -11,6 +11,7 @@ from presence.store.batches import Probe, Reply, Superseded
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.transitions import Transitions
 
 START_MS = 1_700_000_000_000
 
@@ -44,11 +45,13 @@ class ManualNode:
         self.unheard: set[str] = set()  # users whose sessions are too silent to be vouched for
         self.truth: list[tuple[str, str]] = []
         self.superseded: list[Superseded] = []
+        self.transitions = Transitions()
         self.lost: Tally[Loss] = Tally()
         self._sessions = 0
         self._devices: Tally[str] = Tally()
         self.writers = [
-            ShardWriter(s, node, self.outbox, self._registrations, alive=alive) for s in range(shards)
+            ShardWriter(s, node, self.outbox, self._registrations, alive=alive, transitions=self.transitions)
+            for s in range(shards)
         ]
 
     def _registrations(self, shard: int) -> list[Change]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.driving import check_alternation, events, online_sessions, owned, story
+from tests.store.driving import check_alternation, events, online_sessions, owned, story, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
 
@@ -84,6 +84,8 @@ def test_lost_answers_double_nothing(make_node: MakeNode, server: Server, shards
     node.settle()
     assert_converged(node, server)
     assert told(node, server) == truth(node)
+    stream = [event for shard in range(shards) for event in events(server.client, shard)]
+    assert node.transitions.report() == written(stream)
     assert min(node.lost[Loss.REPLY], node.lost[Loss.REQUEST]) > 300
     assert sum(w.resyncs for w in node.writers) > 10
     print(f"5,000 operations, {node.lost[Loss.REPLY]} answers lost, {len(node.truth)} events, duplicates 0")

@@ -18,9 +18,9 @@
 --   15 how many sessions a user may have
 --   16 which have to go if there are more: "oldest", or "newest"
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
---   {status = "ok", last_id, superseded = [[uid, device, session, may return]...]}, and of an opening batch `traces`
---   (as in probe) and `trail` = [[node, generation, n, superseded of that n]...]: how the counters of the
---   generations before stood until now, the latest first.
+--   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
+--   entries written}, and of an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
+--   and told of that n]...]: how the counters of the generations before stood until now, the latest first.
 --
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
 -- generation), gap (a number is missing). A number that was applied gets its reply again and changes nothing.
@@ -72,9 +72,10 @@ local function open_generation(before)
   if opening.dropped > 0 then
     highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
+    note_told('gap', '0')
   end
-  local trail = {{opening.before, count(before[1]), count(before[2]),
-    before[3] and cmsgpack.unpack(before[3]).superseded or {}}}
+  local last = before[3] and cmsgpack.unpack(before[3]) or {}
+  local trail = {{opening.before, count(before[1]), count(before[2]), last.superseded or {}, last.told or {}}}
   for _, earlier in ipairs(before[4] and cmsgpack.unpack(before[4]) or {}) do
     if #trail < TRAIL_LIMIT then trail[#trail + 1] = earlier end
   end
@@ -250,7 +251,7 @@ if string.find(ARGV[14], 'c', 1, true) then
 end
 if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
-local reply = {status = 'ok', last_id = highest_id, superseded = superseded}
+local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = told}
 if opens then reply.traces, reply.trail = redis.call('HGETALL', traces_key), trail end
 local packed = cmsgpack.pack(reply)
 redis.call('HSET', node_key, 'n', n, 'reply', packed)

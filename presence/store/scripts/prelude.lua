@@ -50,6 +50,20 @@ local replication = redis.call('INFO', 'replication')
 local history = string.match(replication, 'master_replid:(%x+)')
 local highest_id = ''  -- of the entries written by this call
 
+-- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It travels with the
+-- reply, and what is stored of it, so that the caller's node counts each entry once.
+local told, told_at = {}, {}
+local function note_told(type, code)
+  local kind = type .. code
+  local at = told_at[kind]
+  if not at then
+    at = #told + 3
+    told[at - 2], told[at - 1], told[at] = type, code, 0
+    told_at[kind] = at
+  end
+  told[at] = told[at] + 1
+end
+
 local function refuse(status, present)
   return {cmsgpack.pack({status = status, generation = present or 0}), history}
 end
@@ -275,6 +289,7 @@ local function go_online(uid, device, session, code, reason, at_ms, is_away, met
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', at_ms,
     'last_seen_ms', at_ms, 'at_ms', at_ms, show_fields(is_away, meta))
   highest_id = id
+  note_told('online', code)
   local channel = is_heard(ARGV[5]) and ARGV[5]
   if channel or is_watched(uid) then
     publish(channel, {id = id, type = 'online', uid = uid, code = tonumber(code), reason = reason,
@@ -294,6 +309,7 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
     'last_seen_ms', last_seen_ms, 'at_ms', at_ms, 'since_id', since_id, optional('grace_ms', grace_ms))
   highest_id = id
+  note_told('offline', code)
   local channel = is_heard(ARGV[6]) and ARGV[6]
   if channel or is_watched(uid) then
     publish(channel, {id = id, type = 'offline', uid = uid, code = tonumber(code), reason = reason,
@@ -352,6 +368,7 @@ local function tell_shown(uid, record, status_before, meta_before, device, sessi
     'last_seen_ms', at_ms, 'at_ms', at_ms, 'since_id', record.id, 'status', status, 'status_ms', status_ms,
     optional('meta', meta))
   highest_id = id
+  note_told(type, code)
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if is_watched(uid) then
     publish(nil, {id = id, type = type, uid = uid, code = tonumber(code), reason = reason, session = session,

@@ -6,8 +6,9 @@
 --   11 how many fields to look at, roughly
 --   12 ms by which these sessions were last seen at the latest; 0: not known, then now
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
--- fenced, unknown, as in apply), else {status = "ok", last_id, cursor, ended = number of sessions}. Cursor "0":
--- done. Sending a call again changes nothing, since an end compares session, node and generation.
+-- fenced, unknown, as in apply), else {status = "ok", last_id, told (as in apply), cursor, ended = number of
+-- sessions}. Cursor "0": done. Sending a call again changes nothing, since an end compares session, node and
+-- generation.
 
 local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
@@ -33,4 +34,4 @@ for i = 1, #scan[2], 2 do
   end
 end
 write_back()
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, cursor = scan[1], ended = ended}), history}
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = scan[1], ended = ended}), history}

@@ -9,9 +9,9 @@
 --   15 ms for which fence and counter are kept when nothing is left
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when the caller is refused
 -- (history, fenced, unknown, as in apply) or the other is not fenced (unfenced), else {status = "ok", last_id,
--- cursor, ended = number of sessions, wait_ms = until the next of those left for later is due; 0: none was left,
--- done = whether nothing is owned any more}. An end compares session, node and generation, so two sweepers harm
--- nothing.
+-- told (as in apply), cursor, ended = number of sessions, wait_ms = until the next of those left for later is due;
+-- 0: none was left, done = whether nothing is owned any more}. An end compares session, node and generation, so two
+-- sweepers harm nothing.
 
 local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
@@ -69,5 +69,5 @@ if done then
   redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, cursor = scan[1], ended = ended,
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = scan[1], ended = ended,
   wait_ms = wait_ms, done = done}), history}
