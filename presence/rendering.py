@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from presence import meta
+
 _EVENT_WIDTH = 28
 _NEEDS_QUOTES = frozenset(" =\"'")
 
@@ -19,6 +21,19 @@ def json_line(values: Mapping[str, Any]) -> str:
     """Return `values`, which must be plain data, as one line of JSON in ASCII."""
     # JSON does not demand that DEL be escaped; terminals do.
     return json.dumps(values, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def plain_state(value: Any) -> Any:
+    """Return states in which what clients say of themselves is as JSON can tell it; see `presence.meta`."""
+    match value:
+        case dict():
+            return {
+                key: json.loads(meta.to_text(each)) if key == "meta" else plain_state(each)
+                for key, each in value.items()
+            }
+        case list():
+            return [plain_state(each) for each in value]
+    return value
 
 
 def json_event(event: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from presence import meta
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
-from presence.rendering import json_line, printable
+from presence.rendering import json_line, plain_state, printable
 from presence.store.records import State
 
 
@@ -20,7 +20,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
     def show(reader: PresenceReader) -> None:
         states = reader.states(uids)
         if as_json:
-            print(json.dumps(_plain(states)))
+            print(json.dumps(plain_state(states)))
             return
         width = max(len(printable(uid)) for uid in uids)
         for uid, state in states.items():
@@ -50,7 +50,8 @@ def list_online(redis_url: str, prefix: str, *, as_json: bool) -> int:
         lead = "{\n" if as_json else ""
         for page in reader.pages():
             for uid, state in page.states.items():
-                text = f"{json.dumps(uid)}: {json.dumps(_plain(state))}" if as_json else _line(uid, state)
+                shown = json.dumps(plain_state(state))
+                text = f"{json.dumps(uid)}: {shown}" if as_json else _line(uid, state)
                 sys.stdout.write(lead + text)
                 lead = ",\n" if as_json else "\n"
             sys.stdout.flush()
@@ -95,18 +96,6 @@ def _session(session: dict[str, Any], status: str) -> str:
 
 def _text(said: dict[str, Any]) -> str:
     return meta.to_text(said)
-
-
-def _plain(value: Any) -> Any:
-    """Return states in which what clients say of themselves is as JSON can tell it; see `presence.meta`."""
-    match value:
-        case dict():
-            return {
-                key: json.loads(_text(each)) if key == "meta" else _plain(each) for key, each in value.items()
-            }
-        case list():
-            return [_plain(each) for each in value]
-    return value
 
 
 def _time(unix_ms: int) -> str:

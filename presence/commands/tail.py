@@ -1,6 +1,5 @@
 """``presence tail``: every transition as it happens, or as it happened."""
 
-import json
 import select
 import sys
 from contextlib import suppress
@@ -10,9 +9,10 @@ from typing import NamedTuple, NoReturn
 from presence.commands.complaints import subscriber_complains
 from presence.commands.outcome import OK, sigterm_interrupts
 from presence.commands.reaching import reaching
+from presence.event_lines import entry_of, entry_values, number
 from presence.rendering import json_line, printable
 from presence.subscriber import Entries, entries_sync
-from presence.subscriber.events import ENTRY_NUMBERS, Entry, Gap
+from presence.subscriber.events import Entry, Gap
 
 
 class Selection(NamedTuple):
@@ -75,33 +75,9 @@ def _follow(entries: Entries, selection: Selection) -> NoReturn:
             if _nobody_reads():
                 raise BrokenPipeError
             continue
-        entry = _entry_of(item) if isinstance(item, Gap) else item
+        entry = entry_of(item) if isinstance(item, Gap) else item
         if selection.type in {None, entry.fields.get("type")}:
-            print(_json(entry) if selection.as_json else _human(entry), flush=True)
-
-
-def _entry_of(gap: Gap) -> Entry:
-    """Return a gap that was found while reading in the form of one that the server wrote."""
-    fields = {"type": "gap", "reason": gap.reason}
-    if gap.dropped is not None:
-        fields["dropped"] = str(gap.dropped)
-    return Entry(gap.shard, gap.id, fields)
-
-
-def _json(event: Entry) -> str:
-    values: dict[str, object] = {"id": event.id, "shard": event.shard}
-    for name, text in event.fields.items():
-        is_number = name in ENTRY_NUMBERS or name.endswith("_ms")
-        values[name] = _number(text) if is_number else text
-    if said := event.fields.get("meta"):
-        with suppress(ValueError, RecursionError):
-            values["meta"] = json.loads(said)
-    return json_line(values)
-
-
-def _number(text: str) -> int | str:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
+            print(json_line(entry_values(entry)) if selection.as_json else _human(entry), flush=True)
 
 
 def _human(event: Entry) -> str:
@@ -125,7 +101,7 @@ def _human(event: Entry) -> str:
 
 
 def _time(event: Entry) -> str:
-    at_ms = _number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
+    at_ms = number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
     with suppress(ValueError, OverflowError, OSError, TypeError):
         moment = datetime.fromtimestamp(int(at_ms) / 1000, UTC)
         return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"

@@ -63,14 +63,19 @@ class Operator:
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
         self._scripting = Scripting(url, connect)
 
-    def kick(self, uids: Iterable[str]) -> list[Target]:
+    def kick(self, uids: Iterable[str], device: str | None = None) -> list[Target]:
         """Tell the nodes of all sessions of these users to end them; return the sessions.
 
         Each node hears of it at once, or within seconds if its control channel is broken. A user who is
         offline has no sessions.
+
+        Args:
+            uids: the users.
+            device: sessions of this device only; None: all.
         """
         wanted = list(dict.fromkeys(uids))
-        calls = [self._shape.operator_call("kick", self._keys.shard(uid), [uid]) for uid in wanted]
+        which = [] if device is None else [device]
+        calls = [self._shape.operator_call("kick", self._keys.shard(uid), [uid, *which]) for uid in wanted]
         targets: list[Target] = []
         for uid, answer in zip(wanted, self._evaluate(calls), strict=True):
             targets += [Target(uid, *row) for row in answer["sessions"]]
