@@ -1,0 +1,65 @@
+"""What goes wrong with a request, as its sender is told: ``{"error": {"code": …, "message": …}}``."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.responses import JSONResponse
+
+from presence.redaction import redact_text
+
+RETRY_AFTER_S: Final = 2  # Redis that is away for a moment is back by then
+
+
+class ApiError(Exception):
+    """A request that is not served.
+
+    Args:
+        status: of HTTP.
+        code: for programs.
+        message: for people; it may name what was wrong, and no secret.
+        headers: further ones.
+        reason: of `presence.admin.http_figures.REFUSALS` if a guard or a limit turned it away.
+        retry_after: seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        reason: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+        self.reason = reason
+        self.retry_after = retry_after
+
+    def response(self) -> JSONResponse:
+        """Return what is sent."""
+        told: dict[str, object] = {"code": self.code, "message": self.message}
+        headers = {"Cache-Control": "no-store", **self.headers}
+        if self.retry_after is not None:
+            told["retry_after"] = self.retry_after
+            headers["Retry-After"] = str(self.retry_after)
+        return JSONResponse({"error": told}, self.status, headers)
+
+
+def bad_request(code: str, message: str) -> ApiError:
+    """Return the error of a request that says what cannot be."""
+    return ApiError(400, code, message)
+
+
+def redis_away(error: BaseException | str) -> ApiError:
+    """Return the error of a request that would need Redis now."""
+    return ApiError(503, "redis_away", redact_text(str(error)) or "no answer", retry_after=RETRY_AFTER_S)
+
+
+def redis_refuses(error: BaseException) -> ApiError:
+    """Return the error of a request that Redis does not grant, or for which it holds what it should not."""
+    return ApiError(503, "redis_error", redact_text(str(error)), retry_after=RETRY_AFTER_S)

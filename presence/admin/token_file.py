@@ -1,0 +1,141 @@
+"""The file of operators' tokens: who may read, who may act, by whose name the log calls him.
+
+A line is ``ROLE NAME SECRET``; empty ones and those that begin with ``#`` are passed over. What is not sound
+refuses the file, and the message names the line and shows nothing of it. Of a secret only its hash is kept.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from presence import regular_files
+
+Role: TypeAlias = Literal["read", "act"]
+ROLES: Final[tuple[Role, ...]] = ("read", "act")
+FILE_MAX_BYTES: Final = 65_536
+TOKENS_MAX: Final = 200  # each is compared with what somebody offers
+SECRET_MIN_CHARS: Final = 16
+SECRET_MAX_CHARS: Final = 256
+SECRET_BYTES: Final = 24  # of a fresh one: 32 characters
+NAME_MAX_CHARS: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*", re.ASCII)
+_SECRET: Final = re.compile(r"[!-~]+", re.ASCII)
+
+
+class TokenFileError(Exception):
+    """There are no tokens to be had from the file; the message names file and line and shows no secret."""
+
+
+class Token(NamedTuple):
+    """Somebody who may come in.
+
+    Attributes:
+        role: ``read``, or ``act``, who may read, too.
+        name: for the log.
+        digest: SHA-256 of the secret.
+    """
+
+    role: Role
+    name: str
+    digest: bytes
+
+
+class Tokens:
+    """The tokens of a file.
+
+    Args:
+        tokens: at least one.
+    """
+
+    def __init__(self, tokens: tuple[Token, ...]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def find(self, secret: str) -> Token | None:
+        """Return whose secret it is; how long that takes tells nothing of any secret."""
+        offered = _digest(secret)
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.digest, offered):
+                found = token
+        return found
+
+
+def load(path: Path) -> Tokens:
+    """Return the tokens of a file.
+
+    Raises:
+        TokenFileError: it cannot be read at once, is open to whom it must not be open to, or is not sound.
+    """
+    try:
+        with regular_files.opened(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise TokenFileError(f"{path}: cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise TokenFileError(f"{path}: holds secrets, and is open to everybody: chmod o-rwx")
+    if len(raw) > FILE_MAX_BYTES:
+        raise TokenFileError(f"{path}: is larger than {FILE_MAX_BYTES:,} bytes")
+    return parse(raw, path)
+
+
+def parse(raw: bytes, path: Path) -> Tokens:
+    """Return the tokens that a file holds.
+
+    Raises:
+        TokenFileError: a line is not sound, or there is no token.
+    """
+    tokens: dict[bytes, Token] = {}
+    for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            token = _token(line.split())
+        except ValueError as error:
+            raise TokenFileError(f"{path}: line {number}: {error}") from None
+        if token.digest in tokens:
+            raise TokenFileError(f"{path}: line {number}: another line has this secret")
+        tokens[token.digest] = token
+    if not tokens:
+        raise TokenFileError(f"{path}: holds no token: presence token admin makes one")
+    if len(tokens) > TOKENS_MAX:
+        raise TokenFileError(f"{path}: holds more than {TOKENS_MAX} tokens")
+    return Tokens(tuple(tokens.values()))
+
+
+def make_line(role: Role, name: str) -> str:
+    """Return a line with a fresh secret.
+
+    Raises:
+        ValueError: that is no name.
+    """
+    line = f"{role} {name} {secrets.token_urlsafe(SECRET_BYTES)}"
+    _token(line.split(" "))
+    return line
+
+
+def _token(words: list[str]) -> Token:
+    if len(words) != 3:
+        raise ValueError("must be ROLE NAME SECRET")
+    role, name, secret = words
+    if role not in ROLES:
+        raise ValueError(f"ROLE must be one of {', '.join(ROLES)}")
+    if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
+        raise ValueError(f"NAME must be letters, digits and ._@- of ASCII, at most {NAME_MAX_CHARS}")
+    if not _SECRET.fullmatch(secret) or not SECRET_MIN_CHARS <= len(secret) <= SECRET_MAX_CHARS:
+        raise ValueError(
+            f"SECRET must be {SECRET_MIN_CHARS} to {SECRET_MAX_CHARS} characters of ASCII that can be printed"
+        )
+    return Token("act" if role == "act" else "read", name, _digest(secret))
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

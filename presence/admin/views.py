@@ -1,0 +1,94 @@
+"""What Redis says, for requests that wait: calls that block, in a few threads, for a bounded time.
+
+When Redis hangs the threads hang with it, for as long as a call may take; who finds none free in time is
+told that Redis is away, as is who waits in one.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
+
+import trio
+
+from presence.admin.errors import redis_away, redis_refuses
+from presence.explanation import Explainer
+from presence.kicking import Kicked, kick
+from presence.reader import Page, PresenceReader
+from presence.rendering import plain_state
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.client import RedisError
+from presence.store.failures import passes
+
+THREADS: Final = 8
+ANSWER_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
+EXPLAIN_S: Final = 5.0  # nodes elsewhere are asked through Redis
+
+T = TypeVar("T")
+
+
+class Views:
+    """Reads of Redis, and kicks. All raise `ApiError` where Redis does not answer.
+
+    Args:
+        redis_url: of the servers' Redis.
+        prefix: what the keys begin with.
+    """
+
+    def __init__(self, redis_url: str, prefix: str) -> None:
+        self.reader = PresenceReader(redis_url, prefix=prefix)
+        self._url = redis_url
+        self._explainer = Explainer(redis_url, prefix=prefix)
+        self._limiter = trio.CapacityLimiter(THREADS)
+
+    async def states(self, uids: Iterable[str]) -> dict[str, Any]:
+        """Return the states of users, as ``presence status --json`` does."""
+        states: dict[str, Any] = plain_state(await self._call(lambda: self.reader.states(uids)))
+        return states
+
+    async def count(self) -> int:
+        """Return how many users are online."""
+        return await self._call(self.reader.count)
+
+    async def page(self, cursor: str | None, size: int) -> Page:
+        """Return some of those who are online.
+
+        Raises:
+            ValueError: that is no cursor.
+        """
+        await self._call(self.reader.keys)  # what is wrong with Redis shows here, and not as a bad cursor
+        return await self._call(lambda: self.reader.page(cursor, size=size), is_asked=True)
+
+    async def nodes(self) -> dict[str, Any]:
+        """Return all nodes, as ``presence nodes --json`` does."""
+        return {node.node: asdict(node) for node in await self._call(self.reader.nodes)}
+
+    async def kick(self, uid: str, device: str | None, wait_s: float) -> Kicked:
+        """End a user's sessions, and wait for that."""
+
+        def end() -> Kicked:
+            return kick(self._url, self.reader, [uid], wait_s=wait_s, device=device)
+
+        return await self._call(end, within_s=ANSWER_S + wait_s)
+
+    async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return why a user is shown as he is."""
+        return await self._call(lambda: self._explainer.explain(uid, here), within_s=EXPLAIN_S)
+
+    def close(self) -> None:
+        """Close the connections; calls under way fail."""
+        self.reader.close()
+        self._explainer.close()
+
+    async def _call(self, ask: Callable[[], T], *, within_s: float = ANSWER_S, is_asked: bool = False) -> T:
+        try:
+            with trio.fail_after(within_s):
+                return await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+        except trio.TooSlowError:
+            raise redis_away("no answer in time") from None
+        except (RedisError, StoreUnavailable, StoreError, OSError) as error:
+            is_away = isinstance(error, StoreUnavailable) or passes(error)
+            raise (redis_away if is_away else redis_refuses)(error) from None
+        except ValueError as error:
+            if is_asked:
+                raise
+            raise redis_refuses(error) from None
