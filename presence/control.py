@@ -3,7 +3,8 @@
 News it only hastens: they stand in the node's inbox too, which the relay's probe reads every few seconds,
 and what comes twice is passed over. Deliveries have no other way: what is sent while nobody listens is not
 handed to anybody here, and its sender is told so. At rest a thread waits in one read, and nothing wakes up;
-when much comes it is read in batches, for each turn of the thread costs as much as a dozen deliveries.
+when much comes it is read in batches, for each turn of the thread costs as much as a dozen deliveries. What
+operators ask comes this way, too; it is answered elsewhere.
 """
 
 import math
@@ -16,6 +17,7 @@ import trio
 
 from presence.messaging.letters import Delivery
 from presence.node import Node
+from presence.questions import Question
 from presence.runtime import TrioCaller
 from presence.store.batches import News, StoreError, StoreUnavailable
 
@@ -33,7 +35,7 @@ class Channel(Protocol):
     def subscribe(self, node: str) -> None:
         """Listen to the channel of `node` and to no other; raises `StoreUnavailable` or `StoreError`."""
 
-    def next(self) -> list[News | Delivery]:
+    def next(self) -> list[News | Delivery | Question]:
         """Wait for something, however long, and return all that there is. Raises as `subscribe`."""
 
     def close(self) -> None:
@@ -47,12 +49,20 @@ class Control:
         node: is told the news.
         channel: nobody else uses it.
         deliver: takes what others have sent to sessions of this node.
+        asked: takes what operators ask.
     """
 
-    def __init__(self, node: Node, channel: Channel, deliver: Callable[[Sequence[Delivery]], object]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        channel: Channel,
+        deliver: Callable[[Sequence[Delivery]], object],
+        asked: Callable[[Sequence[Question]], object] = lambda _: None,
+    ) -> None:
         self._node = node
         self._channel = channel
         self._deliver = deliver
+        self._asked = asked
         self._thread = TrioCaller(channel.close)
         self._listening = trio.CancelScope()
         self._whole = trio.CancelScope()
@@ -96,9 +106,10 @@ class Control:
             self._failures += 1
             await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - jitter protects nothing
 
-    async def _pass_on(self, told: list[News | Delivery]) -> None:
+    async def _pass_on(self, told: list[News | Delivery | Question]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
         self._node.news([each for each in told if isinstance(each, News)])
+        self._asked([each for each in told if isinstance(each, Question)])
         deliveries = [each for each in told if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), DELIVERIES_A_TURN):
             self._deliver(deliveries[start : start + DELIVERIES_A_TURN])

@@ -21,10 +21,12 @@ import trio
 
 import protocol
 from presence import __version__, loop_lag, networks, ports, samples
+from presence.answering import Answering
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
 from presence.desk import FrontDesk
+from presence.explaining import Explaining
 from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
@@ -34,8 +36,10 @@ from presence.messaging.courier import Courier
 from presence.node import Node, Readiness, Stores
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
+from presence.standing import Connected
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
+from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
@@ -113,9 +117,24 @@ class Server:
             TrioRuntime(),
             node=lambda: self.node.relay.node,
         )
-        channel = ControlChannel(redis_url, self.node.keys)
-        self._control = Control(self.node, channel, self._courier.deliver)
         self._watching = _watching(redis_url, settings, self.node.keys)
+        self._explaining = Explaining(
+            self.node.core,
+            clock,
+            node=lambda: self.node.relay.node,
+            waiting=lambda: self.node.outbox.held,
+            connected=self._connected,
+            watches=self._watching.watches,
+        )
+        self._answering = Answering(
+            self.explain,
+            AnswerKeys(redis_url, self.node.keys),
+            clock,
+            TrioRuntime(),
+            node=lambda: self.node.relay.node,
+        )
+        channel = ControlChannel(redis_url, self.node.keys)
+        self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
         self.node.core.desk = FrontDesk(self._watching, self._courier)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
@@ -143,6 +162,7 @@ class Server:
             nursery.start_soon(self.node.cluster.run)
             nursery.start_soon(self._control.run)
             nursery.start_soon(self._courier.run)
+            nursery.start_soon(self._answering.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
             nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
@@ -199,6 +219,7 @@ class Server:
             "transport": transport,
             "messages": messages,
             "watching": self._watching.report(),
+            "answering": asdict(self._answering.statistics()),
             **self._credentials.report(),
             **turning,
         }
@@ -219,9 +240,12 @@ class Server:
             )
         )
 
-    def explain(self, uid: str) -> list[dict[str, object]]:
+    def explain(self, uid: str) -> dict[str, object]:
         """Return what this worker knows of a user's sessions; see `presence.explaining`."""
-        return []
+        return self._explaining.explain(uid)
+
+    def _connected(self, handle: Any) -> Connected | None:
+        return self._transport.connected(handle) if self._transport else None
 
     def _describe(self) -> dict[str, Any]:
         connections = self._transport.statistics().connections if self._transport else 0

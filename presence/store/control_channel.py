@@ -10,10 +10,12 @@ from typing import Any, Final, TypeVar
 from redis.exceptions import RedisError
 
 from presence.messaging.letters import Delivery
+from presence.questions import Question
 from presence.store.batches import News, StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.deliveries import read_deliveries
 from presence.store.failures import as_failure
+from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_news
 from presence.store.routes import Connect, Routes
@@ -68,7 +70,7 @@ class ControlChannel:
 
         self._or_close(subscribe)
 
-    def next(self) -> list[News | Delivery]:
+    def next(self) -> list[News | Delivery | Question]:
         """Wait for a message, for ever if need be; return what it and those that are there already say.
 
         What is of no kind known here is left out.
@@ -110,12 +112,12 @@ class ControlChannel:
             raise
 
 
-def _read(text: bytes) -> Sequence[News | Delivery]:
-    """Return what one message says: news are JSON, deliveries are not."""
+def _read(text: bytes) -> Sequence[News | Delivery | Question]:
+    """Return what one message says: news and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
-    news = read_news(text)
-    return [] if news is None else [news]
+    told = read_news(text) or read_question(text)
+    return [] if told is None else [told]
 
 
 def _open_listener(url: str) -> Redis:

@@ -56,6 +56,10 @@ class Keys:
         """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
         return f"{self.prefix}:{{{shard}}}:errors:{group}"
 
+    def answers(self, shard: int, token: str) -> str:
+        """Hash: node to what it answered to a question about a user of the shard; for seconds."""
+        return f"{self.prefix}:{{{shard}}}:answers:{token}"
+
     def followups(self, shard: int) -> str:
         """Stream of follow-ups that have come due: what was to be done if a user stayed offline."""
         return f"{self.prefix}:{{{shard}}}:followups"

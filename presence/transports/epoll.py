@@ -30,6 +30,7 @@ from presence.admission import Admission
 from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Session
+from presence.standing import Connected
 from presence.transports import tcp
 from presence.transports.addresses import Addresses
 from presence.transports.connections import (
@@ -245,6 +246,12 @@ class EpollTransport:
     def address(self, handle: int) -> str:
         """See `Link`."""
         return self._connections.addresses.of(handle)
+
+    def connected(self, handle: int) -> Connected:
+        """Return what is told of a logged-in connection to operators."""
+        connections = self._connections
+        transport = "tls" if handle in connections.wires else "plain"
+        return Connected(transport, self.address(handle), len(connections.unsent.get(handle, b"")))
 
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]

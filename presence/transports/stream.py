@@ -19,6 +19,7 @@ from presence.core import Core
 from presence.logs import RateLimited
 from presence.outcome import Outcome
 from presence.registry import Guest, Peer, Session
+from presence.standing import Connected
 from presence.transports import tcp
 from presence.transports.limits import (
     DRAIN_BYTES,
@@ -226,6 +227,10 @@ class StreamTransport:
         if not isinstance(stream, trio.SocketStream):
             return ""
         return networks.client_of(tcp.peer_address(stream.socket))
+
+    def connected(self, handle: _Connection) -> Connected:
+        """Return what is told of a logged-in connection to operators."""
+        return Connected("stream", self.address(handle), len(handle.unsent))
 
     # The two tasks
 

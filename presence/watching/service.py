@@ -109,6 +109,10 @@ class Watching:
         else:
             self._watch(session, request)
 
+    def watches(self, session: Session) -> int:
+        """Return how many users a session watches."""
+        return len(self._watches.of(session))
+
     def drained(self, session: Session) -> None:
         """See `requests.Desk`."""
         self._pushes.drained(session)

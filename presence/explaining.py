@@ -1,0 +1,100 @@
+"""What a worker knows of a user's sessions, put into words of one map: pure, and nothing changes.
+
+The map is for operators, see `presence.explanation`: it travels over the line of a worker, or through Redis,
+so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds.
+"""
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
+
+from presence.clock import Clock
+from presence.core import Core
+from presence.registry import Session
+from presence.standing import Connected
+
+SESSIONS_MAX: Final = 64  # each packs to less than 900 bytes, so all of them to less than 60 KB
+
+
+class Explaining:
+    """Explains users of one node.
+
+    Args:
+        core: has their sessions.
+        clock: monotonic time.
+        node: the node's id at present.
+        waiting: how many changes wait for Redis.
+        connected: what the transport tells of a connection, by its handle; None: nothing.
+        watches: how many users a session watches.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        clock: Clock,
+        *,
+        node: Callable[[], str],
+        waiting: Callable[[], int],
+        connected: Callable[[Any], Connected | None],
+        watches: Callable[[Session], int],
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._node = node
+        self._waiting = waiting
+        self._connected = connected
+        self._watches = watches
+
+    def explain(self, uid: str) -> dict[str, object]:
+        """Return ``{node, at_ms, outbox, more, sessions}`` of a user, any text.
+
+        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out.
+        """
+        now = self._clock.now()
+        sessions = self._core.sessions.of(uid)
+        return {
+            "node": self._node(),
+            "at_ms": self._clock.seen_ms(now),
+            "outbox": self._waiting(),
+            "more": max(0, len(sessions) - SESSIONS_MAX),
+            "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
+        }
+
+    def _session(self, session: Session, now: float) -> dict[str, object]:
+        clock, registry = self._clock, self._core.sessions
+        at = self._core.standing(session)
+        connected = None if session.link is None else self._connected(session.handle)
+        profile = registry.profiles.of(session.number)
+        told: dict[str, object] = {
+            "device": session.device,
+            "session": registry.session_id(session),
+            "node": self._node(),
+            "link": "lost" if session.link is None else "connected",
+            "address": (connected.address or None) if connected else None,
+            "transport": connected.transport if connected else None,
+            "login_ms": clock.seen_ms(session.login_at),
+            "last_packet_ms": clock.seen_ms(session.last_seen),
+            "last_packet_age_s": _seconds(now, session.last_seen),
+            "idle_timeout_s": session.idle_timeout,
+            "deadline_ms": clock.decided_ms(session.last_seen + session.idle_timeout),
+            "slot": at.slot,
+            "slot_s": at.slot_s,
+            "slots_from_hand": None if at.slot is None else at.slot - at.hand,
+            "due_ms": None if at.due_at is None else clock.decided_ms(at.due_at),
+            "due_in_s": _seconds(at.due_at, now),
+            "ends_as": {"code": int(session.end_code), "reason": session.end_code.reason},
+            "status": "away" if profile.away else "online",
+            "away_in_s": None if profile.away else _seconds(at.away_at, now),
+            "token_expires_in_s": _seconds(at.token_ends_at, now),
+            "unsent_bytes": connected.unsent_bytes if connected else None,
+            "watches": self._watches(session),
+            "vouched": at.vouched,
+        }
+        if profile.meta:
+            told["meta"] = json.loads(profile.meta)
+        return told
+
+
+def _seconds(later: float | None, earlier: float) -> float | None:
+    return None if later is None else round(later - earlier, 3)

@@ -1,0 +1,148 @@
+"""Questions about a user to the nodes that share a Redis, and their answers.
+
+A question goes over the control channel of each node, which reaches it wherever it is subscribed, in a
+cluster too. The answers are fields of one hash in the shard of the user, which the asker reads until all are
+there; it is gone seconds later by itself. A question names no key, only a token that the key is made of: so
+nobody can make a node write where presence data is. Nodes that know no such question pass it over.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+
+from presence.questions import Question
+from presence.store.access import Access
+from presence.store.client import open_client
+from presence.store.keys import Keys
+from presence.store.routes import Connect
+from presence.store.scripting import Scripting
+from protocol import UID_MAX_BYTES
+
+KEPT_MS: Final = 10_000  # far longer than anybody waits for answers
+LOOK_FIRST_S: Final = 0.005  # between two looks for answers; a node answers within a millisecond or two,
+LOOK_LIMIT_S: Final = 0.05  # and who has not by then, takes longer
+_KIND: Final = "explain"
+_TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class AnswerKeys:
+    """The node's side; see `presence.questions.Answers`.
+
+    Args:
+        url: as `presence.store.address` takes it; nothing is sent yet.
+        keys: how keys are called.
+        connect: makes the client of one server.
+    """
+
+    def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:
+        self._keys = keys
+        self._scripting = Scripting(url, connect)
+
+    def write(self, question: Question, node: str, answer: bytes) -> None:
+        """See `Answers`."""
+        key = self._keys.answers(self._keys.shard(question.uid), question.token)
+        pipeline = self._scripting.client(key).pipeline(transaction=True)
+        pipeline.hset(key, node, answer)
+        pipeline.pexpire(key, KEPT_MS)
+        self._scripting.answers(pipeline)
+
+    def close(self) -> None:
+        """See `Answers`."""
+        self._scripting.close()
+
+
+def read_question(text: bytes) -> Question | None:
+    """Return what was asked over a control channel; None: it is no question of a kind known here."""
+    try:
+        entry = json.loads(text)
+        kind, uid, token = entry["type"], entry["uid"], entry["token"]
+        is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return Question(uid, token) if is_one else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of a question.
+
+    Attributes:
+        answers: by node.
+        deaf: nodes of which Redis knows that they do not listen; of a cluster it never does.
+    """
+
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    deaf: frozenset[str] = frozenset()
+
+
+def ask(access: Access, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
+    """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`.
+
+    Raises:
+        RedisError: Redis cannot answer.
+    """
+    token = secrets.token_hex(16)
+    key = keys.answers(keys.shard(uid), token)
+    text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
+    names = sorted(nodes)
+    if not names:
+        return Heard()
+    with access.at(key).pipeline(transaction=False) as pipe:
+        for node in names:
+            pipe.publish(keys.control_channel(node), text)
+        receivers = pipe.execute()
+    listening = {node for node, count in zip(names, receivers, strict=True) if count or access.is_cluster}
+    answers = _awaited(access, key, listening, time.monotonic() + wait_s)
+    return Heard(answers, frozenset(names) - listening - answers.keys())
+
+
+def _awaited(access: Access, key: str, nodes: Collection[str], deadline: float) -> dict[str, dict[str, Any]]:
+    pause_s, answers = LOOK_FIRST_S, dict[str, dict[str, Any]]()
+    while not answers.keys() >= set(nodes):
+        fields: Any = access.at(key).hgetall(key)
+        for name, packed in fields.items():
+            if (answer := read_answer(packed)) is not None:
+                answers[name.decode("utf-8", "replace")] = answer
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        if not answers.keys() >= set(nodes):
+            access.pause(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, LOOK_LIMIT_S)
+    return answers
+
+
+_TOLD: Final[Mapping[str, tuple[type, ...]]] = {
+    "device": (str,),
+    "session": (str,),
+    "node": (str,),
+    "link": (str,),
+    "login_ms": (int,),
+    "last_packet_ms": (int,),
+    "last_packet_age_s": (int, float),
+    "idle_timeout_s": (int, float),
+    "slot": (int, type(None)),
+    "slots_from_hand": (int, type(None)),
+    "due_in_s": (int, float, type(None)),
+    "ends_as": (dict,),
+    "status": (str,),
+    "vouched": (bool,),
+}
+
+
+def read_answer(packed: bytes) -> dict[str, Any] | None:
+    """Return what a node answered, see `presence.explaining`; None: nobody who knows how has written it."""
+    try:
+        answer = msgpack.unpackb(packed, unicode_errors="replace")
+        known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
+        for session in answer["sessions"]:
+            known &= all(isinstance(session[name], kinds) for name, kinds in _TOLD.items())
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return None
+    return answer if known else None

@@ -1,0 +1,221 @@
+"""What a worker tells of a user's sessions: where each stands, and never more than an answer may hold."""
+
+from typing import Any, cast
+
+import msgpack
+import pytest
+
+import protocol
+from presence.explaining import SESSIONS_MAX, Explaining
+from presence.inquiries import ANSWER_BYTES
+from presence.registry import Session
+from presence.session import NO_LIMIT
+from presence.standing import Connected
+from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
+from tests.auth.gates import WordGate
+from tests.worlds import GRACE, TICK, T, World
+
+WALL_MS = 1_700_000_000_000
+SLOT = TICK / 2
+
+
+def explaining(world: World, *, waiting: int = 0) -> Explaining:
+    return Explaining(
+        world.core,
+        world.clock,
+        node=lambda: "n1",
+        waiting=lambda: waiting,
+        connected=lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
+        watches=lambda session: 3 if session.device else 0,
+    )
+
+
+def told(world: World, uid: str = "ada") -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", explaining(world).explain(uid)["sessions"])
+
+
+def only(world: World) -> dict[str, Any]:
+    (session,) = told(world)
+    return session
+
+
+def test_nobody_has_no_sessions() -> None:
+    world = World()
+    assert explaining(world, waiting=7).explain("ada") == {
+        "node": "n1",
+        "at_ms": WALL_MS,
+        "outbox": 7,
+        "more": 0,
+        "sessions": [],
+    }
+
+
+def test_a_session_is_told_whole() -> None:
+    world = World()
+    world.login()
+    world.pass_time(2.25)
+    assert only(world) == {
+        "device": "",
+        "session": "boot-1",
+        "node": "n1",
+        "link": "connected",
+        "address": "192.0.2.1",
+        "transport": "plain",
+        "login_ms": WALL_MS,
+        "last_packet_ms": WALL_MS,
+        "last_packet_age_s": 2.25,
+        "idle_timeout_s": T,
+        "deadline_ms": WALL_MS + 30_000,
+        "slot": 60,
+        "slot_s": SLOT,
+        "slots_from_hand": 56,
+        "due_ms": WALL_MS + 30_000,
+        "due_in_s": 27.75,
+        "ends_as": {"code": 201, "reason": "idle_timeout"},
+        "status": "online",
+        "away_in_s": None,
+        "token_expires_in_s": None,
+        "unsent_bytes": 0,
+        "watches": 0,
+        "vouched": True,
+    }
+
+
+def test_it_ends_when_it_was_told_that_it_would() -> None:
+    world = World()
+    world.now += 0.2
+    handle = world.login()
+    world.pass_time(7.3)
+    world.beat(handle)
+    session = only(world)
+    assert session["due_ms"] >= session["deadline_ms"] == session["last_packet_ms"] + 30_000
+    ends_ms = world.clock.decided_ms(world.now) + 1000 * session["due_in_s"]
+    world.pass_time(T + TICK)
+    assert world.changes[-1].code == Code.IDLE_TIMEOUT
+    assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
+
+
+def test_a_credit_for_a_stall_puts_the_end_off() -> None:
+    world = World()
+    world.login()
+    before = only(world)["due_ms"]
+    world.now += 3.0
+    world.begin_tick()
+    assert only(world)["due_ms"] == before + 3000
+
+
+def test_each_device_is_told_of() -> None:
+    world = World()
+    world.login()
+    world.login(device="phone", meta={"mood": "fine"}, status="away")
+    plain, phone = told(world)
+    assert (plain["device"], plain["status"], "meta" in plain) == ("", "online", False)
+    assert (phone["device"], phone["status"], phone["meta"]) == ("phone", "away", {"mood": "fine"})
+    assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
+
+
+def test_who_lost_the_connection_has_what_is_left_of_the_grace() -> None:
+    world = World()
+    handle = world.login()
+    world.pass_time(10)
+    world.sockets.close(handle)
+    world.pass_time(1.5)
+    session = only(world)
+    assert (session["link"], session["address"], session["transport"]) == ("lost", None, None)
+    assert session["unsent_bytes"] is None
+    assert session["due_in_s"] == GRACE - 1.5
+    assert session["ends_as"] == {"code": 200, "reason": "closed"}
+
+
+def test_a_session_that_ends_in_this_moment_has_no_slot() -> None:
+    world = World()
+    world.login()
+    seen: list[dict[str, Any]] = []
+    world.now += T + TICK
+    world.guard.alive(world.now)
+    world.credits = False
+    world.run_tick(lambda: seen.append(only(world)))
+    assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
+
+
+def test_when_it_is_away_by_itself() -> None:
+    world = World(away_after=20.0)
+    world.login()
+    world.pass_time(5)
+    assert only(world)["away_in_s"] == 15.0
+    handle = world.session().handle
+    world.beat(handle)
+    world.pass_time(16)
+    session = only(world)
+    assert (session["status"], session["away_in_s"]) == ("away", None)
+
+
+def test_when_its_token_ends() -> None:
+    world = World(gate=WordGate())
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, protocol.encode(protocol.login(None, token="ada:100")))
+    world.pass_time(10)
+    assert only(world)["token_expires_in_s"] == pytest.approx(90, abs=0.5)
+
+
+def test_who_is_too_silent_to_be_registered_is_not_vouched_for() -> None:
+    world = World()
+    world.login()
+    world.now += T + 2 * TICK
+    list(world.core.registrations())
+    assert only(world)["vouched"] is False
+
+
+def test_nothing_changes() -> None:
+    world = World(away_after=20.0)
+    world.login()
+    before = (only(world), list(world.changes), world.core.statistics())
+    assert (only(world), list(world.changes), world.core.statistics()) == before
+
+
+@pytest.mark.parametrize("uid", ["", "\x00", "a" * 100_000, "{0}", "ada ", "\ud800"])
+def test_whatever_is_asked_is_nobody(uid: str) -> None:
+    world = World()
+    world.login()
+    assert told(world, uid) == []
+
+
+def test_the_largest_answer_fits_a_datagram() -> None:
+    uid = "u" * UID_MAX_BYTES
+    world = World(session_limit=NO_LIMIT)
+    for n in range(SESSIONS_MAX + 2):
+        said = {"x": "\x01" * (META_MAX_BYTES - 6)}  # what takes most room as JSON
+        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta=said)
+    node = "n" * 64
+    far = Explaining(
+        world.core,
+        world.clock,
+        node=lambda: node,
+        waiting=lambda: 2**40,
+        connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
+        watches=lambda _session: 2**30,
+    )
+    answer = far.explain(uid)
+    assert answer["more"] == 2
+    packed: bytes = msgpack.packb([1, answer])
+    print(f"{SESSIONS_MAX} sessions: {len(packed)} bytes")
+    assert len(packed) < min(60_000, ANSWER_BYTES)
+
+
+def test_a_connection_of_which_nothing_is_told() -> None:
+    world = World()
+    world.login()
+    nothing = Explaining(
+        world.core,
+        world.clock,
+        node=lambda: "n1",
+        waiting=lambda: 0,
+        connected=lambda _: None,
+        watches=_nobody,
+    )
+    (session,) = cast("list[dict[str, Any]]", nothing.explain("ada")["sessions"])
+    assert (session["link"], session["address"], session["transport"]) == ("connected", None, None)
+
+
+def _nobody(_: Session) -> int:
+    return 0
