@@ -1,0 +1,50 @@
+"""Samples of workers and what one scrape is made of, as far as a test cares."""
+
+from typing import Any
+
+from presence.admin.http_figures import HttpFigures
+from presence.admin.own_figures import Scrape
+from presence.admin.workers import Answer
+from presence.settings import Settings
+from presence.store.nodes import NodeState, NodeStatus
+
+REDIS = {"status": "ok", "ping_ms": 0.5, "used_memory_bytes": 1_000_000, "maxmemory_bytes": 0, "clients": 7}
+
+
+def sample(**given: Any) -> dict[str, Any]:
+    """Return some of the figures of a worker; its other services are off."""
+    histogram = {"bounds": [0.5, 1.0], "counts": [3, 2, 1], "sum": 4.5}
+    return {
+        "node": "node-1",
+        "address": "127.0.0.1:7400",
+        "version": "1.2.3",
+        "readiness": "ready",
+        "connections": 4,
+        "sessions": 5,
+        "started_ms": 1_500,
+        "core": {"logins": 9, "beats": 100, "frames": 20, "refused": {"busy": 2}, "ended": {}},
+        "transitions": {"online": {"login": 7}, "offline": {}, "away": {}, "update": {}, "gap": {}},
+        "relay": {"connected": True},
+        "wheel": {"slot_s": 0.5, "next_s": 0.1, "sizes": [1, 3, 0], "later": 2},
+        "histograms": {"detection_delay": histogram},
+        **given,
+    }
+
+
+def scrape(*samples: dict[str, Any] | None, **given: Any) -> Scrape:
+    """Return a scrape of workers 1, 2, … with these samples; None: one that does not answer."""
+    answers = [Answer(number, sample, 100.0) for number, sample in enumerate(samples, 1)]
+    found: dict[str, Any] = {
+        "answers": answers,
+        "now": 100.5,
+        "settings": Settings(),
+        "online": 12,
+        "nodes": [node("alive"), node("silent")],
+        "redis": REDIS,
+        "http": HttpFigures(),
+    }
+    return Scrape(**(found | given))
+
+
+def node(status: NodeStatus) -> NodeState:
+    return NodeState(node="n", status=status, lease_left_s=None, sweeper=None)
