@@ -1,0 +1,109 @@
+"""Commands as the pages have them, in place of the installed ones: what runs for ever is ended once it works.
+
+Run as a program, with the name of the command and its words: `presence` and `redis-cli` of a stage are links
+to this file's `main`. It stays light, for it is started with every command of every page.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+PATIENCE_S = 25.0
+QUIET_S = 3.0  # what has said nothing for so long works, if it lives
+FAILED = 1
+# Words that begin a command which runs for ever, and how the line begins by which it says that it works;
+# None: whatever it prints, or that it is quiet.
+FOR_EVER = {
+    ("serve",): "ready ",
+    ("timers", "run"): "ready ",
+    ("followups", "run"): None,
+    ("tail",): None,
+}
+SUBSCRIBING = ("SUBSCRIBE", "PSUBSCRIBE", "MONITOR")
+
+
+def install(folder: Path, redis_url: str) -> None:
+    """Put the commands into a folder that is to be first in PATH."""
+    for name in ("presence", "redis-cli"):
+        path = folder / name
+        words = (
+            f"{sys.executable} -S {Path(__file__)}"
+            if name == "redis-cli"
+            else f"{sys.executable} {Path(__file__)}"
+        )
+        path.write_text(f'#!/bin/sh\nexec {words} {name} {redis_url.removeprefix("unix://")} "$@"\n')
+        path.chmod(0o755)
+
+
+def main(name: str, redis_socket: str, words: list[str]) -> int:
+    """Run a command; return its exit status."""
+    if name == "redis-cli":
+        real = _elsewhere(name)
+        command = [real, "-e", "-s", redis_socket, *words]
+        is_endless = words[0].upper() in SUBSCRIBING or "BLOCK" in words
+        return run_for_a_while(command, None) if is_endless else subprocess.call(command)
+    command = [sys.executable, "-m", "presence", *words]
+    if words[:1] == ["serve"]:
+        command += ["--port", "0", "--tls-port", "0"]
+        command += ["--admin", "127.0.0.1:0"] if "--admin" in words else ["--no-admin"]
+    if words[:1] == ["client"]:
+        return subprocess.run(
+            command, input="/who\n/quit\n", text=True, check=False, timeout=PATIENCE_S
+        ).returncode
+    for beginning, sign in FOR_EVER.items():
+        if tuple(words[: len(beginning)]) == beginning and "--help" not in words:
+            return run_for_a_while(command, sign)
+    return subprocess.call(command)
+
+
+def run_for_a_while(command: list[str], sign: str | None) -> int:
+    """Run a command until it has said that it works, then ask it to end; return its exit status.
+
+    Args:
+        command: whose output is looked at, line by line.
+        sign: how the line begins; None: any line of standard output will do, and so will a while of silence.
+    """
+    errors = subprocess.STDOUT if sign else None
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    works, noticed = threading.Event(), threading.Event()
+
+    def read() -> None:
+        for line in program.stdout or ():
+            print(line, end="", flush=True)
+            if line.startswith(sign or ""):
+                works.set()
+                noticed.set()
+        noticed.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    noticed.wait(PATIENCE_S if sign else QUIET_S)
+    if works.is_set() or (not sign and not noticed.is_set()):
+        program.send_signal(signal.SIGTERM)
+    elif noticed.is_set():
+        return program.wait() or FAILED  # it ended by itself, which it should not
+    try:
+        status = program.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        return FAILED
+    reader.join(PATIENCE_S)
+    return 0 if status == -signal.SIGTERM and not sign else status  # who is quiet may not have heeded it yet
+
+
+def _elsewhere(name: str) -> str:
+    """Return the installed program of that name, which is behind ours in PATH."""
+    ours = Path(sys.argv[0]).name
+    for folder in os.environ["PATH"].split(os.pathsep)[1:]:
+        if os.access(path := os.path.join(folder, name), os.X_OK):
+            return path
+    sys.exit(f"{ours}: {name} is not on PATH")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,97 @@
+"""Running one fenced block, and saying what is wrong with it."""
+
+import subprocess
+import threading
+from pathlib import Path
+
+from presence.config import ConfigError, load
+from tests.docs.pages import Block
+from tests.docs.stage import PYTHON, Stage
+
+TIME_LIMIT_S = 90.0
+SAID_CHARS = 1500
+SLEEPS = {"sleep(12)": "sleep(0.3)"}  # of a device that beats as it should: the server here is quick
+
+
+def problem_of(block: Block, stage: Stage, until: str | None = None) -> str | None:
+    """Run a block; return what is wrong with it, or None.
+
+    Args:
+        block: of one of the languages that are run.
+        stage: where.
+        until: for a program that runs for ever, what it prints once it has worked.
+    """
+    text = stage.real(block.text)
+    _keep(text, stage.folder)
+    if block.language == "toml":
+        return _toml(text, stage.folder)
+    if block.language == "sh":
+        return _outcome(["bash", "-euo", "pipefail", "-c", text], stage)
+    if block.language == "python":
+        for slow, quick in SLEEPS.items():
+            text = text.replace(slow, quick)
+        program = [*PYTHON, "-c", text]
+        return _outcome(program, stage) if until is None else _until(program, stage, until)
+    return f"nobody knows how to run {block.language}"
+
+
+def _keep(text: str, folder: Path) -> None:
+    """Write a block whose first line is a comment with the name of a file into that file."""
+    name = text.partition("\n")[0].removeprefix("# ")
+    if text.startswith("# ") and name.endswith((".py", ".toml")) and "/" not in name:
+        (folder / name).write_text(text)
+
+
+def _toml(text: str, folder: Path) -> str | None:
+    path = folder / "snippet.toml"
+    path.write_text(text)
+    try:
+        load({"config": str(path)}, {})
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _outcome(command: list[str], stage: Stage) -> str | None:
+    try:
+        run = subprocess.run(
+            command,
+            cwd=stage.folder,
+            env=stage.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return f"it runs for more than {error.timeout:g} s"
+    return (
+        None if run.returncode == 0 else f"status {run.returncode}: {(run.stdout + run.stderr)[-SAID_CHARS:]}"
+    )
+
+
+def _until(command: list[str], stage: Stage, words: str) -> str | None:
+    """Run a program until it prints some words."""
+    program = subprocess.Popen(
+        command,
+        cwd=stage.folder,
+        env=stage.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    timer = threading.Timer(TIME_LIMIT_S / 3, program.kill)
+    timer.start()
+    said: list[str] = []
+    try:
+        for line in program.stdout or ():
+            said.append(line)
+            if words in line:
+                return None
+    finally:
+        timer.cancel()
+        program.kill()
+        program.communicate()
+    return f"it never says {words!r}: {''.join(said)[-SAID_CHARS:]}"
