@@ -9,7 +9,7 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _DESCRIPTORS: Final = Path("/dev/fd" if sys.platform == "darwin" else "/proc/self/fd")
 _MEMORY: Final = Path("/proc/self/statm")
@@ -26,7 +26,7 @@ class Footprint:
     def __init__(self) -> None:
         self._first = _listed()
 
-    def report(self, connections: int) -> dict[str, object]:
+    def report(self, connections: int) -> dict[str, Any]:
         """Return the figures.
 
         Args:

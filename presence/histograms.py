@@ -10,7 +10,7 @@ that is made in a thread is timed by the task that waits for it.
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 # What takes milliseconds where all is well: seconds.
 QUICK_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -41,7 +41,7 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> dict[str, Any]:
         """Return bounds, the counts of each bucket (not cumulative), and the sum."""
         return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
 

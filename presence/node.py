@@ -13,6 +13,7 @@ from typing import Any
 from weakref import ref
 
 from presence.admission import Admission, AdmissionLimits
+from presence.ages import Ages
 from presence.auth.verdicts import Gate
 from presence.changes import Change
 from presence.clock import Clock
@@ -101,12 +102,14 @@ class Node:
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
+        self._ages = Ages(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
         self.outbox = Outbox(
             self.keys.shard,
             settings.shard_count,
             max_items=max_items,
             max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
+            ages=self._ages,
         )
         limits = AdmissionLimits(
             max_connections,
@@ -242,7 +245,7 @@ class Node:
             "transitions": self.relay.transitions.report(),
             "wheel": self.core.outlook(),
             "histograms": self.delays.report(),
-            "outbox_oldest_s": 0.0,
+            "outbox_oldest_s": self._ages.oldest_s(),
         }
 
     def _node_id(self, own: str) -> str:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from presence.ages import Ages
 from presence.changes import Change
 
 # What a change takes beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
@@ -87,6 +88,7 @@ class Outbox:
         shards: how many shards there are.
         max_items: the bound over all shards; several may have a quarter more, in equal parts.
         max_bytes: the bound of the memory that changes take, over all shards; roughly, and as above.
+        ages: takes how long changes wait; None: nobody asks.
 
     Attributes:
         shard_of, shards: as above.
@@ -99,11 +101,13 @@ class Outbox:
         *,
         max_items: int,
         max_bytes: int = sys.maxsize,
+        ages: Ages | None = None,
     ) -> None:
         self.shards = shards
         self.shard_of = shard_of
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[Gap | None] = [None] * shards
         self._skipping = [False] * shards
@@ -142,6 +146,8 @@ class Outbox:
         self._queued += 1
         self._held += 1
         self._held_bytes += size_of(change)
+        if self._ages is not None:
+            self._ages.came(change)
         self._high_water = max(self._high_water, self._held)
         if 0 < self._wanted <= self._queued:
             self._wanted = 0
@@ -165,11 +171,20 @@ class Outbox:
         return taken
 
     def release(self, shard: int, changes: Iterable[Change]) -> None:
-        """Forget changes of a shard that were taken: Redis has them."""
+        """Forget changes of a shard that were taken."""
         for change in changes:
             self._held_in[shard] -= 1
             self._held -= 1
             self._held_bytes -= size_of(change)
+            if self._ages is not None:
+                self._ages.left(change)
+
+    def acknowledged(self, shard: int, changes: Iterable[Change]) -> None:
+        """Forget changes of a shard that were taken: Redis has them."""
+        changes = list(changes)
+        if self._ages is not None:
+            self._ages.note_acknowledged(changes)
+        self.release(shard, changes)
 
     def queued(self, shard: int) -> int:
         """Return how many changes of a shard nobody has taken yet."""

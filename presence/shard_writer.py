@@ -184,7 +184,7 @@ class ShardWriter:
         self._told_complete |= step.complete
         if step.settled:
             self._backlog.has_marks = False
-        self._release(step.items)
+        self._acknowledge(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
             superseded += self._opened(step, reply.opened, reply.replication_id)
@@ -338,7 +338,7 @@ class ShardWriter:
             return (), ()
         for stand in opened.trail:
             if stand.counter == pending.counter:
-                self._release(pending.items)
+                self._acknowledge(pending.items)
                 return (), stand.superseded
         return pending.items, ()
 
@@ -365,8 +365,8 @@ class ShardWriter:
         waiting = backlog.is_holding or backlog.is_replaying or self._outbox.is_skipping(self.shard)
         return self._cursor is not None and not waiting
 
-    def _release(self, items: Iterable[Item]) -> None:
-        self._outbox.release(self.shard, (item.change for item in items if not item.snapshot))
+    def _acknowledge(self, items: Iterable[Item]) -> None:
+        self._outbox.acknowledged(self.shard, (item.change for item in items if not item.snapshot))
 
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:

@@ -173,6 +173,8 @@ async def test_the_users_of_a_dead_node_go_offline_once_and_in_time(hosts: Hosts
     assert {each["node"] for each in hosts.events() if each["type"] == "offline"} == {dead.id}
     swept = [host.node.cluster.statistics().swept for host in (peer, third)]
     assert sorted(swept) == [0, 1]
+    counted = [host.node.relay.transitions.report()["offline"] for host in (peer, third)]
+    assert sorted(map(str, counted)) == ["{'node_down': 50}", "{}"]
 
 
 async def test_one_that_wakes_before_the_sweep_takes_a_new_id_and_nobody_is_told(hosts: Hosts) -> None:

@@ -75,6 +75,38 @@ def test_an_end_tells_when_the_client_was_last_seen() -> None:
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
 
 
+def test_how_late_an_end_for_silence_is_told_is_counted() -> None:
+    world = World()
+    world.now += 0.25
+    world.login()
+    world.now = START
+    world.pass_time(T + TICK)
+    assert world.delays.report()["counts"] == [0, 1, 0, 0]
+    assert world.delays.report()["sum"] == pytest.approx(0.25)
+
+
+def test_other_ends_are_no_delays() -> None:
+    world = World()
+    world.sockets.close(world.login())
+    world.sockets.feed(world.login("bob"), protocol.encode(protocol.logout()))
+    world.pass_time(T + TICK)
+    assert len(world.registry) == 0
+    assert sum(world.delays.report()["counts"]) == 0
+
+
+def test_the_outlook_has_each_session_in_its_slot() -> None:
+    world = World()
+    world.login()
+    world.pass_time(10.0)
+    world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
+    world.login("eve")
+    outlook = world.core.outlook()
+    due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
+    assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
+    assert outlook["later"] == 1
+    assert 0 <= outlook["next_s"] <= outlook["slot_s"] == SLOT
+
+
 # The last look
 
 

@@ -1,11 +1,13 @@
 """Slots and the stall policy, without a loop; then the ticker itself under a clock that jumps."""
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from presence.clock import Clock
+from presence.histograms import Histogram
 from presence.ticker import Ticker
 from presence.ticks import StallGuard, Ticks
 
@@ -101,6 +103,15 @@ async def test_ticks_stand_on_absolute_deadlines(autojump_clock: MockClock) -> N
         await ticker.run()
     assert [round(at - start, 6) for at in recorder.finished] == [0.5 * n for n in range(1, 21)]
     assert ticker.statistics().overrun_max_s < 1e-6
+
+
+async def test_each_tick_is_counted_with_what_it_was_late(autojump_clock: MockClock) -> None:
+    recorder, clock, lags = Recorder(), Clock(trio.current_time, lambda: 0.0), Histogram((0.1, 1.0))
+    now = clock.now()
+    ticker = Ticker(recorder, Ticks(0.5, now), StallGuard(1.0, 30.0, now), clock, lags=lags)
+    with trio.move_on_after(2.2):
+        await ticker.run()
+    assert lags.report() == {"bounds": [0.1, 1.0], "counts": [4, 0, 0], "sum": pytest.approx(0.0, abs=1e-6)}
 
 
 async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:

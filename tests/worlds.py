@@ -10,6 +10,7 @@ from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
+from presence.histograms import Histogram
 from presence.packet_rate import PacketRate
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
@@ -145,6 +146,7 @@ class World:
         self.now = START
         self.changes: list[Change] = []
         self.sockets = FakeSockets()
+        self.delays = Histogram((0.0, TICK / SLOTS_PER_TICK, TICK))
         self.clock = Clock(lambda: self.now, wall)
         self.ticks = Ticks(TICK / SLOTS_PER_TICK, self.now)
         self.guard = StallGuard(TICK, idle_timeout, self.now)
@@ -175,6 +177,7 @@ class World:
             away_after=away_after,
             flapping=Flapping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
+            delays=self.delays,
         )
         self.credits = credit
         self.tick = self.ticks.begun(self.now)

@@ -1,0 +1,49 @@
+"""Histograms: each value in one bucket, and their sum."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence.histograms import DETECTION_S, OUTBOX_S, QUICK_S, Delays, Histogram
+
+
+@given(st.lists(st.floats(0, 1000)))
+def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(values: list[float]) -> None:
+    histogram, bounds = Histogram(QUICK_S), [*QUICK_S, float("inf")]
+    for value in values:
+        histogram.note(value)
+    counts = [0] * len(bounds)
+    for value in values:
+        counts[next(n for n, bound in enumerate(bounds) if value <= bound)] += 1
+    assert histogram.report() == {"bounds": list(QUICK_S), "counts": counts, "sum": sum(values)}
+
+
+def test_a_value_on_a_bound_belongs_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.note(1.0)
+    assert histogram.report()["counts"] == [1, 0, 0]
+
+
+def test_what_clocks_make_negative_is_nothing() -> None:
+    histogram = Histogram((1.0,))
+    histogram.note(-0.5)
+    assert histogram.report() == {"bounds": [1.0], "counts": [1, 0], "sum": 0.0}
+
+
+def test_a_report_is_a_copy() -> None:
+    histogram = Histogram((1.0,))
+    before = histogram.report()
+    histogram.note(0.5)
+    assert before["counts"] == [0, 0]
+
+
+def test_bounds_rise() -> None:
+    for bounds in (QUICK_S, DETECTION_S, OUTBOX_S):
+        assert list(bounds) == sorted(set(bounds))
+
+
+def test_delays_are_reported_by_name() -> None:
+    delays = Delays()
+    delays.loop_lag.note(0.2)
+    report = delays.report()
+    assert list(report) == ["detection_delay", "tick_lag", "loop_lag", "redis_call", "outbox_age"]
+    assert report["loop_lag"] == delays.loop_lag.report()
