@@ -1,7 +1,7 @@
 """Commands as the pages have them, in place of the installed ones: what runs for ever is ended once it works.
 
-Run as a program, with the name of the command and its words: `presence` and `redis-cli` of a stage are links
-to this file's `main`. It stays light, for it is started with every command of every page.
+Run as a program, with the name of a command and its words: the commands of a stage lead to `main` here. It
+stays light, for it is started with every command of every page.
 """
 
 import contextlib
@@ -23,37 +23,41 @@ FOR_EVER = {
     ("followups", "run"): None,
     ("tail",): None,
 }
+STREAMS = ("/v1/events", "/v1/live")
 SUBSCRIBING = ("SUBSCRIBE", "PSUBSCRIBE", "MONITOR")
 
 
 def install(folder: Path, redis_url: str) -> None:
     """Put the commands into a folder that is to be first in PATH."""
-    for name in ("presence", "redis-cli"):
+    for name in ("presence", "redis-cli", "curl"):
         path = folder / name
-        words = (
-            f"{sys.executable} -S {Path(__file__)}"
-            if name == "redis-cli"
-            else f"{sys.executable} {Path(__file__)}"
-        )
-        path.write_text(f'#!/bin/sh\nexec {words} {name} {redis_url.removeprefix("unix://")} "$@"\n')
+        words = f"{sys.executable} -I -S {Path(__file__)} {name} {redis_url.removeprefix('unix://')}"
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         path.chmod(0o755)
 
 
 def main(name: str, redis_socket: str, words: list[str]) -> int:
     """Run a command; return its exit status."""
     if name == "redis-cli":
-        real = _elsewhere(name)
-        command = [real, "-e", "-s", redis_socket, *words]
+        command = [_elsewhere(name), "-e", "-s", redis_socket, *words]
         is_endless = words[0].upper() in SUBSCRIBING or "BLOCK" in words
         return run_for_a_while(command, None) if is_endless else subprocess.call(command)
+    if name == "curl":
+        command = [_elsewhere(name), "-sS", "--fail-with-body", *words]
+        is_endless = any(stream in word for word in words for stream in STREAMS)
+        return run_for_a_while(command, None) if is_endless else subprocess.call(command)
+    return presence(words)
+
+
+def presence(words: list[str]) -> int:
+    """Run a command of the server's; return its exit status."""
     command = [sys.executable, "-m", "presence", *words]
     if words[:1] == ["serve"]:
-        command += ["--port", "0", "--tls-port", "0"]
-        command += ["--admin", "127.0.0.1:0"] if "--admin" in words else ["--no-admin"]
+        operators = ("--admin", "127.0.0.1:0") if "--admin" in words else ("--no-admin",)
+        command += ["--port", "0", "--tls-port", "0", *operators]
     if words[:1] == ["client"]:
-        return subprocess.run(
-            command, input="/who\n/quit\n", text=True, check=False, timeout=PATIENCE_S
-        ).returncode
+        said = "/who\n/quit\n"
+        return subprocess.run(command, input=said, text=True, check=False, timeout=PATIENCE_S).returncode
     for beginning, sign in FOR_EVER.items():
         if tuple(words[: len(beginning)]) == beginning and "--help" not in words:
             return run_for_a_while(command, sign)
