@@ -1,0 +1,76 @@
+"""What Prometheus is given: alerts that fire when they should and not before, of metrics that there are."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from presence.admin.metric_kinds import Metric
+from presence.admin.metric_table import TABLE
+from tests.deploy.figures import ALERTS, PAGE, PROMETHEUS, ROOT, Alert, alerts, strangers
+
+TESTS = (PROMETHEUS / "alerts_test.yml").read_text()
+ROW = re.compile(r"^\| `(presence_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
+
+
+def promtool(*words: str | Path, cwd: Path = PROMETHEUS) -> None:
+    run = subprocess.run(["promtool", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.needs("promtool")
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    promtool("test", "rules", "alerts_test.yml")
+
+
+@pytest.mark.needs("promtool")
+def test_the_configuration_is_one() -> None:
+    promtool("check", "config", "scrape.yml")
+
+
+def test_alerts_are_found() -> None:
+    assert len(alerts()) == ALERTS.count("- alert:") > 20
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
+def test_an_alert_is_tested_firing_and_at_rest(alert: Alert) -> None:
+    (test,) = re.findall(
+        rf"^  - name: {alert.name}\n(.*?)(?=^  - name: |\Z)", TESTS, re.MULTILINE | re.DOTALL
+    )
+    assert "exp_alerts: []" in test
+    assert "- exp_labels:" in test
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
+def test_an_alert_is_of_metrics_that_there_are(alert: Alert) -> None:
+    assert strangers(alert.expression) == []
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
+def test_an_alert_says_what_is_wrong_and_where_to_read_on(alert: Alert) -> None:
+    assert len(alert.summary) > 20
+    path, _, anchor = alert.runbook.partition("#")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+    assert anchor in {heading.lower() for heading in headings}
+    assert anchor == alert.name.lower()
+
+
+def test_names_that_no_metric_has_are_noticed() -> None:
+    assert strangers("rate(presence_logins_total[1m])") == []
+    assert strangers("rate(presence_logins[1m])") == ["presence_logins"]
+    assert strangers("presence_logins_bucket") == ["presence_logins_bucket"]
+    assert strangers('presence_logins_total{job="a", uid="ann"}') == ["presence_logins_total{uid}"]
+    assert strangers('presence_tick_lag_seconds_bucket{le="1"}') == []
+
+
+def test_the_page_has_every_metric_once_and_no_other() -> None:
+    assert [name for name, *_ in ROW.findall(PAGE)] == [metric.name for metric in TABLE]
+
+
+@pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
+def test_the_page_says_what_a_metric_is(metric: Metric) -> None:
+    (row,) = (row for row in ROW.findall(PAGE) if row[0] == metric.name)
+    assert row[1] == metric.kind
+    assert row[2] == ", ".join(f"`{label}`" for label in metric.labels)
+    assert row[3].strip()
