@@ -11,6 +11,7 @@ from presence import titles
 from presence.arguments import argument_parser
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, Settings, load
+from presence.doctor_arguments import run_doctor
 from presence.followup_arguments import run_followups
 from presence.timer_arguments import run_timers
 from presence.token_arguments import run_token
@@ -30,11 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     try:
         args = argument_parser().parse_args(argv)
-        load_again = partial(load, _given_flags(args), serving=args.command in {"serve", "config"})
-        loaded = load_again()
-        if args.command == "serve" or (args.command, getattr(args, "action", "")) == ("config", "check"):
-            _check_files(loaded)
-        status = _run(args, loaded, load_again)
+        load_again = partial(load, _given_flags(args), serving=args.command in {"serve", "config", "doctor"})
+        # To the doctor settings that are wrong are a finding like any other.
+        status = run_doctor(args, load_again) if args.command == "doctor" else _load_and_run(args, load_again)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output, such as head, has seen enough
         abandon_output()
@@ -52,6 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _load_and_run(args: argparse.Namespace, load_again: Callable[[], Loaded]) -> int:
+    loaded = load_again()
+    if args.command == "serve" or (args.command, getattr(args, "action", "")) == ("config", "check"):
+        _check_files(loaded)
+    return _run(args, loaded, load_again)
+
+
 def _check_files(loaded: Loaded) -> None:
     """Find out whether the files can be used that a server needs.
 
@@ -60,9 +66,13 @@ def _check_files(loaded: Loaded) -> None:
     """
     from presence import credential_files  # noqa: PLC0415 - as below
 
+    settings = loaded.settings
     found = [
         f"{error} (from {loaded.sources[error.setting]})"
-        for error in credential_files.problems(loaded.settings)
+        for error in (
+            *credential_files.problems(settings),
+            *credential_files.problems_of_operators(settings),
+        )
     ]
     if found:
         raise ConfigError(found)
@@ -119,12 +129,14 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _operate(args: argparse.Namespace, redis_url: str, prefix: str) -> int:
-    from presence.commands import forget, kick, nodes  # noqa: PLC0415
+    from presence.commands import explain, forget, kick, nodes  # noqa: PLC0415
 
     if args.command == "kick":
         return kick.run(redis_url, prefix, args.uids, wait_s=args.wait, as_json=args.json)
     if args.command == "forget":
         return forget.run(redis_url, prefix, args.uids, as_json=args.json)
+    if args.command == "explain":
+        return explain.run(redis_url, prefix, args.uid, as_json=args.json)
     return nodes.run(redis_url, prefix, as_json=args.json)
 
 

@@ -1,4 +1,4 @@
-"""The files that have to be sound before a server starts: keys for tokens, its certificate.
+"""The files that have to be sound before a server starts: keys, its certificate, the tokens of operators.
 
 They are opened here and nowhere else; what opens them is loaded when a setting asks for it, for it takes a
 quarter of a second and 10 MB.
@@ -71,3 +71,15 @@ def problems(settings: Settings) -> Iterator[CredentialsError]:
             opened()
         except CredentialsError as error:
             yield error
+
+
+def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
+    """Give what is wrong with the tokens of operators as they are now; no worker needs them."""
+    if settings.admin_tokens is None or settings.no_admin:
+        return
+    from presence.admin import token_file  # noqa: PLC0415 - see above
+
+    try:
+        token_file.load(settings.admin_tokens)
+    except token_file.TokenFileError as error:
+        yield CredentialsError("admin_tokens", error)

@@ -16,4 +16,4 @@ def exposures(s: Settings) -> Iterator[str]:
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
         yield "tokens and messages that come over plain TCP can be read on their way: set tls_cert, tls_only"
     if not (s.no_admin or networks.is_loopback(admin_host(s.admin))):
-        yield "tokens of operators come over plain HTTP and can be read on their way: put a proxy with TLS there"
+        yield "tokens of operators can be read on their way, over plain HTTP: put a proxy with TLS there"

@@ -22,11 +22,14 @@ class ServerProcess:
         address: where it listens.
         process: the process; tests stop and continue it.
         lines: what it has logged so far, one object a line.
+        operators: flags unless others say whether these are served: that takes a second of processor time,
+            and a port that others want.
     """
 
+    operators: tuple[str, ...] = ("--no-admin",)
+
     def __init__(self, *flags: str) -> None:
-        # A process for operators would take a second of processor time, and a port that others want.
-        operators = [] if {"--admin", "--no-admin"} & set(flags) else ["--no-admin"]
+        operators = () if {"--admin", "--no-admin"} & set(flags) else self.operators
         serve = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json"]
         self.process = subprocess.Popen(
             [*serve, *operators, *flags],

@@ -24,7 +24,8 @@ FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
 def failed_start(*flags: str) -> tuple[int, str, float]:
     """Run a server that cannot start; return its status, what it said, and the seconds that it took."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "presence", "serve", "--no-admin", "--port", "0", *flags]
+    operators = [] if "--admin" in flags else ["--no-admin"]
+    command = [sys.executable, "-m", "presence", "serve", *operators, "--port", "0", *flags]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     return run.returncode, run.stderr, time.monotonic() - begun
 

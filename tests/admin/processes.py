@@ -1,0 +1,111 @@
+"""The processes that serve operators beside a server of a test, and how they are asked."""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.live.server_process import ServerProcess
+
+ADMIN = ("--admin", "127.0.0.1:0")
+PATIENCE_S = 20.0
+
+Found = TypeVar("Found")
+
+
+def found(look: Callable[[], Found | None], seconds: float = PATIENCE_S) -> Found:
+    """Look until there is something; return it."""
+    end = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+    return seen
+
+
+def url_of(server: ServerProcess) -> str:
+    """Return where operators are served."""
+    url: str = found(lambda: next((line for line in server.lines if line["event"] == "operators"), None))[
+        "url"
+    ]
+    return url
+
+
+def get(url: str, path: str = "healthz", timeout_s: float = PATIENCE_S) -> str:
+    """Return what a path answers."""
+    with urllib.request.urlopen(f"{url}{path}", timeout=timeout_s) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def answers(url: str) -> bool:
+    """Whether HTTP is served there, whatever the answer; within a second."""
+    try:
+        get(url, timeout_s=1.0)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that one has started."""
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def command(pid: int) -> str:
+    """Return the command line of a process; "" of one that is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def keeper_of(server: ServerProcess) -> int:
+    """Return the keeper's process."""
+    return found(
+        lambda: next((each for each in children(server.process.pid) if "admin.keeper" in command(each)), None)
+    )
+
+
+def kept_by(keeper: int, not_this: int = 0) -> int:
+    """Return the process that a keeper keeps, another one than `not_this`, once it is that."""
+    return found(
+        lambda: next(
+            (
+                each
+                for each in children(keeper)
+                if each != not_this and command(each).endswith("presence.admin ")
+            ),
+            None,
+        )
+    )
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, waited for or not."""
+    return not command(pid)
+
+
+def descriptors(pid: int) -> set[str]:
+    """Return what the descriptors of a process lead to, but for files."""
+    found_ = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(each.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found_.add(target)
+    return found_
+
+
+def logged(server: ServerProcess, event: str) -> list[dict[str, Any]]:
+    """Return the lines of log that tell of an event."""
+    return [line for line in list(server.lines) if line["event"] == event]

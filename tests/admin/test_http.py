@@ -1,0 +1,307 @@
+"""HTTP for operators: who is slow, stuck or one of too many keeps a place for a bounded time."""
+
+import contextlib
+import re
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from starlette.types import Message, Receive, Scope, Send
+
+from presence.admin import bodies, http
+from presence.admin.http_figures import HttpFigures
+
+PATIENCE_S = 20.0
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class Stage:
+    """A server in this process, and how it fares.
+
+    Attributes:
+        figures: what it has counted.
+        stop: ends it.
+        ended: how the application's streams ended.
+        address: where it listens.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.figures = HttpFigures()
+        self.stop = trio.Event()
+        self.ended: list[str] = []
+        self.address = address
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream(*self.address)
+
+    async def until_idle(self) -> None:
+        """Wait until no connection is left."""
+        with trio.fail_after(PATIENCE_S):
+            while self.figures.connections:  # noqa: ASYNC110 - nobody tells a test
+                await trio.sleep(0.01)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/wrong":
+            raise RuntimeError("out of order")
+        body = (await receive())["body"] or scope["path"].encode()
+        if scope["path"] == "/slow":
+            await trio.sleep(0.1)
+        head: Message = {"type": "http.response.start", "status": 200, "headers": []}
+        if scope["path"] != "/endless":
+            head["headers"] = [(b"content-length", str(len(body)).encode())]
+        await send(head)
+        if scope["path"] == "/endless":
+            await self._send_endlessly(receive, send)
+        else:
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_endlessly(self, receive: Receive, send: Send) -> None:
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.ended.append("gone")
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(until_gone)
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+
+
+@contextlib.asynccontextmanager
+async def serving(write_s: float = http.WRITE_S) -> AsyncIterator[Stage]:
+    """Serve in the background; the stage is stopped at the end, which must be soon."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stage = Stage(listener.getsockname())
+    async with trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            await http.serve_http(stage.app, [listener], stage.figures, stage.stop, write_s=write_s)
+
+        nursery.start_soon(run)
+        yield stage
+        stage.stop.set()
+        nursery.cancel_scope.deadline = trio.current_time() + PATIENCE_S
+    assert not nursery.cancel_scope.cancelled_caught
+
+
+async def answer(stream: trio.SocketStream) -> bytes:
+    """Read until the other side closes; a reset counts as that."""
+    found = b""
+    with trio.fail_after(PATIENCE_S), contextlib.suppress(trio.BrokenResourceError):
+        async for piece in stream:
+            found += piece
+    return found
+
+
+async def response(stream: trio.SocketStream, request: bytes = GET) -> bytes:
+    """Send a request; return the answer, of one without a length its head."""
+    await stream.send_all(request)
+    found = b""
+    with trio.fail_after(PATIENCE_S):
+        while b"\r\n\r\n" not in found:
+            found += await stream.receive_some(65_536)
+        head, _, body = found.partition(b"\r\n\r\n")
+        size = re.search(rb"content-length: (\d+)", head)
+        while size and len(body) < int(size[1]):
+            body += await stream.receive_some(65_536)
+    return head + b"\r\n\r\n" + body
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make patience short."""
+    monkeypatch.setattr(http, "REQUEST_S", 0.5)
+    monkeypatch.setattr(bodies, "BODY_S", 0.5)
+
+
+async def test_a_connection_serves_several_requests() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        for _ in range(3):
+            assert (await response(stream)).startswith(b"HTTP/1.1 200")
+        assert stage.figures.accepted == stage.figures.connections == 1
+
+
+async def test_nobody_is_told_what_serves() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        assert b"server:" not in (await response(stream)).lower()
+
+
+async def test_a_body_comes_to_the_application_whole() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        body = b"x" * bodies.BODY_BYTES
+        head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await stream.send_all(head + body)
+        assert (await answer(stream)).endswith(b"\r\n\r\n" + body)
+
+
+async def test_a_body_that_is_too_large_is_refused() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        size = bodies.BODY_BYTES + 1
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
+        await stream.send_all(b"x" * size)
+        assert (await answer(stream)).startswith(b"HTTP/1.1 413")
+        assert stage.figures.refusals["body"] == 1
+        await stage.until_idle()
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("said", [b"", b"GET", GET[:-2]])
+async def test_who_asks_nothing_whole_is_closed(said: bytes) -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        await stream.send_all(said)
+        assert await answer(stream) == b""
+        await stage.until_idle()
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_head_that_comes_byte_by_byte_is_not_waited_for() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(PATIENCE_S):
+            await stream.send_all(GET[:-2])
+            while True:
+                await stream.send_all(b"X: y\r\n")
+                await trio.sleep(0.05)
+        await stage.until_idle()
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_body_that_comes_byte_by_byte_is_refused() -> None:
+    async with serving() as stage, await stage.connect() as stream, trio.open_nursery() as nursery:
+
+        async def drip() -> None:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
+                while True:
+                    await stream.send_all(b"x")
+                    await trio.sleep(0.05)
+
+        nursery.start_soon(drip)
+        with trio.fail_after(PATIENCE_S):
+            assert (await stream.receive_some(65_536)).startswith(b"HTTP/1.1 408")
+        await stage.until_idle()
+        assert stage.figures.refusals["slow_request"] == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_an_idle_connection_is_closed() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        await response(stream)
+        assert await answer(stream) == b""
+
+
+async def test_a_viewer_who_takes_nothing_is_closed() -> None:
+    async with serving(write_s=0.3) as stage, await stage.connect() as stream:
+        await stream.send_all(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
+        await stage_connected(stage)
+        await stage.until_idle()
+        assert stage.figures.refusals["slow_viewer"] == 1
+        assert stage.ended == ["gone"]
+
+
+async def test_a_viewer_who_takes_nothing_and_asks_on_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes behind a request keeps a connection from being read: nobody would see its end."""
+    monkeypatch.setattr(http, "GONE_S", 0.2)
+    async with serving(write_s=0.3) as stage, await stage.connect() as stream:
+        await stream.send_all(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n" + 3 * GET)
+        await stage_connected(stage)
+        await stage.until_idle()
+        assert stage.ended == ["gone"]
+
+
+async def test_a_viewer_who_goes_ends_his_stream() -> None:
+    async with serving() as stage:
+        async with await stage.connect() as stream:
+            await response(stream, b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
+        await stage.until_idle()
+        assert stage.ended == ["gone"]
+
+
+async def test_others_are_served_beside_those_who_take_nothing() -> None:
+    async with serving() as stage, contextlib.AsyncExitStack() as stuck:
+        for _ in range(20):
+            stream = await stuck.enter_async_context(await stage.connect())
+            await stream.send_all(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
+        async with await stage.connect() as other:
+            assert (await response(other)).startswith(b"HTTP/1.1 200")
+
+
+async def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    async with serving() as stage, contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            assert await response(await stack.enter_async_context(await stage.connect()))
+        async with await stage.connect() as fourth:
+            assert await answer(fourth) == b""
+        assert stage.figures.refusals["connections"] == 1
+        await stack.aclose()
+        await stage.until_idle()
+        async with await stage.connect() as later:
+            assert await response(later)
+
+
+async def test_nobody_changes_to_http_2() -> None:
+    asks = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    asks += b"HTTP2-Settings: AAMAAABk\r\n\r\n"
+    async with serving() as stage:
+        async with await stage.connect() as stream:
+            assert (await response(stream, asks)).startswith(b"HTTP/1.1 200")
+        async with await stage.connect() as stream:
+            await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert (await answer(stream)).startswith(b"HTTP/1.1 ")
+
+
+async def test_a_web_socket_is_refused() -> None:
+    ask = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    ask += b"Sec-WebSocket-Version: 13\r\n"
+    async with serving() as stage, await stage.connect() as stream:
+        await stream.send_all(ask + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+        assert (await answer(stream)).startswith(b"HTTP/1.1 403")
+        await stage.until_idle()
+
+
+@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 40_000])
+async def test_what_is_no_request_is_refused(junk: bytes) -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(junk)
+        assert (await answer(stream))[:10] in {b"HTTP/1.1 4", b""}
+        await stage.until_idle()
+
+
+async def test_a_mistake_of_the_application_is_an_answer_and_a_line_of_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        assert (await response(stream, b"GET /wrong HTTP/1.1\r\nHost: h\r\n\r\n")).startswith(b"HTTP/1.1 500")
+    assert "out of order" in caplog.text
+
+
+async def test_requests_under_way_are_answered_at_the_end() -> None:
+    async with serving() as stage, await stage.connect() as stream:
+        await stream.send_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
+        await stage_connected(stage)
+        await trio.sleep(0.02)
+        stage.stop.set()
+        assert (await answer(stream)).endswith(b"slow")
+
+
+async def test_the_end_waits_for_nobody_for_long() -> None:
+    async with serving() as stage, contextlib.AsyncExitStack() as stack:
+        for request in (b"", GET, b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n", b"POST / HTTP/1.1\r\n"):
+            stream = await stack.enter_async_context(await stage.connect())
+            await stream.send_all(request)
+        await stage_connected(stage, 4)
+        begun = trio.current_time()
+        stage.stop.set()
+        await stage.until_idle()
+        assert trio.current_time() - begun < http.GRACE_S + 2.0
+
+
+async def stage_connected(stage: Stage, connections: int = 1) -> None:
+    """Wait until so many are connected."""
+    with trio.fail_after(PATIENCE_S):
+        while stage.figures.connections < connections:  # noqa: ASYNC110 - as above
+            await trio.sleep(0.01)
