@@ -12,6 +12,7 @@ from presence import __version__
 from presence.argument_types import READER_SETTINGS, seconds
 from presence.commands.outcome import USAGE, complain
 from presence.config import SPECS, Spec, nearest
+from presence.doctor_arguments import add_doctor
 from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
 from presence.token_arguments import add_token
@@ -79,6 +80,7 @@ def argument_parser() -> argparse.ArgumentParser:
     add_timers(commands, _add_settings)
     add_followups(commands, _add_settings)
     add_token(commands, _add_settings)
+    add_doctor(commands, _add_settings)
 
     demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
     demo.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
@@ -146,6 +148,11 @@ def _add_operators_commands(commands: "argparse._SubParsersAction[_Parser]") -> 
     forget.add_argument("uids", nargs="+", metavar="UID", type=_uid)
     forget.add_argument("--json", action="store_true", help="one JSON object: who, and how much was erased")
     _add_settings(forget, READER_SETTINGS)
+
+    explain = commands.add_parser("explain", help="why a user is online or offline, asked of all servers")
+    explain.add_argument("uid", metavar="UID", type=_uid)
+    explain.add_argument("--json", action="store_true", help="one JSON object")
+    _add_settings(explain, READER_SETTINGS)
 
     nodes = commands.add_parser("nodes", help="print the servers that share a Redis")
     nodes.add_argument("--json", action="store_true", help="one JSON object: node to what it tells of itself")

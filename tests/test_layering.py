@@ -261,6 +261,25 @@ ROOMS = [
     ),
     # Rights are looked at by whoever starts, once; sockets that listen know nothing of who is served.
     Room({"presence.store.privileges"}, {"time", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES}),
+    # What operators are told of a user: what a node knows and what is said of it is pure, and no I/O below.
+    Room(
+        {
+            "presence.standing",
+            "presence.explaining",
+            "presence.questions",
+            "presence.reasons",
+            "presence.notes",
+        },
+        {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.answering"},
+        {"redis", "time", "presence.core", "presence.session", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.explanation", "presence.last_events"},
+        {"presence.core", "presence.session", "presence.registry", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
     Room({"presence.ports", "presence.credentials"}, {"presence.core", *STORE, *SHELL, *EDGES}),
     # A second decoder that shared anything with the first one would share its mistakes.
     Room(
@@ -313,6 +332,7 @@ NOWHERE_BELOW = [
     # A worker has its settings from whoever started it, and draws nothing.
     Room({"presence.worker", "presence.process"}, {"presence.config", "argparse", "tomllib", "rich"}),
     Room({"presence.subscriber.blocking", "presence.subscriber.group", "presence.reader"}, {"trio"}),
+    Room({"presence.explanation"}, {"trio", "presence.core"}),
     Room({"presence.rules"}, {"redis", "trio", "structlog", "time"}),
     Room({f"presence.followups.{name}" for name in ("turning", "planned")}, {"trio"}),
     Room({"loadtest.locustfile"}, {"trio"}),  # gevent has patched what trio stands on

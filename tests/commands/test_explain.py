@@ -1,0 +1,211 @@
+"""``presence explain``: what it prints, of nodes that tests play, and of real servers."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from loadtest.redis_cluster import Cluster
+from presence.cli import main
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.explanation import Explainer
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.client import Redis
+from tests.nodes_that_answer import answer, listening, session
+from tests.store.driving import NOW_MS, Hand, end, events, login
+from tests.transports.harness import Client
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+PATIENCE_S = 10.0
+Said = pytest.CaptureFixture[str]
+
+
+def test_who_is_online_is_explained_for_people(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: Said
+) -> None:
+    hand.apply(login("ann", "s1"), login("ann", "s2", "phone"))
+    plain = session("n1", "s1", transport="plain", unsent_bytes=12, meta={"mood": "fine"}, watches=2)
+    lost = session(
+        "n1",
+        "s2",
+        "phone",
+        link="lost",
+        address=None,
+        transport=None,
+        unsent_bytes=None,
+        due_in_s=3.5,
+        slots_from_hand=8,
+        slot=67,
+        ends_as={"code": 200, "reason": "closed"},
+        token_expires_in_s=600.0,
+        away_in_s=60.0,
+    )
+    with listening(redis_server.url, "n1", answer("n1", plain, lost)):
+        assert main(["explain", "ann", "--redis", redis_server.url]) == 0
+    (told,) = events(client)
+    assert capsys.readouterr().out == (
+        "ann  online\n"
+        "  why: online since 2023-11-14 22:13:20.000 UTC: the default device at node n1 logged in at "
+        "2023-11-14 22:13:20.000 UTC\n"
+        f"  event: {told['id']}  online, login (1), session s1 at node n1\n"
+        "  default device at node n1, session s1\n"
+        "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
+        "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
+        "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 from the hand\n"
+        '    online, on record, watches 2 users, meta {"mood":"fine"}\n'
+        "  phone at node n1, session s2\n"
+        "    lost, in its grace; logged in 2023-11-14 22:13:20.000 UTC\n"
+        "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
+        "    ends as closed (200) in 3.500 s: slot 67, 8 from the hand\n"
+        "    online, on record, away by itself in 60.0 s, token expires in 10.0 min\n"
+        "  note: device phone at node n1 has lost its connection: its session ends as closed in 3.5 s unless "
+        "it comes back\n"
+        "  asked: 1 of 1 nodes answered\n"
+    )
+
+
+def test_who_is_offline_is_explained_for_people(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: Said
+) -> None:
+    hand.apply(login("ann", "s1", at_ms=NOW_MS - 600_000))
+    hand.apply(end("ann", "s1", code=201, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
+    with listening(redis_server.url, "n1", answer("n1")):
+        assert main(["explain", "ann", "--redis", redis_server.url]) == 0
+    told = events(client)[-1]
+    assert capsys.readouterr().out == (
+        "ann  offline\n"
+        "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was heard of it for 30.3 s: "
+        "the default device, online since 22:03:20.000, last packet 22:13:20.000, ended 22:13:50.300 "
+        "by node n1\n"
+        f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
+        "  asked: 1 of 1 nodes answered\n"
+    )
+
+
+def test_as_json_it_is_one_line_of_all_that_is_known(
+    redis_server: EmbeddedRedis, hand: Hand, capsys: Said
+) -> None:
+    hand.apply(login("ann", "s1"))
+    with listening(redis_server.url, "n1", answer("n1", session("n1", "s1"))):
+        assert main(["explain", "ann", "--json", "--redis", redis_server.url]) == 0
+        with Explainer(redis_server.url) as explainer:
+            known = explainer.explain("ann")
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert {**json.loads(out), "at_ms": 0} == {**known, "at_ms": 0}
+
+
+def test_nothing_can_drive_a_terminal(redis_server: EmbeddedRedis, hand: Hand, capsys: Said) -> None:
+    hand.apply(login("ann", "s1", "tv\x1b[2J\nforged: line"))
+    evil = session("n1\x1b]0;", "s\r1", "\u202e", address="\x07", meta={"a\x9b": "\n"})
+    with listening(redis_server.url, "n1", answer("n1", evil)):
+        assert main(["explain", "ann", "--redis", redis_server.url]) == 0
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert not re.search(r"^forged", out, re.MULTILINE)
+
+
+def test_redis_that_is_away_is_told(capsys: Said) -> None:
+    assert main(["explain", "ann", "--redis", "unix:///nowhere"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("presence: cannot ask Redis at unix:///nowhere: ")
+
+
+@pytest.mark.parametrize("uid", ["", "a\nb", "\x1b[2J", "a" * 129])
+def test_what_is_no_uid_is_refused(redis_server: EmbeddedRedis, uid: str, capsys: Said) -> None:
+    assert main(["explain", uid, "--redis", redis_server.url]) == 2
+    assert "uid" in capsys.readouterr().err
+
+
+# Real servers
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - Redis rings no bell
+            await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(url: str, count: int, **settings: Any) -> AsyncIterator[list[tuple[Server, str, int]]]:
+    """Let servers serve on one Redis; give each with its address."""
+    servers = [Server(Settings(port=0, **settings), url, 10, Clock()) for _ in range(count)]
+    async with trio.open_nursery() as nursery:
+        yield [(server, *await nursery.start(server.serve)) for server in servers]
+        nursery.cancel_scope.cancel()
+
+
+async def explained(url: str, uid: str, satisfied: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Explain a user until that satisfies."""
+    with trio.fail_after(PATIENCE_S), Explainer(url) as explainer:
+        told = await trio.to_thread.run_sync(explainer.explain, uid)
+        while not satisfied(told):
+            told = await trio.to_thread.run_sync(explainer.explain, uid)
+    return told
+
+
+async def test_two_devices_on_two_servers(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server.url, 2) as servers:
+        clients = [Client(await trio.open_tcp_stream(host, port)) for _, host, port in servers]
+        for client, device in zip(clients, ["phone", "tv"], strict=True):
+            await client.login("ann", device)
+        told = await explained(
+            redis_server.url,
+            "ann",
+            lambda told: [each["on_record"] for each in told["sessions"]] == [True, True],
+        )
+        nodes = [server.node.relay.node for server, _, _ in servers]
+        found = {each["node"]: each for each in told["sessions"]}
+        assert [found[node]["device"] for node in nodes] == ["phone", "tv"]
+        for each in found.values():
+            assert (each["link"], each["address"], each["transport"]) == ("connected", "127.0.0.1", "plain")
+            assert 0 < each["due_in_s"] <= 30.5
+            assert each["slots_from_hand"] * each["slot_s"] == pytest.approx(each["due_in_s"], abs=1.1)
+        assert told["notes"] == []
+        await clients[0].stream.aclose()
+        told = await explained(
+            redis_server.url,
+            "ann",
+            lambda told: [each["link"] for each in told["sessions"] if each["device"] == "phone"] == ["lost"],
+        )
+        assert "device phone" in told["notes"][0]
+        figures: Any = servers[0][0].report()["answering"]
+        assert figures["answered"] >= 2
+        await clients[1].stream.aclose()
+
+
+async def test_the_words_of_a_server_are_those_of_its_line(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server.url, 1) as ((server, host, port),):
+        client = Client(await trio.open_tcp_stream(host, port))
+        await client.login("ann")
+        by_line: Any = server.explain("ann")
+        told = await explained(redis_server.url, "ann", lambda told: told["sessions"])
+        (there,) = told["sessions"]
+        same = {"device", "session", "node", "login_ms", "last_packet_ms", "deadline_ms", "slot", "ends_as"}
+        assert {name: there[name] for name in same} == {name: by_line["sessions"][0][name] for name in same}
+        await client.stream.aclose()
+
+
+async def test_in_a_cluster(redis_cluster: Cluster) -> None:
+    async with serving(redis_cluster.url, 2) as servers:
+        clients = [Client(await trio.open_tcp_stream(host, port)) for _, host, port in servers]
+        for number, client in enumerate(clients):
+            await client.login(f"user-{number}")
+        for number, (server, _, _) in enumerate(servers):
+            told = await explained(
+                redis_cluster.url,
+                f"user-{number}",
+                lambda told: [each["on_record"] for each in told["sessions"]] == [True],
+            )
+            assert told["sessions"][0]["node"] == server.node.relay.node
+            assert [each["answer"] for each in told["nodes"]] == ["answered"] * 2
+            assert told["event"]["type"] == "online"
+        for client in clients:
+            await client.stream.aclose()

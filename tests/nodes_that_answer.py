@@ -1,0 +1,89 @@
+"""Nodes of which there is no more than what operators' questions meet: a channel, and an answer."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import msgpack
+
+from presence.questions import Question
+from presence.store.batches import StoreUnavailable
+from presence.store.control_channel import ControlChannel
+from presence.store.inquiring import AnswerKeys
+from presence.store.keys import Keys
+
+NOW_MS = 1_700_000_030_000
+
+
+def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, Any]:
+    """Return a session as its node tells of it."""
+    return {
+        "device": device,
+        "session": name,
+        "node": node,
+        "link": "connected",
+        "address": "192.0.2.7",
+        "transport": "tls",
+        "login_ms": NOW_MS - 30_000,
+        "last_packet_ms": NOW_MS - 2_500,
+        "last_packet_age_s": 2.5,
+        "idle_timeout_s": 30.0,
+        "deadline_ms": NOW_MS + 27_500,
+        "slot": 115,
+        "slot_s": 0.5,
+        "slots_from_hand": 56,
+        "due_ms": NOW_MS + 27_500,
+        "due_in_s": 27.5,
+        "ends_as": {"code": 201, "reason": "idle_timeout"},
+        "status": "online",
+        "away_in_s": None,
+        "token_expires_in_s": None,
+        "unsent_bytes": 0,
+        "watches": 0,
+        "vouched": True,
+        **other,
+    }
+
+
+def answer(node: str, *sessions: Mapping[str, Any], waiting: int = 0, more: int = 0) -> dict[str, Any]:
+    """Return what a node tells of a user."""
+    return {"node": node, "at_ms": NOW_MS, "outbox": waiting, "more": more, "sessions": [*sessions]}
+
+
+@contextmanager
+def listening(
+    url: str, node: str, told: object = None, *, shards: int = 1, packed: bytes | None = None
+) -> Iterator[list[Question]]:
+    """Let a node listen, and answer what is told; None: it says nothing. Gives the questions it hears.
+
+    Args:
+        url: where Redis is.
+        node: its id.
+        told: its answer to everything.
+        shards: over how many the users are spread.
+        packed: its answer's bytes, in place of those of `told`.
+    """
+    keys, heard = Keys(shards=shards), list[Question]()
+    channel = ControlChannel(url, keys)
+    channel.subscribe(node)
+
+    def run() -> None:
+        with closing(AnswerKeys(url, keys)) as answers:
+            while True:
+                try:
+                    questions = [each for each in channel.next() if isinstance(each, Question)]
+                except StoreUnavailable:
+                    return
+                heard.extend(questions)
+                for each in questions:
+                    if told is not None or packed is not None:
+                        answers.write(each, node, packed or msgpack.packb(told))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        channel.close()
+        thread.join()

@@ -1,0 +1,189 @@
+"""Questions to nodes through Redis, and their answers: who is asked, waited for, and believed."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import msgpack
+import pytest
+
+from loadtest.redis_cluster import Cluster
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.questions import Question
+from presence.store.access import Access
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.client import Redis, open_client
+from presence.store.inquiring import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
+from presence.store.keys import Keys
+from presence.store.packing import read_news
+from tests.nodes_that_answer import answer, listening, session
+
+TOKEN = "0123456789abcdef" * 2
+PATIENCE_S = 10.0  # for nodes that do answer
+
+
+@pytest.fixture(scope="module")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(shared_redis.url) as client:
+        client.flushall()
+        yield client
+
+
+def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> Heard:
+    with Access(url) as access:
+        return ask(access, Keys(shards=shards), uid, nodes, wait_s)
+
+
+def question(**fields: object) -> bytes:
+    return json.dumps({"type": "explain", "uid": "ann", "token": TOKEN} | fields).encode()
+
+
+def test_a_question_is_read() -> None:
+    assert read_question(question(uid="änn", newer=1)) == Question("änn", TOKEN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        question(type="displaced"),
+        question(type=["explain"]),
+        question(token="x" * 32),
+        question(token=TOKEN + "\n"),
+        question(token=TOKEN.upper()),
+        question(token="0"),
+        question(token=7),
+        question(uid=""),
+        question(uid="a" * 129),
+        question(uid="ä" * 65),
+        question(uid="\ud800"),
+        question(uid=["ann"]),
+        question(uid=None),
+        b"{}",
+        b'{"type": "explain"}',
+        b"{" * 5000,
+        b'{"type":' * 50_000,
+        b"{\xff}",
+        b'{"type": NaN}',
+    ],
+)
+def test_what_is_no_question_is_passed_over(text: bytes) -> None:
+    assert read_question(text) is None
+
+
+def test_a_node_that_knows_no_questions_takes_them_for_no_news() -> None:
+    assert read_news(question()) is None
+
+
+def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    with closing(AnswerKeys(shared_redis.url, Keys())) as answers:
+        answers.write(Question("ann", TOKEN), "n1", b"one")
+        answers.write(Question("ann", TOKEN), "n2", b"two")
+    (key,) = client.keys("*")
+    assert key == f"presence:{{0}}:answers:{TOKEN}".encode()
+    assert client.hgetall(key) == {b"n1": b"one", b"n2": b"two"}
+    left_ms: Any = client.pttl(key)
+    assert 0 < left_ms <= KEPT_MS
+
+
+def test_an_answer_that_is_refused_is_no_secret(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    client.set(f"presence:{{0}}:answers:{TOKEN}", "in the way")
+    with closing(AnswerKeys(shared_redis.url, Keys())) as answers:
+        with pytest.raises(StoreError):
+            answers.write(Question("ann", TOKEN), "n1", b"one")
+        answers.write(Question("ann", TOKEN[::-1]), "n1", b"one")
+
+
+def test_who_cannot_be_reached_is_unavailable() -> None:
+    with closing(AnswerKeys("unix:///nowhere", Keys())) as answers, pytest.raises(StoreUnavailable):
+        answers.write(Question("ann", TOKEN), "n1", b"one")
+
+
+def test_all_nodes_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    first, second = answer("n1", session("n1", "s1")), answer("n2")
+    with listening(shared_redis.url, "n1", first), listening(shared_redis.url, "n2", second):
+        begun = time.monotonic()
+        heard = asked(shared_redis.url, "ann", "n1", "n2")
+    print(f"two nodes answered within {1000 * (time.monotonic() - begun):.1f} ms")
+    assert heard == Heard({"n1": first, "n2": second})
+    assert time.monotonic() - begun < PATIENCE_S
+
+
+def test_nobody_is_asked_nothing(shared_redis: EmbeddedRedis) -> None:
+    assert asked(shared_redis.url, "ann") == Heard()
+
+
+def test_who_does_not_listen_is_not_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    with listening(shared_redis.url, "n1", answer("n1")):
+        begun = time.monotonic()
+        heard = asked(shared_redis.url, "ann", "n1", "gone")
+    assert (set(heard.answers), set(heard.deaf)) == ({"n1"}, {"gone"})
+    assert time.monotonic() - begun < PATIENCE_S
+
+
+def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    with listening(shared_redis.url, "n1", answer("n1")), listening(shared_redis.url, "mute") as questions:
+        begun = time.monotonic()
+        heard = asked(shared_redis.url, "ann", "n1", "mute", wait_s=0.3)
+        took_s = time.monotonic() - begun
+    assert (set(heard.answers), set(heard.deaf)) == ({"n1"}, set())
+    assert 0.3 <= took_s < 0.3 + PATIENCE_S
+    assert [each.uid for each in questions] == ["ann"]
+
+
+@pytest.mark.parametrize("uid", ["änn@example.org", '"},"type":"kicked"', "\\u0000", "ann:*", "*"])
+def test_a_hostile_name_is_asked_about_as_it_is(shared_redis: EmbeddedRedis, client: Redis, uid: str) -> None:
+    with listening(shared_redis.url, "n1", answer("n1")) as questions:
+        assert set(asked(shared_redis.url, uid, "n1").answers) == {"n1"}
+    assert [each.uid for each in questions] == [uid]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb(7),
+        msgpack.packb({"node": "n1", "outbox": 0}),
+        msgpack.packb(answer("n1") | {"outbox": "many"}),
+        msgpack.packb(answer("n1") | {"sessions": 3}),
+        msgpack.packb(answer("n1", session("n1", "s1") | {"due_in_s": "soon"})),
+        msgpack.packb(answer("n1", {"device": ""})),
+        msgpack.packb(answer("n1")) + b"\x00",
+        msgpack.packb({1: {2: 3}}),
+    ],
+)
+def test_an_answer_that_is_none_is_not_believed(packed: bytes) -> None:
+    assert read_answer(packed) is None
+
+
+def test_an_answer_may_tell_more_than_is_known_here() -> None:
+    told = answer("n1", session("n1", "s1", newer=[1])) | {"newest": True}
+    assert read_answer(msgpack.packb(told)) == told
+
+
+def test_a_damaged_answer_counts_as_none(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    with listening(shared_redis.url, "n1", packed=b"\xc1"):
+        assert asked(shared_redis.url, "ann", "n1", wait_s=0.2) == Heard()
+
+
+def test_in_a_cluster_each_node_hears_and_answers_wherever_it_is(redis_cluster: Cluster) -> None:
+    uids = [f"user-{n}" for n in range(12)]  # of several servers
+    names = [f"n{n}" for n in range(4)]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(listening(redis_cluster.url, name, answer(name), shards=16))
+        for uid in uids:
+            heard = asked(redis_cluster.url, uid, *names, shards=16)
+            assert (set(heard.answers), set(heard.deaf)) == (set(names), set())
+
+
+def test_in_a_cluster_nobody_knows_who_is_deaf(redis_cluster: Cluster) -> None:
+    assert asked(redis_cluster.url, "ann", "gone", wait_s=0.2, shards=16) == Heard()

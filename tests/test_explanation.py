@@ -1,0 +1,265 @@
+"""Users explained from a real Redis and nodes that answer, or do not."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.changes import Profile
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.explanation import Explainer
+from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.store.lease_table import RedisLeaseTable
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from protocol import Code
+from tests.nodes_that_answer import answer, listening, session
+from tests.store.driving import NOW_MS, Hand, end, login, update
+
+SEEN = "2023-11-14 22:13:20.000 UTC"  # NOW_MS
+
+
+@pytest.fixture(scope="module")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def url(shared_redis: EmbeddedRedis) -> str:
+    with open_client(shared_redis.url) as client:
+        client.flushall()
+    return shared_redis.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Redis]:
+    with open_client(url) as client:
+        yield client
+
+
+def renew(url: str, node: str, **told: object) -> None:
+    table = RedisLeaseTable(url, Keys(), lease_s=60)
+    table.renew(node, 1, json.dumps(told), [])
+    table.close()
+
+
+@pytest.fixture
+def hand(url: str) -> Iterator[Hand]:
+    """A node with a lease, that nobody hears."""
+    store = RedisStore(url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
+    renew(url, "n1", version="0.1.0")
+    hand = Hand(store, "n1")
+    hand.open()
+    yield hand
+    store.close()
+
+
+def explain(url: str, uid: str = "ann", *here: dict[str, Any], wait_s: float = 10.0) -> dict[str, Any]:
+    with Explainer(url, wait_s=wait_s) as explainer:
+        told = explainer.explain(uid, here)
+    json.dumps(told)
+    return told
+
+
+def test_somebody_online_is_told_whole(url: str, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"))
+    there = session("n1", "s1")
+    with listening(url, "n1", answer("n1", there)):
+        told = explain(url)
+    assert (told["uid"], told["redis"], told["notes"]) == ("ann", None, [])
+    assert told["state"]["status"] == "online"
+    assert (told["event"]["id"], told["event"]["type"]) == (told["state"]["id"], "online")
+    assert (told["event_missing"], told["online_event"]) == (None, None)
+    assert told["why"] == f"online since {SEEN}: the default device at node n1 logged in at {SEEN}"
+    assert told["sessions"] == [{**there, "on_record": True}]
+    assert told["nodes"] == [{"node": "n1", "status": "alive", "answer": "answered", "version": "0.1.0"}]
+
+
+def test_two_devices_on_two_nodes_are_told_by_both(url: str, hand: Hand) -> None:
+    other = Hand(hand.store, "n2")
+    other.open()
+    renew(url, "n2")
+    hand.apply(login("ann", "s1", "phone"))
+    other.apply(login("ann", "s2", "tv"))
+    with (
+        listening(url, "n1", answer("n1", session("n1", "s1", "phone"))),
+        listening(url, "n2", answer("n2", session("n2", "s2", "tv"))),
+    ):
+        told = explain(url)
+    found = [(each["device"], each["node"], each["on_record"]) for each in told["sessions"]]
+    assert found == [("phone", "n1", True), ("tv", "n2", True)]
+    assert told["notes"] == []
+
+
+def test_who_went_away_has_two_events(url: str, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"))
+    hand.apply(update("ann", "s1", profile=Profile(True, '{"mood":{"$bin":"00"}}')))
+    with listening(url, "n1", answer("n1", session("n1", "s1"))):
+        told = explain(url)
+    assert (told["event"]["type"], told["online_event"]["type"]) == ("away", "online")
+    assert told["state"]["meta"] == told["event"]["meta"] == {"mood": {"$bin": "00"}}
+    assert told["why"].startswith(f"away since {SEEN}: what was heard of the default device at node n1")
+
+
+def test_what_began_is_missed_where_it_was_trimmed(url: str, hand: Hand, client: Redis) -> None:
+    hand.apply(login("ann", "s1"))
+    hand.apply(update("ann", "s1", profile=Profile(away=True)))
+    client.xtrim(Keys().events(0), maxlen=1, approximate=False)
+    with listening(url, "n1", answer("n1", session("n1", "s1"))):
+        told = explain(url)
+    assert (told["event"]["type"], told["online_event"]) == ("away", None)
+    assert "; the event is no longer in the stream, which begins at 20" in told["why"]
+
+
+@pytest.mark.parametrize("code", [100, 101, 200, 201, 202, 301, 302, 304, 310, 311, 315, 403])
+def test_each_reason_of_being_offline_is_found(url: str, hand: Hand, code: int) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"))
+    hand.apply(end("bob", "s2"), end("ann", "s1", code=code, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
+    with listening(url, "n1", answer("n1")):
+        told = explain(url)
+    assert told["state"]["status"] == "offline"
+    assert (told["event"]["code"], told["event"]["reason"]) == (code, Code(code).reason)
+    assert told["why"].startswith("offline since 2023-11-14 22:13:50.300 UTC because ")
+    assert told["why"].endswith("last packet 22:13:20.000, ended 22:13:50.300 by node n1")
+    assert (told["sessions"], told["notes"]) == ([], [])
+
+
+def test_who_was_swept_with_a_node_is_told_of_that(url: str, hand: Hand) -> None:
+    dead = Hand(hand.store, "n0")
+    dead.open()
+    dead.apply(login("ann", "s1"))
+    hand.fence("n0")
+    assert hand.sweep("n0").done
+    with listening(url, "n1", answer("n1")):
+        told = explain(url)
+    assert told["event"]["reason"] == "node_down"
+    assert "its server let its lease end" in told["why"]
+
+
+def test_a_stranger(url: str, hand: Hand) -> None:
+    with listening(url, "n1", answer("n1")):
+        told = explain(url, "nobody")
+    assert (told["event"], told["event_missing"]) == (None, "never_seen")
+    assert told["why"] == "offline: never seen, or longer ago than it is remembered"
+
+
+def test_an_empty_redis(url: str) -> None:
+    told = explain(url)
+    assert (told["redis"], told["event_missing"], told["nodes"]) == (None, "never_seen", [])
+
+
+def test_a_trimmed_stream_is_told(url: str, hand: Hand, client: Redis) -> None:
+    hand.apply(login("ann", "s1"))
+    hand.apply(end("ann", "s1"))
+    client.xtrim(Keys().events(0), maxlen=0, approximate=False)
+    with listening(url, "n1", answer("n1")):
+        told = explain(url)
+    assert (told["event"], told["event_missing"]) == (None, "trimmed")
+    assert told["why"] == (
+        f"offline, last seen {SEEN}; why is not known: "
+        "the event is no longer in the stream, which begins nowhere: it is empty"
+    )
+
+
+def test_a_damaged_event_counts_as_lost(url: str, client: Redis) -> None:
+    client.zadd(Keys().seen(0), {"ann": NOW_MS})
+    fields = {"type": "offline", "uid": "ann", "last_seen_ms": NOW_MS, "code": "x"}
+    client.xadd(Keys().events(0), fields)  # type: ignore[arg-type]  # redis-py's: a dict is invariant
+    told = explain(url)
+    assert (told["event"], told["event_missing"]) == (None, "not_found")
+
+
+def test_a_session_that_is_not_on_record_is_told(url: str, hand: Hand) -> None:
+    with listening(url, "n1", answer("n1", session("n1", "s1"), waiting=2)) as questions:
+        told = explain(url)
+    assert [each["on_record"] for each in told["sessions"]] == [False]
+    (note,) = told["notes"]
+    assert note.endswith("Redis has not been told yet; 2 changes wait there")
+    assert len(questions) == 2, "it is looked at again before it is told"
+
+
+def test_a_node_that_says_nothing_is_named_in_time(url: str, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"))
+    with listening(url, "n1"):
+        begun = time.monotonic()
+        told = explain(url, wait_s=0.2)
+    print(f"told within {time.monotonic() - begun:.2f} s")
+    assert [(each["node"], each["answer"]) for each in told["nodes"]] == [("n1", "no_answer")]
+    assert told["notes"] == [
+        "node n1, which has the default device, did not answer: "
+        "it is busy, asked too much, or too old to know the question (version 0.1.0)"
+    ]
+
+
+def test_silent_dead_and_forgotten_nodes_are_told_apart(url: str, hand: Hand, client: Redis) -> None:
+    hand.apply(login("ann", "s1"))
+    renew(url, "n2")
+    renew(url, "n3")
+    client.zadd("presence:nodes", {"n2": 1000, "n3": 1000})
+    table = RedisLeaseTable(url, Keys(), lease_s=60)
+    table.claim("n3", "1", "1 n2 1")
+    table.claim("n1", "1", "")
+    table.close()
+    client.zrem("presence:nodes", "n1")
+    told = explain(url)
+    found = [(each["node"], each["status"], each["answer"]) for each in told["nodes"]]
+    assert found == [
+        ("n1", "gone", "not_listening"),
+        ("n2", "silent", "not_listening"),
+        ("n3", "dead", "not_listening"),
+    ]
+    assert told["state"]["status"] == "unknown"
+    assert told["why"].startswith(f"unknown: online since {SEEN}")
+
+
+def test_who_has_answered_already_is_not_asked(url: str, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"))
+    with listening(url, "n1") as questions:
+        told = explain(url, "ann", answer("n1", session("n1", "s1")))
+    assert questions == []
+    assert [each["session"] for each in told["sessions"]] == ["s1"]
+    assert told["nodes"][0]["answer"] == "answered"
+
+
+def test_without_redis_what_is_known_here_is_told() -> None:
+    told = explain("unix:///nowhere", "ann", answer("n1", session("n1", "s1")))
+    assert "nowhere" in told["redis"]
+    assert (told["state"], told["event"], told["event_missing"]) == (None, None, "redis")
+    assert told["why"] == "not known: Redis cannot be asked"
+    assert [(each["session"], each["on_record"]) for each in told["sessions"]] == [("s1", None)]
+    assert told["nodes"] == [{"node": "n1", "status": "unknown", "answer": "answered", "version": None}]
+
+
+def test_data_of_somebody_else_is_no_reason_to_fail(url: str, client: Redis) -> None:
+    client.hset("presence:meta", "shards", "many")
+    assert "is not a number of shards" in explain(url)["redis"]
+
+
+def test_a_password_in_an_error_stays_secret() -> None:
+    told = explain("redis://user:hunter22@127.0.0.1:1/0")
+    assert "hunter22" not in json.dumps(told)
+    assert told["redis"]
+
+
+@pytest.mark.parametrize("uid", ["", "a" * 129, "\x1b[2J", "a\nb", "ä" * 65])
+def test_what_is_no_uid_is_refused(uid: str) -> None:
+    with Explainer("unix:///nowhere") as explainer, pytest.raises(ValueError, match="is no uid"):
+        explainer.explain(uid)
+
+
+@pytest.mark.parametrize("uid", ["*", "änn", "{0}", '"quoted"', "ann:%s"])
+def test_a_hostile_name_is_nobody(url: str, hand: Hand, uid: str) -> None:
+    hand.apply(login("ann", "s1"))
+    with listening(url, "n1", answer("n1")):
+        assert explain(url, uid)["why"].startswith("offline: never seen")
+
+
+def test_damaged_records_fail_nobody(url: str, hand: Hand, client: Redis) -> None:
+    record = {"id": "no id", "since_ms": 1, "sessions": {"": {"session": 5, "node": 7, "login_ms": 1}}}
+    client.hset(Keys().online(0), "ann", json.dumps(record))
+    told = explain(url, wait_s=0.1)
+    assert (told["redis"], told["event_missing"]) == (None, "not_found")

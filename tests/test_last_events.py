@@ -1,0 +1,168 @@
+"""The event that made a user what he is, found in a real stream, or why it is not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.changes import Profile
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.last_events import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, entry_at, last_offline
+from presence.reader import PresenceReader
+from presence.store.access import Access
+from presence.store.client import Redis, open_client
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import NOW_MS, Hand, end, login, update
+
+KEYS = Keys()
+STREAM = KEYS.events(0)
+
+
+@pytest.fixture(scope="module")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(shared_redis.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def access(shared_redis: EmbeddedRedis, client: Redis) -> Iterator[Access]:
+    with Access(shared_redis.url) as access:
+        yield access
+
+
+@pytest.fixture
+def hand(shared_redis: EmbeddedRedis, client: Redis) -> Iterator[Hand]:
+    store = RedisStore(shared_redis.url, Shape(KEYS, maxlen=10**6, seen_retention_ms=10**13))
+    hand = Hand(store, "n1")
+    hand.open()
+    yield hand
+    store.close()
+
+
+def state(url: str, uid: str) -> dict[str, Any]:
+    with PresenceReader(url) as reader:
+        return reader.state(uid)
+
+
+def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None:
+    """Write entries of one moment."""
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(count):
+            values: dict[Any, Any] = {"type": "offline", "uid": "bob", **fields}
+            pipe.xadd(STREAM, values, id=f"{entry_ms}-{n + 1}")
+        pipe.execute()
+
+
+def test_the_record_names_the_event_of_who_is_online(
+    shared_redis: EmbeddedRedis, access: Access, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"))
+    found = entry_at(access, KEYS, 0, state(shared_redis.url, "ann")["id"])
+    assert found.entry is not None
+    assert (found.entry.fields["type"], found.entry.fields["uid"]) == ("online", "ann")
+    assert found.missing is None
+
+
+def test_of_who_is_away_it_names_the_event_that_made_him_so(
+    shared_redis: EmbeddedRedis, access: Access, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"))
+    hand.apply(update("ann", "s1", profile=Profile(away=True)))
+    found = entry_at(access, KEYS, 0, state(shared_redis.url, "ann")["id"])
+    assert found.entry is not None
+    assert found.entry.fields["type"] == "away"
+    began = entry_at(access, KEYS, 0, found.entry.fields["since_id"])
+    assert began.entry is not None
+    assert began.entry.fields["type"] == "online"
+
+
+def test_an_event_before_the_first_was_trimmed(access: Access, client: Redis) -> None:
+    write(client, 5000, 2)
+    assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", 5000)
+
+
+def test_an_event_between_others_was_erased_or_lost(access: Access, client: Redis) -> None:
+    write(client, 5000, 2)
+    write(client, 5002, 1)
+    assert entry_at(access, KEYS, 0, "5001-0") == Found(None, "not_found", 5000)
+
+
+def test_an_empty_stream_begins_nowhere(access: Access) -> None:
+    assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", None)
+    assert last_offline(access, KEYS, "ann", NOW_MS) == Found(None, "trimmed", None)
+
+
+@pytest.mark.parametrize("entry_id", ["", "-", "+", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1"])
+def test_what_is_no_id_is_not_asked_for(access: Access, client: Redis, entry_id: str) -> None:
+    write(client, 5000, 1)
+    assert entry_at(access, KEYS, 0, entry_id) == Found(None, "not_found")
+
+
+def test_the_offline_event_tells_when_he_was_last_seen(
+    shared_redis: EmbeddedRedis, access: Access, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"))
+    hand.apply(end("bob", "s2"), end("ann", "s1", code=201, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
+    last_seen_ms = state(shared_redis.url, "ann")["last_seen_ms"]
+    found = last_offline(access, KEYS, "ann", last_seen_ms)
+    assert found.entry is not None
+    fields = found.entry.fields
+    assert (fields["uid"], fields["code"], fields["last_seen_ms"]) == ("ann", "201", str(NOW_MS))
+
+
+def test_of_several_periods_it_is_the_last(shared_redis: EmbeddedRedis, access: Access, hand: Hand) -> None:
+    for n in range(4):
+        hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
+        hand.apply(end("ann", f"s{n}", at_ms=NOW_MS + 10 * n + 5))
+    last_seen_ms = state(shared_redis.url, "ann")["last_seen_ms"]
+    found = last_offline(access, KEYS, "ann", last_seen_ms)
+    assert found.entry is not None
+    assert found.entry.fields["session"] == "s3"
+
+
+def test_it_is_found_behind_many_others_and_though_clocks_differ(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, ENTRIES_A_PAGE + 10, last_seen_ms=1)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + CLOCKS_APART_MS)
+    write(client, 1_040_000, ENTRIES_A_PAGE)
+    found = last_offline(access, KEYS, "ann", 1_000_000 + CLOCKS_APART_MS)
+    assert found.entry is not None
+    assert found.entry.id == "1000500-1"
+
+
+def test_the_search_gives_up_after_so_many_entries(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, 3 * ENTRIES_A_PAGE)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
+    given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_A_PAGE)
+    assert given_up == Found(None, "gave_up", 1_000_000)
+    assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE).entry is not None
+
+
+def test_the_search_gives_up_after_so_long(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, ENTRIES_A_PAGE)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
+    assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
+
+
+def test_a_stream_that_begins_later_was_trimmed(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, 3)
+    assert last_offline(access, KEYS, "ann", 900_000) == Found(None, "trimmed", 1_000_000)
+
+
+def test_what_somebody_erased_is_not_found(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, 3)
+    assert last_offline(access, KEYS, "ann", 1_010_000) == Found(None, "not_found", 1_000_000)
+
+
+def test_times_before_all_clocks_are_looked_for_from_the_beginning(access: Access, client: Redis) -> None:
+    write(client, 1, 1, uid="ann", last_seen_ms=3)
+    found = last_offline(access, KEYS, "ann", 3)
+    assert found.entry is not None
