@@ -9,10 +9,12 @@ from typing import Any
 import msgpack
 
 from presence.changes import Op, Profile, SessionName
+from presence.explanation import Explainer
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox import Gap as Skipped
+from presence.questions import Question
 from presence.reader import PresenceReader
 from presence.rules import Rule
 from presence.store.batches import Compare, Counter, News, NewsKind, Status
@@ -20,6 +22,7 @@ from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
 from presence.store.followup_keys import script_keys
+from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
 from presence.store.keyspace import SETTING
 from presence.store.lease_table import RedisLeaseTable
@@ -48,6 +51,7 @@ from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login,
 
 KEYS = Keys()
 SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
+ASKED = '{"type":"explain","uid":"ann","token":"0123456789abcdef0123456789abcdef"}'
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,10 @@ class Stage:
 
 
 def serve(stage: Stage) -> None:
-    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases, messages and watches."""
+    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases, messages, watches.
+
+    And answers to what operators ask.
+    """
     channel = ControlChannel(stage.url, KEYS)
     with closing(RedisStore(stage.url, SHAPE)) as store, closing(channel):
         store.check_meta()
@@ -84,6 +91,11 @@ def serve(stage: Stage) -> None:
         with closing(Deliveries(stage.url, SHAPE)) as post:
             assert post.deliver("a", [Letter("ann", b"packet")], {}) == [Found(1, ("",))]
         assert channel.next() == [Delivery("ann", ("",), b"packet")]
+        stage.admin.publish(KEYS.control_channel("b"), ASKED)
+        (question,) = channel.next()
+        assert isinstance(question, Question)
+        with closing(AnswerKeys(stage.url, KEYS)) as answers:
+            answers.write(question, "b", b"answer")
         watch(stage, a)
         a.apply(end("bob", "s2"))
         assert listener.get_message(timeout=1)
@@ -189,7 +201,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """What the commands `kick` and `forget` do beside what readers do."""
+    """What the commands `kick`, `forget` and `explain` do beside what readers do."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -201,6 +213,10 @@ def operate(stage: Stage) -> None:
         listener.close()
         assert reader.state("ann")["status"] == "online"
         assert [each.node for each in reader.nodes()] == ["seed"]
+        with Explainer(stage.url, wait_s=0.01) as explainer:
+            told = [explainer.explain(uid) for uid in ("ann", "bob")]
+            assert [each["redis"] for each in told] == [None, None]
+            assert [each["event"]["type"] for each in told] == ["online", "offline"]
         plan(stage.admin, "bob")
         forgotten = operator.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
