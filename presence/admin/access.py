@@ -98,6 +98,13 @@ class Access:
                 raise Refused("not_json")
         return operator
 
+    def known(self, headers: Mapping[str, str]) -> Operator | None:
+        """Return whose token a request has, whatever it may; None: nobody's."""
+        try:
+            return self._bearer(headers)
+        except Refused:
+            return None
+
     def _whoever_is_near(self, headers: Mapping[str, str]) -> Operator:
         if not networks.is_loopback(self._host):
             raise Refused("no_token")  # a server does not start so; if it did, nobody would come in
@@ -110,7 +117,7 @@ class Access:
         offered = _offered(headers.get("authorization", ""))
         if offered is None:
             raise Refused("no_token")
-        token = self._tokens.find(offered) if self._tokens else None
+        token = self._tokens.find(offered) if self._tokens is not None else None
         if token is None:
             raise Refused("wrong_token")
         return Operator(token.name, token.role)

@@ -1,37 +1,111 @@
-"""What operators are answered."""
+"""The HTTP interface, wired: what may be asked, who answers, the tasks beside it."""
 
+import structlog
 import trio
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
+from presence.admin import token_file
+from presence.admin.access import Access, Need
+from presence.admin.audit import Audit
+from presence.admin.backlog_pages import BacklogPages
 from presence.admin.context import Context
+from presence.admin.guard import Guard
+from presence.admin.handlers import Handlers, Sources
+from presence.admin.openapi import Description
+from presence.admin.page_files import PageFiles
+from presence.admin.sampler import Sampler
+from presence.admin.tidings import Tidings
+from presence.admin.token_file import TokenFileError
+from presence.admin.verbs import Table, Verb
+from presence.admin.views import Views
+from presence.admin.workers import Workers
+
+log = structlog.get_logger("presence.admin")
 
 
 class App:
     """The application, and the tasks beside it.
 
+    Args:
+        context: what the process was started with.
+
     Attributes:
         asgi: what answers requests.
+        table: what may be asked.
+
+    Raises:
+        TokenFileError: the tokens cannot be used.
     """
 
     def __init__(self, context: Context) -> None:
-        self.asgi: ASGIApp = Starlette(routes=[Route("/healthz", _healthz)])
+        settings, figures = context.settings, context.http
+        self._token_file = settings.admin_tokens
+        tokens = None if self._token_file is None else token_file.load(self._token_file)
+        self._access = Access(tokens, context.host)
+        audit = Audit(figures)
+        workers = Workers(context.lines, context.first_number)
+        self._sources = Sources(
+            workers=workers,
+            sampler=Sampler(workers, context.redis_url, settings.prefix),
+            views=Views(context.redis_url, settings.prefix),
+            tidings=Tidings(context.redis_url, settings.prefix),
+            backlog=BacklogPages(context.redis_url, settings.prefix),
+            audit=audit,
+        )
+        self._handlers = Handlers(context, self._sources)
+        self.table = table(self._handlers, PageFiles(), Description())
+        self.asgi = Guard(self.table, self._access, figures, audit)
 
     async def run(self) -> None:
         """Run all tasks until cancelled."""
-        await trio.sleep_forever()
+        self._handlers.begin()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sources.workers.run)
+                nursery.start_soon(self._sources.sampler.run)
+                nursery.start_soon(self._sources.tidings.run)
+        finally:
+            self._sources.views.close()
+            self._sources.backlog.close()
 
     def reload(self) -> None:
-        """Have files read again."""
+        """Read the tokens again; those of before stay in effect if the file is not sound. Never raises."""
+        if self._token_file is None:
+            return
+        try:
+            self._access.tokens = tokens = token_file.load(self._token_file)
+        except TokenFileError as error:
+            log.error("tokens of operators stay as they were", error=str(error))  # noqa: TRY400 - all is said
+        else:
+            log.info("tokens of operators are read again", tokens=len(tokens))
 
 
 def make_app(context: Context) -> App:
-    """Return the application."""
+    """Return the application.
+
+    Raises:
+        TokenFileError: the tokens cannot be used.
+    """
     return App(context)
 
 
-async def _healthz(_request: Request) -> Response:
-    return PlainTextResponse("ok\n")
+def table(handlers: Handlers, page: PageFiles, description: Description) -> Table:
+    """Return what may be asked, and what it takes."""
+    read, act, anybody = Need.READ, Need.ACT, Need.OPEN
+    return Table(
+        [
+            Verb("GET", "/healthz", anybody, handlers.healthz),
+            Verb("GET", "/readyz", anybody, handlers.readyz),
+            Verb("GET", "/metrics", read, handlers.metrics),
+            Verb("GET", "/v1/presence/{uid}", read, handlers.presence),
+            Verb("POST", "/v1/presence/query", read, handlers.query),
+            Verb("GET", "/v1/online", read, handlers.online),
+            Verb("GET", "/v1/nodes", read, handlers.nodes),
+            Verb("GET", "/v1/events", read, handlers.events),
+            Verb("GET", "/v1/live", read, handlers.live),
+            Verb("GET", "/v1/explain/{uid}", read, handlers.explain),
+            Verb("POST", "/v1/kick", act, handlers.kick, act="kick"),
+            Verb("GET", "/openapi.json", read, description.answer),
+            Verb("GET", "/", read, page.index),
+            Verb("GET", "/static/{file}", read, page.file),
+        ]
+    )

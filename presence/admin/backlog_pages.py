@@ -1,0 +1,127 @@
+"""Events that are past, page by page, for whoever comes back and names the last one that he saw."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from presence.admin.errors import ApiError, redis_away, redis_refuses
+from presence.store.access import Access
+from presence.store.client import RedisError
+from presence.store.failures import passes
+from presence.subscriber.events import ZERO_ID, Item
+from presence.subscriber.follower import Follower
+from presence.subscriber.link import Link, Shards
+
+THREADS: Final = 8
+PAGE_S: Final = 1.8
+
+T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """Some events.
+
+    Attributes:
+        items: gaps first, then entries by id.
+        places: where to go on, by shard.
+        is_whole: whether all shards were looked at: one whose server is away may have more.
+    """
+
+    items: list[Item]
+    places: dict[int, str]
+    is_whole: bool
+
+
+class BacklogPages:
+    """Reads what is past, for a few viewers at a time.
+
+    Args:
+        redis_url: of the servers' Redis.
+        prefix: what the keys begin with.
+    """
+
+    def __init__(self, redis_url: str, prefix: str) -> None:
+        self._url = redis_url
+        self._prefix = prefix
+        self._limiter = trio.CapacityLimiter(THREADS)
+        self._idle: list[Link] = []
+
+    async def resolve(self, after: str | Mapping[int, str]) -> dict[int, str]:
+        """Return where to begin, by shard: the last entry that is at or before an id, or as it was given.
+
+        Raises:
+            ApiError: Redis does not answer, or there is no such shard.
+        """
+
+        def find(link: Link) -> dict[int, str]:
+            shards = Shards(self._prefix)
+            found: dict[int, str] = {}
+
+            def look(access: Access) -> None:
+                shards.after(0, access)
+                if isinstance(after, str):
+                    found.update(_entries_up_to(access, shards, after))
+
+            link.turn(look, shards)
+            if not isinstance(after, str):
+                if any(shard >= shards.keys.shards for shard in after):
+                    raise ApiError(400, "bad_place", "there is no such shard")
+                found.update(after)
+            return found
+
+        return await self._call(find)
+
+    async def page(self, places: Mapping[int, str]) -> Page:
+        """Return the next events.
+
+        Raises:
+            ApiError: Redis does not answer.
+        """
+
+        def read(link: Link) -> Page:
+            follower = Follower(link, self._prefix, dict(places))
+            found: list[Item] = []
+            whole: list[bool] = []
+
+            def look(access: Access) -> None:
+                found[:] = follower.read(access)
+                whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
+
+            link.turn(look, follower.shards)
+            return Page(found, {**places, **follower.positions}, whole[0])
+
+        return await self._call(read)
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _call(self, ask: Callable[[Link], T]) -> T:
+        def call() -> T:
+            link = self._idle.pop() if self._idle else Link(self._url)
+            found = ask(link)  # a link whose call failed has closed its connections
+            self._idle.append(link)
+            return found
+
+        try:
+            with trio.fail_after(PAGE_S):
+                return await trio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+        except trio.TooSlowError:
+            raise redis_away("no answer in time") from None
+        except (RedisError, OSError) as error:
+            raise (redis_away if passes(error) else redis_refuses)(error) from None
+        except ValueError as error:
+            raise redis_refuses(error) from None
+
+
+def _entries_up_to(access: Access, shards: Shards, after: str) -> dict[int, str]:
+    """Return the last entry of each shard that is at or before an id; ``0-0`` where none is kept."""
+    keys = shards.keys
+    answers = access.ask(
+        keys,
+        range(keys.shards),
+        lambda pipe, shard: pipe.xrevrange(keys.events(shard), max=after, count=1),
+    )
+    return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}

@@ -1,0 +1,178 @@
+"""Who asks, may he, and what became of it: stands before everything that is answered.
+
+No request reaches a handler but through here, and what no verb was found for is treated as one that reads:
+so nothing new is open by mistake.
+"""
+
+from typing import Any, Final
+
+import structlog
+import trio
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from presence.admin.access import NOBODY, Access, Need, Operator, Refused
+from presence.admin.audit import Audit
+from presence.admin.errors import ApiError
+from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.verbs import Table, Verb, header_map
+
+GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
+GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
+# Status, message, and the reason by which it is counted.
+_REFUSALS: Final = {
+    "no_token": (
+        401,
+        "give a token: Authorization: Bearer SECRET, or Basic with it as the password",
+        "token",
+    ),
+    "wrong_token": (401, "this token is not known here", "token"),
+    "wrong_role": (403, "this token may read, and not act", "role"),
+    "wrong_host": (
+        403,
+        "the Host header names no address of this machine: without tokens that is needed",
+        "host",
+    ),
+    "cross_site": (403, "another web page asks", "origin"),
+    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
+}
+
+log = structlog.get_logger("presence.admin")
+
+
+class Guard:
+    """The application.
+
+    Args:
+        table: what may be asked.
+        access: the rules.
+        figures: where requests are counted.
+        audit: told of acts that are refused.
+    """
+
+    def __init__(self, table: Table, access: Access, figures: HttpFigures, audit: Audit) -> None:
+        self._table = table
+        self._access = access
+        self._figures = figures
+        self._audit = audit
+        self._guesses = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        if scope["type"] != "http":
+            return
+        verb, route, allowed = self._table.find(scope)  # type: ignore[arg-type]  # it is a dict
+        answer = _Answer(send, self._figures, _counted_as(verb))
+        try:
+            scope["operator"] = await self._admit(verb, scope)
+            await (route.handle if route else _not_there(allowed))(scope, receive, answer)
+        except ApiError as error:
+            if error.reason:
+                self._figures.refused(error.reason)
+            await answer.fail(error, scope, receive)
+        except Exception:
+            log.exception("a request of an operator failed", path=verb.path if verb else None)
+            await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
+
+    async def _admit(self, verb: Verb | None, scope: Scope) -> Operator:
+        """Return who asks.
+
+        Raises:
+            ApiError: he may not.
+        """
+        headers = header_map(scope)
+        need = verb.need if verb else Need.READ
+        try:
+            return self._access.admit(need, headers)
+        except Refused as refused:
+            code = refused.code
+        if verb is not None and verb.act:
+            self._audit.refused(scope, verb.act, code, self._access.known(headers) or NOBODY)
+        if code == "wrong_token":
+            await self._slow_down()
+        status, message, reason = _REFUSALS[code]
+        challenge = {"WWW-Authenticate": CHALLENGE} if status == 401 else {}
+        raise ApiError(status, code, message, headers=challenge, reason=reason)
+
+    async def _slow_down(self) -> None:
+        """Wait, so that nobody guesses quickly.
+
+        Raises:
+            ApiError: enough wait already.
+        """
+        if self._guesses >= GUESSES_MAX:
+            message = "too many wrong tokens at once"
+            raise ApiError(429, "too_many_guesses", message, reason="guesses", retry_after=1)
+        self._guesses += 1
+        try:
+            await trio.sleep(GUESS_DELAY_S)
+        finally:
+            self._guesses -= 1
+
+
+class _Answer:
+    """Passes an answer on, with the headers that every one has, and counts it.
+
+    Args:
+        send: where it goes.
+        figures: where it is counted.
+        counted_as: the template of its path.
+    """
+
+    def __init__(self, send: Send, figures: HttpFigures, counted_as: str) -> None:
+        self._send = send
+        self._figures = figures
+        self._counted_as = counted_as
+        self._asked_at = trio.current_time()
+        self._is_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send a part."""
+        if message["type"] == "http.response.start":
+            self._is_begun = True
+            headers = MutableHeaders(raw=message["headers"])
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            took_s = trio.current_time() - self._asked_at
+            self._figures.answered(self._counted_as, message["status"], took_s)
+        await self._send(message)
+
+    async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        """Send an error, unless an answer has begun."""
+        if not self._is_begun:
+            await error.response()(scope, receive, self)
+
+
+def _counted_as(verb: Verb | None) -> str:
+    if verb is None:
+        return OTHER
+    return "/static" if verb.path.startswith("/static") else verb.path
+
+
+def _not_there(allowed: list[str]) -> ASGIApp:
+    if not allowed:
+        return ApiError(404, "not_found", "there is nothing at this path: see /openapi.json").response()
+    methods = ", ".join(allowed)
+    message = f"this path takes {methods}"
+    return ApiError(405, "wrong_method", message, headers={"Allow": methods}).response()
+
+
+def operator_of(scope: Any) -> Operator:
+    """Return who asks, of a request that was let in."""
+    operator: Operator = scope["operator"]
+    return operator

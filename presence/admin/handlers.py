@@ -1,0 +1,207 @@
+"""What is answered to each verb; who may ask was looked at before."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from presence import __version__
+from presence.admin import requests
+from presence.admin.answering import NO_STORE, json_answer, to_json
+from presence.admin.audit import Audit, Outcome
+from presence.admin.backlog_pages import BacklogPages
+from presence.admin.context import Context
+from presence.admin.errors import ApiError, bad_request
+from presence.admin.event_feed import TYPES, EventFeed, parse_place
+from presence.admin.guard import operator_of
+from presence.admin.metrics import render
+from presence.admin.own_figures import Scrape
+from presence.admin.sampler import Sampler
+from presence.admin.streaming import EventStream, Mailbox, message
+from presence.admin.tidings import Tiding, Tidings
+from presence.admin.views import Views
+from presence.admin.workers import Workers
+
+ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
+FRESH_S: Final = 0.5  # answers that a scrape shares with the live page
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who knows what is answered."""
+
+    workers: Workers
+    sampler: Sampler
+    views: Views
+    tidings: Tidings
+    backlog: BacklogPages
+    audit: Audit
+
+
+class Handlers:
+    """A method for each verb.
+
+    Args:
+        context: what the process was started with.
+        sources: who knows.
+    """
+
+    def __init__(self, context: Context, sources: Sources) -> None:
+        self._context = context
+        self._of = sources
+        self._begun_at: float | None = None
+
+    def begin(self) -> None:
+        """Take note of when the process began: workers may still be about to answer."""
+        self._begun_at = trio.current_time()
+
+    async def healthz(self, _request: Request) -> Response:
+        """Whether the workers live."""
+        now, heard_at = trio.current_time(), self._of.workers.heard_at
+        begun_at = now if self._begun_at is None else self._begun_at
+        silent_s = {n: now - heard_at.get(n, begun_at) for n in self._of.workers.numbers}
+        is_well = all(each < ANSWERED_WITHIN_S for each in silent_s.values())
+        told = {str(n): {"silent_s": round(each, 1)} for n, each in silent_s.items()}
+        answer = {"status": "ok" if is_well else "failing", "workers": told}
+        return json_answer(answer, 200 if is_well else 503)
+
+    async def readyz(self, _request: Request) -> Response:
+        """Whether clients had better be sent here."""
+        reasons = {}
+        for answer in await self._of.workers.samples(max_age_s=FRESH_S):
+            readiness = "no_answer" if answer.sample is None else str(answer.sample.get("readiness"))
+            if readiness != "ready":
+                reasons[str(answer.number)] = readiness
+        status = "not_ready" if reasons else "ready"
+        return json_answer({"status": status, "workers": reasons}, 503 if reasons else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """All figures, for Prometheus."""
+        answers = await self._of.workers.samples(max_age_s=FRESH_S)
+        cluster = self._of.sampler.cluster
+        scrape = Scrape(
+            answers=answers,
+            now=trio.current_time(),
+            settings=self._context.settings,
+            online=cluster.online,
+            nodes=cluster.nodes,
+            redis=self._of.sampler.redis_map(),
+            http=self._context.http,
+        )
+        body, kind = render(scrape, request.headers.get("accept", ""))
+        return Response(body, 200, {**NO_STORE, "Content-Type": kind})
+
+    async def presence(self, request: Request) -> Response:
+        """The state of a user."""
+        uid = requests.uid_of_path(request, "/v1/presence/")
+        return json_answer((await self._of.views.states([uid]))[uid])
+
+    async def query(self, request: Request) -> Response:
+        """The states of users."""
+        uids = requests.uids_of(await requests.json_object(request, "uids"))
+        return json_answer({"presence": await self._of.views.states(uids)})
+
+    async def online(self, request: Request) -> Response:
+        """How many are online, and a page of them."""
+        limit = requests.limit_of(request)
+        count = await self._of.views.count()
+        if limit == 0:
+            return json_answer({"count": count, "users": {}, "cursor": None})
+        try:
+            page = await self._of.views.page(request.query_params.get("cursor"), limit)
+        except ValueError:
+            raise bad_request("bad_cursor", "cursor must be one that a page gave") from None
+        return json_answer({"count": count, "users": page.states, "cursor": page.cursor})
+
+    async def nodes(self, _request: Request) -> Response:
+        """The nodes that have a lease."""
+        return json_answer(await self._of.views.nodes())
+
+    async def explain(self, request: Request) -> Response:
+        """Why a user is shown as he is."""
+        uid = requests.uid_of_path(request, "/v1/explain/")
+        here = await self._of.workers.explain(uid)
+        return json_answer(await self._of.views.explain(uid, here))
+
+    async def kick(self, request: Request) -> Response:
+        """End sessions of a user."""
+        operator = operator_of(request.scope)
+        tell, scope = self._of.audit.acted, request.scope
+        try:
+            body = await requests.json_object(request, "uid", "device", "wait_s")
+            uid, device = requests.checked_uid(body.get("uid")), requests.device_of(body)
+            wait_s = requests.wait_of(body)
+        except ApiError as error:
+            tell(operator, scope, "kick", "refused", reason=error.code)
+            raise
+        try:
+            kicked = await self._of.views.kick(uid, device, wait_s)
+        except ApiError as error:
+            tell(operator, scope, "kick", "failed", uid=uid, device=device, reason=error.code)
+            raise
+        report = kicked.report(uid)
+        left = len(kicked.reasons)
+        outcome: Outcome = "failed" if left else "done"
+        tell(
+            operator, scope, "kick", outcome, uid=uid, device=device, sessions=len(kicked.targets), left=left
+        )
+        return json_answer({"uid": uid, **report}, 202 if left else 200)
+
+    async def events(self, request: Request) -> Response:
+        """Every event, as it happens, or as it happened."""
+        types = request.query_params.getlist("type")
+        if unknown := set(types).difference(TYPES):
+            raise bad_request(
+                "bad_type", f"type must be one of {', '.join(TYPES)}, not {min(unknown)[:64]!a}"
+            )
+        last, begin = request.headers.get("last-event-id"), request.query_params.get("from")
+        text = last or begin
+        after = parse_place(text) if text else None
+        await self._of.views.count()  # Redis that hangs shows here, before the answer begins
+        feed = EventFeed(self._of.tidings, self._of.backlog, after, is_seen=bool(last), types=types)
+        return EventStream(feed.messages(), "events", self._context.http)
+
+    async def live(self, request: Request) -> Response:
+        """What the live page shows."""
+        acts = operator_of(request.scope).role == "act"
+        return EventStream(self._live(acts=acts), "live", self._context.http)
+
+    async def _live(self, *, acts: bool) -> AsyncGenerator[bytes, None]:
+        mailbox = Mailbox(self._context.http)
+
+        def tell(each: Tiding) -> None:
+            mailbox.tell(each.data)
+
+        self._of.sampler.look(mailbox.show)
+        self._of.tidings.join_when_there(tell)
+        try:
+            yield message("hello", to_json(self._hello(acts=acts)))
+            async with aclosing(mailbox.messages()) as messages:
+                async for each in messages:
+                    yield each
+        finally:
+            self._of.tidings.leave(tell)
+            self._of.sampler.look_away(mailbox.show)
+
+    def _hello(self, *, acts: bool) -> dict[str, Any]:
+        settings = self._context.settings
+        wheels = [
+            a.sample["wheel"]["slot_s"] for a in self._of.workers.last if a.sample and "wheel" in a.sample
+        ]
+        return {
+            "version": __version__,
+            "url": self._context.url,
+            "now_ms": int(time.time() * 1000),
+            "idle_timeout_s": settings.idle_timeout,
+            "tick_s": settings.tick,
+            "slot_s": wheels[0] if wheels else None,
+            "prefix": settings.prefix,
+            "workers": len(self._of.workers.numbers),
+            "acts": acts,
+            **self._of.sampler.history.report(),
+        }

@@ -1,0 +1,55 @@
+"""The files of the live page: read once when the process starts, so no path that is asked for opens any."""
+
+import hashlib
+from mimetypes import guess_type
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from presence.admin.errors import ApiError
+
+FOLDER: Final = Path(__file__).parent / "page"
+INDEX: Final = "index.html"
+_TYPES: Final = {
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
+
+
+class PageFiles:
+    """Answers with files.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and not path.name.startswith(".")
+        }
+        self._tags = {
+            name: f'"{hashlib.sha256(data).hexdigest()[:24]}"' for name, data in self._files.items()
+        }
+
+    async def index(self, request: Request) -> Response:
+        """Answer with the page."""
+        return self._answer(INDEX, request)
+
+    async def file(self, request: Request) -> Response:
+        """Answer with a file that the page asks for."""
+        return self._answer(request.path_params["file"], request)
+
+    def _answer(self, name: str, request: Request) -> Response:
+        if name not in self._files:
+            raise ApiError(404, "not_found", "there is no such file")
+        headers = {"Cache-Control": "no-cache", "ETag": self._tags[name]}
+        if self._tags[name] in request.headers.get("if-none-match", ""):
+            return Response(None, 304, headers)
+        kind = _TYPES.get(Path(name).suffix) or guess_type(name)[0] or "application/octet-stream"
+        return Response(self._files[name], 200, headers, kind)

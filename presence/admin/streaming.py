@@ -1,0 +1,142 @@
+"""Streams of server-sent events: an answer that goes on until its viewer has gone.
+
+Whoever takes nothing is closed by `presence.admin.http`; here nothing is kept for him beyond a bound: a
+`Mailbox` holds one picture, the newest, and a few events. A viewer waits for nobody and nobody for him.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Final
+
+import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from presence.admin.errors import ApiError
+from presence.admin.http_figures import HttpFigures
+
+VIEWERS_MAX: Final = 256
+HEARTBEAT_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so
+EVENTS_SHOWN: Final = 50  # in one message, the newest
+EVENTS_GAP_S: Final = 0.25  # between two of these: no eye follows more
+HEARTBEAT: Final = b":\n\n"
+_RETRY_S: Final = 10
+
+
+def message(event: str, data: bytes, identity: str | None = None) -> bytes:
+    """Return a message of an event stream; `data` is one line."""
+    head = f"id: {identity}\n" if identity is not None else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), event.encode(), data)
+
+
+class EventStream(Response):
+    """An answer that goes on.
+
+    Args:
+        chunks: what is sent. An `ApiError` before the first one is the answer instead.
+        view: as what the viewer is counted.
+        figures: where.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, figures: HttpFigures) -> None:
+        self.background = None
+        self.status_code = 200
+        self._chunks = chunks
+        self._view = view
+        self._figures = figures
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        self.media_type = "text/event-stream"
+        self.init_headers(headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all of it, as ASGI has it."""
+        if sum(self._figures.viewers.values()) >= VIEWERS_MAX:
+            await self._chunks.aclose()
+            text = f"{VIEWERS_MAX} viewers look already"
+            raise ApiError(503, "too_many_viewers", text, reason="viewers", retry_after=_RETRY_S)
+        self._figures.viewers[self._view] += 1
+        try:
+            async with aclosing(self._chunks) as chunks:
+                await self._send_all(chunks, scope, receive, send)
+        finally:
+            self._figures.viewers[self._view] -= 1
+
+    async def _send_all(
+        self, chunks: AsyncGenerator[bytes, None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        first = await anext(chunks)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            nursery.cancel_scope.cancel()
+
+
+async def _until_gone(receive: Receive, answering: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    answering.cancel()
+
+
+class Mailbox:
+    """What waits for a viewer of the live page: the newest picture, and the newest events.
+
+    Args:
+        figures: where events are counted that were not shown.
+    """
+
+    def __init__(self, figures: HttpFigures) -> None:
+        self._figures = figures
+        self._picture: bytes | None = None
+        self._events: deque[bytes] = deque()
+        self._skipped = 0
+        self._came = trio.Event()
+
+    def show(self, picture: bytes) -> None:
+        """Put a picture in, in the place of one that he has not taken."""
+        self._picture = picture
+        self._came.set()
+
+    def tell(self, event: bytes) -> None:
+        """Put an event in; the oldest goes if there is no room."""
+        if len(self._events) >= EVENTS_SHOWN:
+            self._events.popleft()
+            self._skipped += 1
+            self._figures.missed += 1
+        self._events.append(event)
+        self._came.set()
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """Give what comes, and heartbeats while nothing does."""
+        said_at = events_at = trio.current_time()
+        while True:
+            now = trio.current_time()
+            if self._picture is not None:
+                chunk, self._picture = self._picture, None
+            elif self._events and now >= events_at:
+                chunk, events_at = self._take_events(), now + EVENTS_GAP_S
+            elif now >= said_at + HEARTBEAT_S:
+                chunk = HEARTBEAT
+            else:
+                until = said_at + HEARTBEAT_S
+                self._came = trio.Event()
+                with trio.move_on_at(min(until, events_at) if self._events else until):
+                    await self._came.wait()
+                continue
+            said_at = now
+            yield chunk
+
+    def _take_events(self) -> bytes:
+        events, self._events = self._events, deque()
+        skipped, self._skipped = self._skipped, 0
+        return message("transitions", b'{"events":[%s],"skipped":%d}' % (_joined(events), skipped))
+
+
+def _joined(texts: Iterable[bytes]) -> bytes:
+    return b",".join(texts)

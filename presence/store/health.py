@@ -1,0 +1,88 @@
+"""What Redis says of itself, for operators: to be shown, never a reason to act."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from presence.store.access import Access
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisHealth:
+    """How a Redis is, or all primaries of a cluster together; None where it does not tell.
+
+    Attributes:
+        status: ``ok``, or ``away``: it did not answer; then all else is as it was.
+        ping_ms: how long the slowest took to answer.
+        server: ``redis`` or ``valkey``.
+        version: of the software.
+        servers: how many primaries there are.
+        shards: how many the users are spread over.
+        used_memory_bytes: of all.
+        maxmemory_bytes: of all; None: one has no bound.
+        maxmemory_policy: what is done at the bound; all but ``noeviction`` lose users.
+        aof: whether all write what they are told to a file at once.
+        clients: connections.
+        replicas: that are connected to primaries.
+        evicted_keys: so far: more than none, and data is lost.
+        error: why it did not answer.
+    """
+
+    status: Literal["ok", "away"]
+    ping_ms: float | None = None
+    server: str | None = None
+    version: str | None = None
+    servers: int | None = None
+    shards: int | None = None
+    used_memory_bytes: int | None = None
+    maxmemory_bytes: int | None = None
+    maxmemory_policy: str | None = None
+    aof: bool | None = None
+    clients: int | None = None
+    replicas: int | None = None
+    evicted_keys: int | None = None
+    error: str | None = None
+
+
+def read_health(access: Access, shards: int) -> RedisHealth:
+    """Return how Redis is.
+
+    Raises:
+        RedisError: it cannot be asked, or this user may not.
+    """
+    told: list[Mapping[str, Any]] = []
+    slowest_s = 0.0
+    for client in access.primaries():
+        begun = time.monotonic()
+        client.ping()
+        slowest_s = max(slowest_s, time.monotonic() - begun)
+        said: Any = client.info()
+        told.append(said)
+    first = told[0] if told else {}
+    server = "valkey" if "valkey_version" in first else "redis"
+    bounds = _numbers(told, "maxmemory")
+    policies = {str(each["maxmemory_policy"]) for each in told if "maxmemory_policy" in each}
+    return RedisHealth(
+        status="ok",
+        ping_ms=round(slowest_s * 1000, 2),
+        server=server,
+        version=str(first[f"{server}_version"]) if f"{server}_version" in first else None,
+        servers=len(told),
+        shards=shards,
+        used_memory_bytes=_sum(_numbers(told, "used_memory")),
+        maxmemory_bytes=_sum(bounds) if all(bounds) else None,
+        maxmemory_policy=", ".join(sorted(policies)) or None,
+        aof=all(_numbers(told, "aof_enabled")),
+        clients=_sum(_numbers(told, "connected_clients")),
+        replicas=_sum(_numbers(told, "connected_slaves")),
+        evicted_keys=_sum(_numbers(told, "evicted_keys")),
+    )
+
+
+def _numbers(told: Iterable[Mapping[str, Any]], name: str) -> list[int]:
+    return [number for each in told if isinstance(number := each.get(name), int)]
+
+
+def _sum(numbers: list[int]) -> int | None:
+    return sum(numbers) if numbers else None
