@@ -18,11 +18,13 @@ import structlog
 
 from presence.backlog import Live
 from presence.changes import Op
-from presence.comparison import Comparison, Memory
+from presence.comparing import Comparing
+from presence.comparison import Memory
 from presence.histograms import Delays
 from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox
 from presence.reach import Reach
+from presence.relay_statistics import RelayStatistics
 from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import (
@@ -31,7 +33,6 @@ from presence.store.batches import (
     Probe,
     Reply,
     Retirement,
-    Status,
     Store,
     StoreError,
     StoreUnavailable,
@@ -42,41 +43,9 @@ from presence.transitions import Transitions
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
-COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
 _DRAIN_LOOK_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RelayStatistics:
-    """Counters since the start, and how things stand.
-
-    Attributes:
-        node: the node's id now.
-        batches: batches acknowledged.
-        items: items in them, registrations of a resync included.
-        retries: rounds that failed and were made again.
-        resyncs: resyncs of single shards.
-        differences: sessions that were not on record as they were here, or the other way round.
-        errors: answers that waiting may not cure.
-        last_error: the last failure's text; "" if there was none.
-        connected: whether every shard answers.
-        away_since: monotonic seconds since when one does not; None while connected.
-        backlog: changes that wait or are under way.
-    """
-
-    node: str
-    batches: int
-    items: int
-    retries: int
-    resyncs: int
-    differences: int
-    errors: int
-    last_error: str
-    connected: bool
-    away_since: float | None
-    backlog: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +114,12 @@ class Relay:
         ]
         self._thread = Timed(self._runtime.caller(store.close), (delays or Delays()).redis_call, clock)
         self._bell = self._runtime.bell()
-        self._comparison = Comparison(memory, outbox.shard_of)
-        self._compared_at = -math.inf
+        self._comparing = Comparing(outbox, store, self._thread, memory, node=lambda: self.node, clock=clock)
         self._reach = [Reach() for _ in self.writers]
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = -math.inf
         self._outages = Outages(self._reach)
-        self._batches = self._items = self._differences = 0
+        self._batches = self._items = 0
 
     async def start(self) -> None:
         """Make the first contact: check the data's version and shards, and probe.
@@ -174,7 +142,7 @@ class Relay:
         while True:
             now = self._clock()
             failures = await self._probe(self._due_probes(now))
-            failures += await self._compare()
+            failures += await self._comparing.compare(self._reachable, PROBE_INTERVAL_S)
             failures += await self._round()
             self._outages.note(failures, self._clock(), self._outbox.held)
             await self._gather()
@@ -228,7 +196,7 @@ class Relay:
             if node == self.node:  # else it was given up meanwhile
                 news += writer.probed(probe, now)
                 if probe.has_missed(read[writer.shard]):
-                    self._comparison.hurry()
+                    self._comparing.hurry()
             if was_away:
                 writer.returned(now)
         self._failed(failed, sent_at)
@@ -249,48 +217,6 @@ class Relay:
 
     def _reachable(self) -> list[ShardWriter]:
         return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]
-
-    async def _compare(self) -> Failures:
-        """Compare what is in Redis with what is here, a little at a time; return what Redis refuses."""
-        now = self._clock()
-        if not self._is_time_to_compare(now):
-            return []
-        self._compared_at = now
-        try:
-            await self._thread.call(self._store.check_meta)  # it may be lost alone
-        except StoreUnavailable:
-            pass  # it may be on another server than what follows
-        except StoreError as error:
-            return [error]
-        await self._compare_sessions()
-        return []
-
-    def _is_time_to_compare(self, now: float) -> bool:
-        """Whether a comparison is due; after news were missed as soon as it can tell anything.
-
-        Even then there is a probe between two looks at a session: what differs may just not be told yet.
-        """
-        passed_s, reachable = now - self._compared_at, self._reachable()
-        is_hurried = self._comparison.is_hurried and any(writer.is_idle(now) for writer in reachable)
-        return bool(reachable) and passed_s >= (PROBE_INTERVAL_S if is_hurried else COMPARE_INTERVAL_S)
-
-    async def _compare_sessions(self) -> None:
-        """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
-        now, node, offered = self._clock(), self.node, self._outbox.offered
-        steps = self._comparison.next(writer for writer in self._reachable() if writer.is_idle(now))
-        if not steps:
-            return
-        answers = await self._thread.call(lambda: self._store.apply(steps))
-        if node != self.node or offered != self._outbox.offered:
-            self._comparison.unanswered(steps)  # they have changed meanwhile
-            return
-        for step, answer in zip(steps, answers, strict=True):
-            if not isinstance(answer, Reply) or answer.status is not Status.OK:
-                continue  # whatever it is, a batch or a probe meets it too
-            if differences := self._comparison.differences(step, answer):
-                _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
-                self._differences += differences
-                self.writers[step.shard].resync()
 
     async def _round(self) -> Failures:
         """Send what every shard has next, if anything, and take the answers."""
@@ -413,7 +339,7 @@ class Relay:
             items=self._items,
             retries=self._outages.retries,
             resyncs=sum(writer.resyncs for writer in self.writers),
-            differences=self._differences,
+            differences=self._comparing.differences,
             errors=self._outages.errors,
             last_error=self._outages.last_error,
             connected=self._outages.since is None,

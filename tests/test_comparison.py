@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from presence import comparing as comparing_module
 from presence import relay as relay_module
 from presence.changes import Change, Op, SessionName
 from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
@@ -207,7 +208,7 @@ class Mending:
 
 @pytest.fixture
 async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
-    monkeypatch.setattr(relay_module, "COMPARE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.05)
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
     mending = Mending(server)
     await mending.relay.start()
@@ -246,7 +247,7 @@ async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr(relay_module, "COMPARE_INTERVAL_S", 1000.0)
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 1000.0)
     here, there = Mending(server), Mending(server, node="b")
     await here.relay.start()
     await there.relay.start()

@@ -22,6 +22,7 @@ EDGES = {
     "presence.cli",
     "presence.commands",
 }
+HTTP = {"starlette", "hypercorn", "h11", "prometheus_client"}
 STORE = {"redis", "presence.store"}
 TRANSPORTS = {"presence.transports"}
 SHELL = {
@@ -70,7 +71,7 @@ ROOMS = [
     Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
     Room({"presence.transports.proxy_v2"}, {"presence", "time", "structlog", *SOCKETS, *LOOPS}),
     Room(
-        {"presence.relay", "presence.cluster"},
+        {"presence.relay", "presence.comparing", "presence.cluster"},
         {
             "redis",
             "trio",
@@ -91,8 +92,16 @@ ROOMS = [
             "presence.backlog",
             "presence.observation",
             "presence.comparison",
+            "presence.ages",
+            "presence.transitions",
+            "presence.relay_statistics",
         },
         {"redis", "time", "presence.runtime", "structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
+    ),
+    # Figures: what counts is handed what it counts; a sample is made of parts, wherever they come from.
+    Room(
+        {"presence.histograms", "presence.outlook", "presence.samples"},
+        {"redis", "time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
     Room(
@@ -325,6 +334,9 @@ NOWHERE_BELOW = [
         {"presence.registry", "presence.session", "presence.core", "presence.node"},
         {"jwt", "cryptography", "presence.auth.keys"},
     ),
+    # Whoever serves operators does so in a process of its own; whoever keeps that alive is hardly there.
+    Room({"presence.server", "presence.process", "presence.worker"}, {"presence.operators", *HTTP}),
+    Room({"presence.admin.keeper"}, {"presence.settings", "structlog", "msgpack", "redis", *LOOPS}),
     Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),
@@ -339,6 +351,7 @@ NOWHERE_BELOW = [
     Room({"loadtest.check", "loadtest.bench"}, {"gevent", "locust"}),
 ]
 ONLY_REDIS_ROOM = "presence.store"
+ONLY_HTTP_ROOM = "presence.admin"
 KNOWS_EVERYBODY = "presence.server"
 
 
@@ -407,6 +420,8 @@ def violations(graph: Mapping[str, set[str]]) -> list[str]:
                 ]
         if not _below(name, [ONLY_REDIS_ROOM]):
             wrong += [f"{name} imports {each}" for each in imported if _below(each, ["redis"])]
+        if not _below(name, [ONLY_HTTP_ROOM]):
+            wrong += [f"{name} reaches {each}" for each in _reach(graph, name) if _below(each, HTTP)]
         rooms = sum(any(_below(each, room) for each in imported) for room in (TRANSPORTS, {"presence.relay"}))
         if rooms == 2 and name != KNOWS_EVERYBODY:
             wrong.append(f"{name} knows both ends, as only {KNOWS_EVERYBODY} may")
