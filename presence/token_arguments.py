@@ -19,6 +19,11 @@ _CHECK = (
     "Says whether servers with these keys would take a token, and if not, why; clients are never told. "
     "Without a token, or with -, it is read from standard input."
 )
+_ADMIN = (
+    "Prints a line with a fresh token for the file that admin_tokens names: who has it reads over HTTP, or, "
+    "with the role act, ends sessions, too. With --into the line is added to the file, which is made if it "
+    "is not there, for its owner alone to read. Servers read it at the start, and again on SIGHUP."
+)
 
 
 def add_token(commands: Any, add_settings: AddSettings) -> None:
@@ -28,8 +33,8 @@ def add_token(commands: Any, add_settings: AddSettings) -> None:
         commands: the subparsers of the command line.
         add_settings: adds flags for settings to a parser.
     """
-    token = commands.add_parser("token", help="make keys, make tokens, check tokens")
-    actions = token.add_subparsers(dest="action", required=True, metavar="key|make|check")
+    token = commands.add_parser("token", help="make keys, make tokens, check tokens; tokens of operators")
+    actions = token.add_subparsers(dest="action", required=True, metavar="key|make|check|admin")
 
     key = actions.add_parser("key", help="make a key", description=_KEY)
     key.add_argument("--into", type=Path, metavar="FILE", help="key file; by default a new one is printed")
@@ -58,6 +63,12 @@ def add_token(commands: Any, add_settings: AddSettings) -> None:
     check.add_argument("--json", action="store_true", help="one JSON object: what the token says")
     add_settings(check, ("token_audience", "token_leeway"))
 
+    admin = actions.add_parser("admin", help="make a token for an operator", description=_ADMIN)
+    admin.add_argument("--role", choices=("read", "act"), required=True, help="what it may; act reads, too")
+    admin.add_argument("--name", required=True, help="whose it is, for the log")
+    admin.add_argument("--into", type=Path, metavar="FILE", help="file of tokens; by default it is printed")
+    add_settings(admin, ())
+
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", type=Path, metavar="FILE", help="key file; by default that of token_keys")
@@ -65,6 +76,10 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
 
 def run_token(args: argparse.Namespace, settings: "Settings") -> int:
     """Run what was said; return the exit status."""
+    if args.action == "admin":
+        from presence.commands import token_admin  # noqa: PLC0415 - as below
+
+        return token_admin.run(args.role, args.name, args.into)
     from presence.commands import token  # noqa: PLC0415 - help must not wait for cryptography
 
     if args.action == "key":

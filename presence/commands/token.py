@@ -3,9 +3,7 @@
 A key's secret goes from file to file: no argument holds it, and no complaint shows it.
 """
 
-import os
 import secrets
-import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -19,11 +17,10 @@ from presence.auth.keys import HS256, Unsound
 from presence.auth.making import CannotSign
 from presence.auth.tokens import Terms, TokenRefused
 from presence.commands.outcome import FAILED, OK, USAGE, complain
+from presence.commands.secret_files import SECRET_MODE, replace_file
 from presence.rendering import json_line, printable
 
-SECRET_MODE = 0o600
 PUBLIC_MODE = 0o644
-OTHERS = 0o007
 TOKEN_READ_BYTES = 65_536  # of a file or of standard input; a token has less than a thousand
 
 
@@ -56,7 +53,7 @@ def key(new: NewKey) -> int:
         if new.public is not None:
             texts.append((new.public, _with(new.public, making.public_part(entry)), PUBLIC_MODE))
         for path, text, mode in texts:
-            _replace(path, text, mode)
+            replace_file(path, text, mode)
     except (KeyFileError, Unsound, OSError) as error:
         complain(f"token key: {error}")
         return FAILED
@@ -149,32 +146,3 @@ def _with(path: Path, entry: Mapping[str, Any]) -> str:
     text = making.key_set([*key_file.entries_of(raw), entry])
     key_file.parse(text.encode(), path)
     return text
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    """Write a file in one go as its readers see it, with owner and mode as they were.
-
-    Args:
-        path: the file.
-        text: what it is to hold.
-        mode: for a file that is not there; where others may not read that, they never may.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            if path.exists():
-                before = path.stat()
-                mode = stat.S_IMODE(before.st_mode) & (mode | ~OTHERS)
-                os.fchown(file.fileno(), before.st_uid, before.st_gid)
-            os.fchmod(file.fileno(), mode)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
