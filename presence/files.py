@@ -33,7 +33,7 @@ def claim(max_connections: int) -> Claimed:
         hard = max(soft, 1_048_576)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    fit = hard - min(RESERVE_MAX, max(RESERVE_MIN, hard // RESERVE_SHARE))
+    fit = fitting(hard)
     if fit < 1:
         raise FileLimitError(f"the file limit (ulimit -n) is {hard}: too low to serve any connection")
     if max_connections > fit:
@@ -42,3 +42,16 @@ def claim(max_connections: int) -> Claimed:
             f"of which {hard - fit} are reserved; at most {fit} do"
         )
     return Claimed(hard, max_connections or fit)
+
+
+def fitting(files: int) -> int:
+    """Return how many connections fit below a limit of so many files; 0 or less: none."""
+    return files - min(RESERVE_MAX, max(RESERVE_MIN, files // RESERVE_SHARE))
+
+
+def needed(connections: int) -> int:
+    """Return the lowest limit of files below which so many connections fit."""
+    files = connections + RESERVE_MIN
+    while (missing := connections - fitting(files)) > 0:
+        files += missing
+    return files

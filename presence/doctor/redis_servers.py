@@ -1,0 +1,198 @@
+"""Checks of each Redis server that has keys. Pure; what mends them is told as redis.conf has it."""
+
+import re
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final
+
+from presence.doctor.findings import Finding, Unknown, fail, not_tried, ok, warn
+from presence.doctor.needs import Wanted, count, megabytes
+from presence.doctor.redis_facts import RedisFacts, RedisServer
+from presence.settings import Settings
+
+OLDEST: Final = (6, 2)
+# Bytes of Redis, and its clients: presence/docs/redis.md has the table.
+USER_BYTES: Final = 329
+EVENT_BYTES: Final = 113
+BESIDE: Final = 1.5  # scripts, clients, the copies while a snapshot or a log is written
+CLIENTS_A_WORKER: Final = 4
+CLIENTS_BESIDE: Final = 32  # operators, readers, whoever looks
+SLOW_MS: Final = 10.0  # far above a LAN: a login is told to others that much later
+HANGING_MS: Final = 500.0  # servers take it for an outage
+IDLE_S: Final = 60  # a shorter `timeout` closes readers between two questions
+LAG_S: Final = 10
+_SET: Final = "redis-cli CONFIG SET {0} {1}, and {0} {1} in redis.conf"
+
+
+def servers(settings: Settings, found: RedisFacts, connections: Wanted) -> list[Finding]:
+    """Return the findings about all servers; of several each is named."""
+    findings = []
+    for server in found.servers:
+        some = _server(settings, server, connections, len(found.servers))
+        where = f"{server.name}: " if len(found.servers) > 1 else ""
+        findings += [Finding(f.check, f.status, f.need, where + f.have, f.mend) for f in some]
+    return findings
+
+
+def _server(settings: Settings, server: RedisServer, connections: Wanted, of: int) -> list[Finding]:
+    info = server.info
+    findings = [latency(server), *_of_config(server)]
+    if isinstance(info, Unknown):
+        names = ("version", "role", "persistence", "eviction", "memory", "clients")
+        return findings + [not_tried(f"redis {name}", "INFO", info.why, _may("info")) for name in names]
+    return [
+        version(info),
+        role(info),
+        persistence(info),
+        eviction(info),
+        memory(settings, info, connections, of),
+        clients(settings, info),
+        replicas(server.config, info),
+        *findings,
+    ]
+
+
+def version(info: Mapping[str, Any]) -> Finding:
+    """Whether it is new enough."""
+    need, text = "Redis 6.2 or newer, or Valkey", str(info.get("redis_version", ""))
+    valkey = f", Valkey {info['valkey_version']}" if "valkey_version" in info else ""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+    if numbers < OLDEST:
+        return fail("redis version", need, text or "none is told", "install a newer Redis, or Valkey")
+    return ok("redis version", need, text + valkey)
+
+
+def role(info: Mapping[str, Any]) -> Finding:
+    """Whether it takes writes."""
+    need, have = "a primary", str(info.get("role", "none is told"))
+    if have == "master":
+        return ok("redis role", need, "it is one")
+    primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+    return fail("redis role", need, f"a replica of {primary}", f"give its primary as redis: {primary}")
+
+
+def persistence(info: Mapping[str, Any]) -> Finding:
+    """Whether what it has acknowledged is there after a restart, and whether it can be written."""
+    check, need = "redis persistence", "an append-only file: streams, who was last seen, the groups' places"
+    if info.get("aof_last_write_status", "ok") != "ok":
+        return fail(check, need, "the append-only file cannot be written", "make room on its disk")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        mend = "make room on its disk, or memory for its fork (vm.overcommit_memory = 1); see its log"
+        return fail(check, need, "the last snapshot failed, after which it may refuse writes", mend)
+    if not info.get("aof_enabled"):
+        have = "appendonly no: a restart forgets events, and who was last seen"
+        return warn(check, need, have, _SET.format("appendonly", "yes"))
+    return ok(check, need, "appendonly yes")
+
+
+def eviction(info: Mapping[str, Any]) -> Finding:
+    """Whether anything is deleted to make room."""
+    need, have = "maxmemory-policy noeviction", str(info.get("maxmemory_policy", "none is told"))
+    if have == "noeviction":
+        return ok("redis eviction", need, have)
+    mend = _SET.format("maxmemory-policy", "noeviction")
+    return fail("redis eviction", need, f"{have}: records of users who are online are deleted", mend)
+
+
+def memory(settings: Settings, info: Mapping[str, Any], connections: Wanted, servers: int) -> Finding:
+    """Whether users and streams fit, and half as much again."""
+    shards = -(-settings.shard_count // servers)  # of each server, as evenly as may be
+    streams = shards * settings.stream_maxlen * EVENT_BYTES
+    users = -(-connections.total * USER_BYTES // servers)
+    wanted = int((streams + users) * BESIDE)
+    need = (
+        f"{megabytes(wanted)}: {count(connections.total)} users of these workers, "
+        f"{count(settings.stream_maxlen)} events in each of {shards} shards, half as much again"
+    )
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    line = _SET.format("maxmemory", f"{-(-wanted // 1_000_000)}mb")
+    if not limit:
+        machine = int(info.get("total_system_memory", 0))
+        have = f"no limit, {megabytes(used)} in use: the kernel ends Redis when there is no more"
+        if machine and wanted > machine:
+            return fail("redis memory", need, f"a machine of {megabytes(machine)}", "a smaller stream_maxlen")
+        return warn("redis memory", need, have, f"{line}, or more")
+    have = f"maxmemory {megabytes(limit)}, {megabytes(used)} in use"
+    if limit < wanted:
+        return warn("redis memory", need, have, f"{line}, or a smaller stream_maxlen")
+    return ok("redis memory", need, have)
+
+
+def clients(settings: Settings, info: Mapping[str, Any]) -> Finding:
+    """Whether all workers find a place."""
+    each = CLIENTS_A_WORKER + (settings.followups is not None)
+    wanted = settings.workers * each + CLIENTS_BESIDE
+    need = f"{count(wanted)} places: {each} of each worker, {CLIENTS_BESIDE} beside"
+    most, now = info.get("maxclients"), int(info.get("connected_clients", 0))
+    if most is None:
+        return not_tried("redis clients", need, "it does not tell maxclients")
+    have = f"maxclients {count(int(most))}, of which {count(now)} are taken"
+    if int(most) - now >= wanted:
+        return ok("redis clients", need, have)
+    return fail("redis clients", need, have, _SET.format("maxclients", now + 2 * wanted))
+
+
+def replicas(config: Mapping[str, str] | Unknown, info: Mapping[str, Any]) -> Finding:
+    """Whether every replica follows, and writes are not refused for want of one."""
+    check, need = "replicas", "each follows closely, as many as min-replicas-to-write asks for"
+    known = [each for n in range(int(info.get("connected_slaves", 0))) if (each := info.get(f"slave{n}"))]
+    late = [
+        f"{each.get('ip')}:{each.get('port')} ({each.get('state')}, {each.get('lag')} s behind)"
+        for each in known
+        if each.get("state") != "online" or int(each.get("lag", 0)) > LAG_S
+    ]
+    least = 0 if isinstance(config, Unknown) else int(config.get("min-replicas-to-write", "0"))
+    good = int(info.get("min_slaves_good_slaves", len(known) - len(late)))
+    if good < least:
+        mend = f"start the missing ones, or {_SET.format('min-replicas-to-write', 0)}"
+        return fail(check, need, f"{good} of {least}: nothing is written", mend)
+    if late:
+        return warn(check, need, f"late: {', '.join(late)}", "look at that replica's log and network")
+    return ok(check, need, f"{len(known)} replicas" if known else "no replica")
+
+
+def latency(server: RedisServer) -> Finding:
+    """Whether it answers as soon as a neighbour does."""
+    took = median(server.pings_ms)
+    need, have = f"{SLOW_MS:g} ms at the median", f"{took:.2f} ms"
+    if took <= SLOW_MS:
+        return ok("redis latency", need, have)
+    mend = "put Redis into the same network as the servers; redis-cli --latency, SLOWLOG GET"
+    return (fail if took > HANGING_MS else warn)("redis latency", need, have, mend)
+
+
+def _of_config(server: RedisServer) -> list[Finding]:
+    config = server.config
+    if isinstance(config, Unknown):
+        mend = _may("config|get")
+        return [
+            not_tried("redis fsync", "appendfsync everysec", config.why, mend),
+            not_tried("redis idle clients", "timeout 0, tcp-keepalive above 0", config.why, mend),
+        ]
+    return [fsync(config, server.info), idle_clients(config)]
+
+
+def fsync(config: Mapping[str, str], info: Mapping[str, Any] | Unknown) -> Finding:
+    """Whether what was written is on the disk a second later."""
+    need, have = "appendfsync everysec, or always", config.get("appendfsync", "none is told")
+    if not isinstance(info, Unknown) and not info.get("aof_enabled"):
+        return not_tried("redis fsync", need, "there is no append-only file")
+    if have in {"everysec", "always"}:
+        return ok("redis fsync", need, have)
+    return warn("redis fsync", need, have, _SET.format("appendfsync", "everysec"))
+
+
+def idle_clients(config: Mapping[str, str]) -> Finding:
+    """Whether Redis closes who waits, and notices who vanished."""
+    need = f"timeout 0, or {IDLE_S} and more; tcp-keepalive above 0"
+    timeout, keepalive = int(config.get("timeout", "0")), int(config.get("tcp-keepalive", "300"))
+    have = f"timeout {timeout}, tcp-keepalive {keepalive}"
+    if 0 < timeout < IDLE_S:
+        return warn("redis idle clients", need, have, _SET.format("timeout", 0))
+    if not keepalive:
+        return warn("redis idle clients", need, have, _SET.format("tcp-keepalive", 300))
+    return ok("redis idle clients", need, have)
+
+
+def _may(command: str) -> str:
+    return f"to have it looked at: ACL SETUSER with '+{command}', or give --redis with another user"
