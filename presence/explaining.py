@@ -5,16 +5,19 @@ so it is bounded, and plain data. Times are Unix milliseconds; how far they are 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from presence.changes import Change
 from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Session
 from presence.standing import Connected
+from protocol import Code
 
-SESSIONS_MAX: Final = 64  # each packs to less than 900 bytes, so all of them to less than 60 KB
+SESSIONS_MAX: Final = 64  # each packs to some 800 bytes at most,
+ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
 class Explaining:
@@ -27,6 +30,7 @@ class Explaining:
         waiting: how many changes wait for Redis.
         connected: what the transport tells of a connection, by its handle; None: nothing.
         watches: how many users a session watches.
+        ended: a user's sessions that have ended lately, the latest first; given the monotonic time.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Explaining:
         waiting: Callable[[], int],
         connected: Callable[[Any], Connected | None],
         watches: Callable[[Session], int],
+        ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: (),
     ) -> None:
         self._core = core
         self._clock = clock
@@ -45,11 +50,13 @@ class Explaining:
         self._waiting = waiting
         self._connected = connected
         self._watches = watches
+        self._ended = ended
 
     def explain(self, uid: str) -> dict[str, object]:
-        """Return ``{node, at_ms, outbox, more, sessions}`` of a user, any text.
+        """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
 
-        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out.
+        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out,
+        `ended` what is remembered of sessions that live no more, the latest first.
         """
         now = self._clock.now()
         sessions = self._core.sessions.of(uid)
@@ -59,6 +66,7 @@ class Explaining:
             "outbox": self._waiting(),
             "more": max(0, len(sessions) - SESSIONS_MAX),
             "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
+            "ended": [_end(change) for change in islice(self._ended(uid, now), ENDED_MAX)],
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
@@ -94,6 +102,19 @@ class Explaining:
         if profile.meta:
             told["meta"] = json.loads(profile.meta)
         return told
+
+
+def _end(change: Change) -> dict[str, object]:
+    return {
+        "device": change.device,
+        "session": change.session,
+        "code": change.code,
+        "reason": Code(change.code).reason,
+        "at_ms": change.at_ms,
+        "last_packet_ms": change.last_seen_ms,
+        "idle_timeout_s": change.idle_timeout_ms / 1000,
+        "deadline_ms": change.last_seen_ms + change.idle_timeout_ms,
+    }
 
 
 def _seconds(later: float | None, earlier: float) -> float | None:

@@ -76,12 +76,15 @@ class Explainer:
     def explain(self, uid: str, here: Iterable[NodeAnswer] = ()) -> dict[str, Any]:
         """Return what is known of a user, as data that JSON can hold.
 
-        It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, sessions, nodes}``.
+        It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, sessions, ended,
+        nodes}``.
         `redis` is None, or why Redis could not be asked: `state` may be None then, and `event` is. `state`:
         as `presence status --json`. `event`: as `presence tail --json`, the one that led to what he shows;
         `event_missing`: if there is none, see `presence.last_events`; `online_event`: that of this online
         period, where `event` is another. `sessions`: as `presence.explaining` tells, with `on_record`:
-        whether the state names it, None if that is not known. `nodes`: ``{node, status, answer, version}`` of
+        whether the state names it, None if that is not known. `ended`: his sessions that nodes remember,
+        though they live no more, the latest first: ``{node, device, session, code, reason, at_ms,
+        last_packet_ms, idle_timeout_s, deadline_ms}``. `nodes`: ``{node, status, answer, version}`` of
         all.
 
         Args:
@@ -150,11 +153,16 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
         for _, answer in sorted(known.answers.items())
         for session in answer["sessions"]
     ]
+    ended = sorted(
+        ({"node": node, **end} for node, answer in known.answers.items() for end in answer["ended"]),
+        key=lambda end: -end["at_ms"],
+    )
     if state is None:
         sentence = "not known: Redis cannot be asked"
     else:
         lost = known.online if event else found
-        sentence = reasons.why(state, event, online, missing or lost.missing, lost.begins_ms)
+        end = next((each for each in ended if event and each["session"] == event["session"]), None)
+        sentence = reasons.why(state, event, online, missing or lost.missing, lost.begins_ms, end=end)
     return {
         "uid": uid,
         "at_ms": int(time.time() * 1000),
@@ -166,6 +174,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
         "why": sentence,
         "notes": notes.notes(state, known.answers, nodes),
         "sessions": sessions,
+        "ended": ended,
         "nodes": nodes,
     }
 

@@ -22,6 +22,7 @@ from presence.comparison import Memory
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.histograms import Delays
+from presence.lately import LatelyEnded
 from presence.outbox import Outbox
 from presence.packet_rate import PacketRate
 from presence.registry import Registry, SessionKey
@@ -135,10 +136,11 @@ class Node:
             session_limit=SessionLimit(settings.max_sessions, settings.session_policy == "newest"),
             gate=gate,
         )
+        self.lately = LatelyEnded(self.outbox)
         self.core = Core(
             registry,
             rules,
-            self.outbox,
+            self.lately,
             ticks=ticks,
             guard=self._guard,
             clock=clock,

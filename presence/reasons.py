@@ -42,6 +42,8 @@ def why(
     online_event: Values | None,
     missing: str | None,
     begins_ms: int | None,
+    *,
+    end: Values | None = None,
 ) -> str:
     """Return one sentence on a user.
 
@@ -51,11 +53,12 @@ def why(
         online_event: the online event of this period, where that is another.
         missing: why there is none, see `presence.last_events`.
         begins_ms: then, when the stream's first entry was written; None: it is empty.
+        end: what a node remembers of the end that the event tells, if one does.
     """
     begins = "nowhere: it is empty" if begins_ms is None else f"at {moment(begins_ms)}"
     lost = _LOST.get(missing or "", "").format(begins=begins)
     if state["status"] == "offline":
-        return _offline(state, event, lost)
+        return _offline(state, event, lost, end)
     came = _came(online_event or event, lost)
     status, since = state["status"], moment(state["since_ms"])
     if status == "unknown":
@@ -70,17 +73,21 @@ def why(
     return f"{status} since {since}: {came}"
 
 
-def _offline(state: Values, event: Values | None, lost: str) -> str:
+def _offline(state: Values, event: Values | None, lost: str, end: Values | None) -> str:
     if event is None and state["last_seen_ms"] is None:
         return "offline: never seen, or longer ago than it is remembered"
     if event is None:
         return f"offline, last seen {moment(state['last_seen_ms'])}; why is not known: {lost}"
     at_ms, seen_ms = event["at_ms"], event["last_seen_ms"]
     cause = _ENDS.get(event["code"], f"its last session ended as {event.get('reason')} ({event['code']})")
+    deadline = ""
+    if end is not None and event["code"] == Code.IDLE_TIMEOUT:
+        deadline = f"deadline {hour(end['deadline_ms'], at_ms)}, "
     text = (
         f"offline since {moment(at_ms)} because {cause.format(silent=span((at_ms - seen_ms) / 1000))}: "
         f"{device(event)}, online since {hour(event['since_ms'], at_ms)}, "
-        f"last packet {hour(seen_ms, at_ms)}, ended {hour(at_ms, at_ms)} by node {event.get('node')}"
+        f"last packet {hour(seen_ms, at_ms)}, {deadline}"
+        f"ended {hour(at_ms, at_ms)} by node {event.get('node')}"
     )
     if grace_ms := event.get("grace_ms"):
         text += f"; its grace was lengthened to {span(grace_ms / 1000)}, for it came and went so often"

@@ -125,6 +125,7 @@ class Server:
             waiting=lambda: self.node.outbox.held,
             connected=self._connected,
             watches=self._watching.watches,
+            ended=self.node.lately.of,
         )
         self._answering = Answering(
             self.explain,

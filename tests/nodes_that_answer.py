@@ -1,7 +1,7 @@
 """Nodes of which there is no more than what operators' questions meet: a channel, and an answer."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -46,9 +46,31 @@ def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, A
     }
 
 
-def answer(node: str, *sessions: Mapping[str, Any], waiting: int = 0, more: int = 0) -> dict[str, Any]:
+def ended(name: str, device: str = "", **other: Any) -> dict[str, Any]:
+    """Return what a node remembers of a session that fell silent."""
+    return {
+        "device": device,
+        "session": name,
+        "code": 201,
+        "reason": "idle_timeout",
+        "at_ms": NOW_MS + 300,
+        "last_packet_ms": NOW_MS - 30_000,
+        "idle_timeout_s": 30.0,
+        "deadline_ms": NOW_MS,
+        **other,
+    }
+
+
+def answer(
+    node: str,
+    *sessions: Mapping[str, Any],
+    waiting: int = 0,
+    more: int = 0,
+    ends: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """Return what a node tells of a user."""
-    return {"node": node, "at_ms": NOW_MS, "outbox": waiting, "more": more, "sessions": [*sessions]}
+    figures = {"node": node, "at_ms": NOW_MS, "outbox": waiting, "more": more}
+    return {**figures, "sessions": [*sessions], "ended": [*ends]}
 
 
 @contextmanager

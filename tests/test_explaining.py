@@ -6,8 +6,9 @@ import msgpack
 import pytest
 
 import protocol
-from presence.explaining import SESSIONS_MAX, Explaining
+from presence.explaining import ENDED_MAX, SESSIONS_MAX, Explaining
 from presence.inquiries import ANSWER_BYTES
+from presence.lately import LatelyEnded
 from presence.registry import Session
 from presence.session import NO_LIMIT
 from presence.standing import Connected
@@ -47,6 +48,7 @@ def test_nobody_has_no_sessions() -> None:
         "outbox": 7,
         "more": 0,
         "sessions": [],
+        "ended": [],
     }
 
 
@@ -166,6 +168,36 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for() -> None:
     assert only(world)["vouched"] is False
 
 
+def test_what_ended_lately_is_told() -> None:
+    world = World()
+    lately = LatelyEnded(world)
+    world.core._outbox = lately
+    handle = world.login(device="phone")
+    world.pass_time(T + TICK)
+    assert world.is_hung_up(handle)
+    far = Explaining(
+        world.core,
+        world.clock,
+        node=lambda: "n1",
+        waiting=lambda: 0,
+        connected=lambda _: None,
+        watches=_nobody,
+        ended=lately.of,
+    )
+    assert far.explain("ada")["ended"] == [
+        {
+            "device": "phone",
+            "session": "boot-1",
+            "code": 201,
+            "reason": "idle_timeout",
+            "at_ms": WALL_MS + 30_000,
+            "last_packet_ms": WALL_MS,
+            "idle_timeout_s": T,
+            "deadline_ms": WALL_MS + 30_000,
+        }
+    ]
+
+
 def test_nothing_changes() -> None:
     world = World(away_after=20.0)
     world.login()
@@ -194,9 +226,11 @@ def test_the_largest_answer_fits_a_datagram() -> None:
         waiting=lambda: 2**40,
         connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
         watches=lambda _session: 2**30,
+        ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
     answer = far.explain(uid)
     assert answer["more"] == 2
+    assert len(cast("list[object]", answer["ended"])) == ENDED_MAX
     packed: bytes = msgpack.packb([1, answer])
     print(f"{SESSIONS_MAX} sessions: {len(packed)} bytes")
     assert len(packed) < min(60_000, ANSWER_BYTES)

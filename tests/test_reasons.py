@@ -81,6 +81,13 @@ def test_each_reason_of_an_end_has_its_words(code: int, cause: str) -> None:
     assert said == f"offline since 2023-11-14 22:13:50.600 UTC because {cause}{TAIL}"
 
 
+def test_a_deadline_that_a_node_remembers_is_told() -> None:
+    said = why(OFFLINE, offline(201), None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
+    assert said.endswith("last packet 22:13:20.300, deadline 22:13:50.300, ended 22:13:50.600 by node n1")
+    said = why(OFFLINE, offline(100), None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
+    assert said.endswith("last packet 22:13:20.300, ended 22:13:50.600 by node n1")
+
+
 def test_a_lengthened_grace_is_told() -> None:
     said = why(OFFLINE, offline(200, grace_ms=40_000, device="tv"), None, None, None)
     assert said.endswith("; its grace was lengthened to 40.0 s, for it came and went so often")

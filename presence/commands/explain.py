@@ -7,7 +7,7 @@ from typing import Any
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.commands.reaching import reaching
 from presence.explanation import Explainer
-from presence.reasons import moment, span
+from presence.reasons import hour, moment, span
 from presence.rendering import json_line, printable
 from presence.store.address import redacted
 
@@ -41,6 +41,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
     for session in told["sessions"]:
         yield from _session(session)
+    for end in told["ended"]:
+        yield f"  {_ended(end)}"
     for note in told["notes"]:
         yield f"  note: {note}"
     answered = [each["node"] for each in told["nodes"] if each["answer"] == "answered"]
@@ -67,6 +69,14 @@ def _session(session: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"    {_due(session)}"
     yield f"    {_shown(session)}"
+
+
+def _ended(end: Mapping[str, Any]) -> str:
+    return (
+        f"ended: {end['device'] or 'default device'} at node {end['node']}, session {end['session']}, as "
+        f"{end['reason']} ({end['code']}) {moment(end['at_ms'])}; "
+        f"last packet {hour(end['last_packet_ms'], end['at_ms'])}"
+    )
 
 
 def _due(session: Mapping[str, Any]) -> str:

@@ -136,13 +136,25 @@ _TOLD: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
+_ENDED: Final[Mapping[str, tuple[type, ...]]] = {
+    "device": (str,),
+    "session": (str,),
+    "code": (int,),
+    "reason": (str,),
+    "at_ms": (int,),
+    "last_packet_ms": (int,),
+    "deadline_ms": (int,),
+}
+
+
 def read_answer(packed: bytes) -> dict[str, Any] | None:
     """Return what a node answered, see `presence.explaining`; None: nobody who knows how has written it."""
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
         known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-        for session in answer["sessions"]:
-            known &= all(isinstance(session[name], kinds) for name, kinds in _TOLD.items())
+        for rows, shape in ((answer["sessions"], _TOLD), (answer["ended"], _ENDED)):
+            for row in rows:
+                known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
         return None
     return answer if known else None

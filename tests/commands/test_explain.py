@@ -17,7 +17,7 @@ from presence.explanation import Explainer
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import Redis
-from tests.nodes_that_answer import answer, listening, session
+from tests.nodes_that_answer import answer, ended, listening, session
 from tests.store.driving import NOW_MS, Hand, end, events, login
 from tests.transports.harness import Client
 
@@ -75,15 +75,20 @@ def test_who_is_offline_is_explained_for_people(
 ) -> None:
     hand.apply(login("ann", "s1", at_ms=NOW_MS - 600_000))
     hand.apply(end("ann", "s1", code=201, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
-    with listening(redis_server.url, "n1", answer("n1")):
+    ends = [ended("s1"), ended("s0", "tv", code=200, reason="closed", at_ms=NOW_MS - 86_400_000)]
+    with listening(redis_server.url, "n1", answer("n1", ends=ends)):
         assert main(["explain", "ann", "--redis", redis_server.url]) == 0
     told = events(client)[-1]
     assert capsys.readouterr().out == (
         "ann  offline\n"
         "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was heard of it for 30.3 s: "
-        "the default device, online since 22:03:20.000, last packet 22:13:20.000, ended 22:13:50.300 "
-        "by node n1\n"
+        "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
+        "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
         f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
+        "  ended: default device at node n1, session s1, as idle_timeout (201) "
+        "2023-11-14 22:13:50.300 UTC; last packet 22:13:20.000\n"
+        "  ended: tv at node n1, session s0, as closed (200) 2023-11-13 22:13:20.000 UTC; "
+        "last packet 2023-11-14 22:13:20.000 UTC\n"
         "  asked: 1 of 1 nodes answered\n"
     )
 
