@@ -58,6 +58,10 @@ def presence(words: list[str]) -> int:
     if words[:1] == ["client"]:
         said = "/who\n/quit\n"
         return subprocess.run(command, input=said, text=True, check=False, timeout=PATIENCE_S).returncode
+    if words[:1] == ["doctor"]:
+        return max(
+            0, subprocess.call(command) - FAILED
+        )  # what it finds on this machine is no fault of the page
     for beginning, sign in FOR_EVER.items():
         if tuple(words[: len(beginning)]) == beginning and "--help" not in words:
             return run_for_a_while(command, sign)
