@@ -28,17 +28,9 @@ from presence.reach import backoff_s
 from presence.relay import Relay
 from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import ShardWriter
-from presence.store.batches import (
-    Fencing,
-    LeaseRow,
-    LeaseTable,
-    Reply,
-    Status,
-    Step,
-    Store,
-    StoreError,
-    StoreUnavailable,
-)
+from presence.store.batches import Fencing, Step, StoreError, StoreUnavailable
+from presence.store.interface import LeaseRow, LeaseTable, Store
+from presence.store.replies import Reply, Status
 
 BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
 HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made

@@ -14,7 +14,9 @@ from presence.outages import Failures
 from presence.outbox import Outbox
 from presence.runtime import Caller
 from presence.shard_writer import ShardWriter
-from presence.store.batches import Reply, Status, Store, StoreError, StoreUnavailable
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.interface import Store
+from presence.store.replies import Reply, Status
 
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
 

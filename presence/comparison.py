@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from presence.changes import SessionName
 from presence.shard_writer import ShardWriter
-from presence.store.batches import Compare, Reply
+from presence.store.batches import Compare
+from presence.store.replies import Reply
 
 SESSIONS_A_TURN: Final = 512  # some 2 ms of Redis
 HURRIED_SESSIONS: Final = 2048  # the same after news were missed: 100,000 sessions in some two minutes

@@ -19,7 +19,8 @@ from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.questions import Question
 from presence.runtime import TrioCaller
-from presence.store.batches import News, StoreError, StoreUnavailable
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.replies import News
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds

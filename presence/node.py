@@ -31,8 +31,9 @@ from presence.resync import Parted
 from presence.runtime import Runtime
 from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
-from presence.store.batches import LeaseTable, News, NewsKind, Store, Superseded
+from presence.store.interface import LeaseTable, Store
 from presence.store.keys import Keys
+from presence.store.replies import News, NewsKind, Superseded
 from presence.ticker import Ticker
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code

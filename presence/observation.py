@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from presence.store.batches import LeaseRow, Reply, Status
+from presence.store.interface import LeaseRow
+from presence.store.replies import Reply, Status
 
 NEVER_RENEWED = "0"  # the counter in the certificate of a node that has no row
 

@@ -27,17 +27,9 @@ from presence.reach import Reach
 from presence.relay_statistics import RelayStatistics
 from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
-from presence.store.batches import (
-    Batch,
-    News,
-    Probe,
-    Reply,
-    Retirement,
-    Store,
-    StoreError,
-    StoreUnavailable,
-    Superseded,
-)
+from presence.store.batches import Batch, Retirement, StoreError, StoreUnavailable
+from presence.store.interface import Store
+from presence.store.replies import News, Probe, Reply, Superseded
 from presence.transitions import Transitions
 
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from presence.store.batches import Traces
+from presence.store.replies import Traces
 
 SETTLE_S: Final = 10.0
 # The same after an outage in which Redis lost nothing and nobody took this node for dead: a login that waited

@@ -38,16 +38,11 @@ from presence.store.batches import (
     Counter,
     Fencing,
     Item,
-    News,
-    Opened,
     Opening,
-    Probe,
-    Reply,
     Retirement,
-    Status,
-    Superseded,
     Sweep,
 )
+from presence.store.replies import News, Opened, Probe, Reply, Status, Superseded
 from presence.transitions import Transitions
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing

@@ -18,11 +18,11 @@ from presence.changes import Change, Op
 from presence.core import Core
 from presence.embedded import embedded_redis
 from presence.registry import Session
-from presence.store.batches import Status
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
 from protocol import Code
 from tests.store.driving import Hand, end, login
 from tests.worlds import GRACE, World

@@ -9,20 +9,8 @@ from presence.changes import Change, Op
 from presence.comparison import Memory
 from presence.relay import Verdicts
 from presence.runtime import Caller, TrioRuntime
-from presence.store.batches import (
-    Batch,
-    Counter,
-    News,
-    Opened,
-    Probe,
-    Reply,
-    Stand,
-    Status,
-    Step,
-    StoreError,
-    StoreUnavailable,
-    Superseded,
-)
+from presence.store.batches import Batch, Counter, Step, StoreError, StoreUnavailable
+from presence.store.replies import News, Opened, Probe, Reply, Stand, Status, Superseded
 
 T = TypeVar("T")
 

@@ -12,18 +12,10 @@ from trio.testing import MockClock
 
 from presence.cluster import Cluster
 from presence.relay import Relay
-from presence.store.batches import (
-    Counter,
-    Fencing,
-    LeaseRow,
-    LeaseTable,
-    Reply,
-    Status,
-    Step,
-    Store,
-    StoreError,
-    Sweep,
-)
+from presence.store.batches import Counter, Fencing, Step, StoreError, Sweep
+from presence.store.interface import LeaseRow, LeaseTable, Store
+from presence.store.replies import Reply, Status
+from presence.transitions import Transitions
 from tests.relaying import AtOnce
 
 LEASE_S, IDLE_S = 2.0, 3.0
@@ -69,6 +61,7 @@ class Redis:
     node: str = "me"
     former: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
+    transitions: Transitions = field(default_factory=Transitions)
 
     def answers(self, writer: Writer) -> bool:
         return writer.shard not in self.away

@@ -16,10 +16,10 @@ from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.relay import Relay, Verdicts
 from presence.shard_writer import ShardWriter
-from presence.store.batches import News, Reply, Status, Superseded
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, Reply, Status, Superseded
 from tests.store.driving import events, online_sessions, owned
 from tests.store.servers import Server
 

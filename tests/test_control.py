@@ -22,10 +22,11 @@ from presence.node import Node
 from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
-from presence.store.batches import News, NewsKind, StoreUnavailable
+from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
+from presence.store.replies import News, NewsKind
 from protocol import Code
 from tests.transports.harness import Client
 

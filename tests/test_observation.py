@@ -5,7 +5,8 @@ import math
 import pytest
 
 from presence.observation import Contact, Observer, Watched
-from presence.store.batches import LeaseRow, Reply, Status
+from presence.store.interface import LeaseRow
+from presence.store.replies import Reply, Status
 
 LEASE_S, T, BEAT_S = 10.0, 30.0, 1.25
 

@@ -16,19 +16,12 @@ from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.reach import BACKOFF_LIMIT_S
 from presence.relay import PROBE_INTERVAL_S, Relay
-from presence.store.batches import (
-    News,
-    NewsKind,
-    Probe,
-    StoreError,
-    StoreMismatch,
-    StoreUnavailable,
-    Superseded,
-)
+from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, NewsKind, Probe, Superseded
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
 from tests.store.driving import check_alternation, events, online_sessions
 from tests.store.servers import Server

@@ -3,7 +3,7 @@
 import pytest
 
 from presence.settling import RETURN_SETTLE_S, SETTLE_S, Settling
-from presence.store.batches import Trace
+from presence.store.replies import Trace
 
 BEFORE, REGISTERING, REGISTERED = Trace(3, True, False), Trace(4, False, False), Trace(4, True, False)
 FENCED = Trace(3, True, True)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from presence.changes import Change, Op
-from presence.store.batches import Batch, Counter, Item, Opening, Probe, Reply, Status, Step
+from presence.store.batches import Batch, Counter, Item, Opening, Step
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Probe, Reply, Status
 from protocol import Code
 
 SHARDS: Final = 4

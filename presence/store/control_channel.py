@@ -11,13 +11,14 @@ from redis.exceptions import RedisError
 
 from presence.messaging.letters import Delivery
 from presence.questions import Question
-from presence.store.batches import News, StoreUnavailable
+from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.deliveries import read_deliveries
 from presence.store.failures import as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_news
+from presence.store.replies import News
 from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgpack
 
-from presence.store.batches import LeaseRow
 from presence.store.client import open_client
+from presence.store.interface import LeaseRow
 from presence.store.keys import Keys
 from presence.store.packing import FENCE_KEPT_S, is_name, read_lease_row, unpacked
 from presence.store.routes import Connect

@@ -8,29 +8,21 @@ from typing import Any, Final
 import msgpack
 
 from presence.changes import PLAIN, Op, Profile, SessionName
-from presence.store.batches import (
-    Batch,
-    Compare,
-    Counter,
-    Fencing,
-    Item,
-    LeaseRow,
+from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
+from presence.store.interface import LeaseRow
+from presence.store.keys import Keys
+from presence.store.replies import (
     News,
     NewsKind,
     Opened,
-    Opening,
     Probe,
     Reply,
-    Retirement,
     Stand,
     Status,
-    Step,
     Superseded,
-    Sweep,
     Trace,
     Traces,
 )
-from presence.store.keys import Keys
 from presence.store.scripting import Call
 from presence.transitions import Told
 from protocol.constants import Code

@@ -4,16 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from presence.store.address import redacted
-from presence.store.batches import (
-    Probe,
-    Reply,
-    Step,
-    StoreError,
-    StoreMismatch,
-    StoreUnavailable,
-)
+from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.packing import Shape, read_probe, read_reply
+from presence.store.replies import Probe, Reply
 from presence.store.routes import Connect
 from presence.store.scripting import Call, Scripting
 

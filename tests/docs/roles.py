@@ -17,7 +17,7 @@ from presence.outbox import Gap as Skipped
 from presence.questions import Question
 from presence.reader import PresenceReader
 from presence.rules import Rule
-from presence.store.batches import Compare, Counter, News, NewsKind, Status
+from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
@@ -29,6 +29,7 @@ from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, NewsKind, Status
 from presence.store.scripting import Scripting
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel

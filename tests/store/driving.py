@@ -15,15 +15,13 @@ from presence.store.batches import (
     Fencing,
     Item,
     Opening,
-    Probe,
-    Reply,
     Retirement,
-    Status,
     Step,
     Sweep,
 )
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Probe, Reply, Status
 from presence.transitions import TYPES
 
 NOW_S = 1000.0  # monotonic, of every sending here

@@ -7,10 +7,10 @@ from enum import Enum
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.shard_writer import ShardWriter
-from presence.store.batches import Probe, Reply, Superseded
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Probe, Reply, Superseded
 from presence.transitions import Transitions
 
 START_MS = 1_700_000_000_000

@@ -9,22 +9,11 @@ import pytest
 
 from presence.changes import Change, Op
 from presence.outbox import Gap
-from presence.store.batches import (
-    Batch,
-    Counter,
-    News,
-    NewsKind,
-    Opening,
-    Probe,
-    Reply,
-    Status,
-    StoreError,
-    Superseded,
-    Trace,
-)
+from presence.store.batches import Batch, Counter, Opening, StoreError
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, NewsKind, Probe, Reply, Status, Superseded, Trace
 from tests.store.driving import (
     NOW_MS,
     NOW_S,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from presence.store.batches import Status
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
 from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed
 from tests.store.servers import Server
 

@@ -9,13 +9,13 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
-from presence.store.batches import News, NewsKind
 from presence.store.client import open_client
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, NewsKind
 from presence.subscriber import Online, Snapshot, follow_sync, subscribe_sync
 from tests.store.driving import Hand, login
 from tests.subscriber.streams import Streams

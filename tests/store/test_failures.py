@@ -15,11 +15,12 @@ from presence.comparison import Memory
 from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.relay import Relay, Verdicts
-from presence.store.batches import Reply, StoreError, StoreUnavailable
+from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.failures import as_failure, code_of, is_elsewhere, needs_operator, passes
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Reply
 from tests.store.driving import Hand, login, story
 from tests.store.refusing import RefusingFront
 from tests.store.servers import Server

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.batches import NO_ENTRY_ID, Reply, StoreError, StoreMismatch, StoreUnavailable
+from presence.store.batches import NO_ENTRY_ID, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Reply
 from tests.store.driving import Hand, events, login, probed
 from tests.store.servers import Server
 

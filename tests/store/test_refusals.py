@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
-from presence.store.batches import Reply, StoreError, StoreUnavailable
+from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Reply
 from tests.store.driving import Hand, login, story
 from tests.store.servers import Server
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from presence.store.batches import News, NewsKind
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import News, NewsKind
 from tests.store.driving import Hand, listen, login, online_sessions, probed, reclaim, register
 from tests.store.servers import Server
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from presence.changes import Profile
-from presence.store.batches import Status
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
 from presence.transitions import Told, Transitions
 from tests.store.driving import Hand, end, events, login, register, update, written
 from tests.store.nodes import Loss, ManualNode

@@ -2,9 +2,9 @@
 
 import pytest
 
-from presence.store.batches import Status
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
 from tests.store.driving import (
     Hand,
     check_alternation,

@@ -8,10 +8,10 @@ import trio
 from loadtest.redis_cluster import Cluster
 from presence.registry import Session
 from presence.requests import Watch
-from presence.store.batches import Status
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel
 from presence.watching.service import Watching
