@@ -85,7 +85,7 @@ def argument_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="watch a server at work, and its events checked")
     demo.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
     demo.add_argument("--clients", type=int, default=500, help="how many (default 500)")
-    _add_settings(demo, READER_SETTINGS)
+    _add_settings(demo, (*READER_SETTINGS, "no_admin"))
 
     client = commands.add_parser(
         "client", help="be one device: log in, beat, send and see", description=_CLIENT

@@ -12,9 +12,7 @@ import trio
 
 from presence import logs
 from presence.admin import frames
-from presence.admin.app import make_app
 from presence.admin.context import Context
-from presence.admin.http import serve_http
 from presence.admin.keeper import IGNORED
 from presence.admin.start import Start
 from presence.embedded import die_with_parent
@@ -43,6 +41,10 @@ def main() -> int:
 
 
 async def _serve(start: Start, line: socket.socket) -> None:
+    # What cannot be loaded is told in the log, as anything else that goes wrong.
+    from presence.admin.app import make_app  # noqa: PLC0415 - see above
+    from presence.admin.http import serve_http  # noqa: PLC0415 - see above
+
     stop = trio.Event()
     context = Context(
         settings=start.settings,

@@ -106,11 +106,15 @@ class Keeper:
         self._put_off()
 
     def _put_off(self) -> None:
-        """Say when the next process is due: at once after a first end, then after pauses that double."""
+        """Say when the next process is due."""
         now = time.monotonic()
-        self._failures = 0 if now - self._started_at >= LONG_LIFE_S else self._failures + 1
-        pause_s = BACKOFF_FIRST_S * 2.0 ** min(self._failures - 2, 16) if self._failures > 1 else 0.0
-        self._start_at = now + min(pause_s, BACKOFF_LIMIT_S)
+        self._failures = 1 if now - self._started_at >= LONG_LIFE_S else self._failures + 1
+        self._start_at = now + pause_s(self._failures)
+
+
+def pause_s(ends: int) -> float:
+    """Return how long to wait after so many ends in a row: the first is made good at once."""
+    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(ends - 2, 16)) if ends > 1 else 0.0
 
 
 def main() -> int:

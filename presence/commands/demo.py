@@ -30,7 +30,14 @@ def run(settings: Settings, seconds: float, clients: int) -> int:
             url = settings.redis or cleanup.enter_context(embedded_redis()).url
             cleanup.enter_context(configure("console", "error"))
             console = rich.console.Console()
-            agrees = demo.run(url, settings.prefix, seconds=seconds, clients=clients, console=console)
+            agrees = demo.run(
+                url,
+                settings.prefix,
+                seconds=seconds,
+                clients=clients,
+                console=console,
+                no_admin=settings.no_admin,
+            )
         except (EmbeddedError, FileLimitError) as error:
             complain(error)
             return FAILED

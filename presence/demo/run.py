@@ -4,7 +4,9 @@ import random
 import secrets
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from rich.console import Console
@@ -15,6 +17,7 @@ from presence.config import Settings
 from presence.demo.devices import Device
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
+from presence.operators import Operators, serving
 from presence.server import Server
 from presence.store.access import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
@@ -63,10 +66,13 @@ def cast_of(count: int) -> list[Client]:
     return [Client(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
 
 
-def run(redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console) -> bool | None:
+def run(
+    redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console, no_admin: bool = False
+) -> bool | None:
     """Run the demo; return whether truth and events agree, None when it was interrupted.
 
-    Its keys begin with `prefix` and a name of their own, and are gone afterwards.
+    Its keys begin with `prefix` and a name of their own, and are gone afterwards. Unless there is to be
+    `no_admin`, the live page shows it, too.
     """
     files.claim(2 * clients)
     settings = Settings(
@@ -75,11 +81,17 @@ def run(redis_url: str, prefix: str, *, seconds: float, clients: int, console: C
         idle_timeout=IDLE_TIMEOUT_S,
         tick=TICK_S,
         disconnect_grace=GRACE_S,
+        no_admin=no_admin,
+        log_format="console",
+        log_level="error",
     )
-    try:
-        verdict = trio.run(_play, redis_url, settings, seconds, cast_of(clients), console)
-    finally:
-        forget_prefix(redis_url, settings.prefix)
+    with ExitStack() as cleanup:
+        cleanup.callback(forget_prefix, redis_url, settings.prefix)
+        operators = None
+        if not no_admin:
+            operators = cleanup.enter_context(serving(settings, redis_url, asked_for=False))
+        play = partial(_play, redis_url, settings, seconds, cast_of(clients))
+        verdict = trio.run(partial(play, console=console, operators=operators))
     if verdict is None:
         return None
     show_summary(verdict, console)
@@ -87,10 +99,17 @@ def run(redis_url: str, prefix: str, *, seconds: float, clients: int, console: C
 
 
 async def _play(
-    redis_url: str, settings: Settings, seconds: float, clients: list[Client], console: Console
+    redis_url: str,
+    settings: Settings,
+    seconds: float,
+    clients: list[Client],
+    *,
+    console: Console,
+    operators: Operators | None,
 ) -> Verdict | None:
-    server = Server(settings, redis_url, 2 * len(clients), Clock())
-    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK)
+    line = operators.line() if operators else None
+    server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
+    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
     stage = _Stage(seconds, clients, picture, [], trio.current_time())
     interrupted = False
 

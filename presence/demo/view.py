@@ -29,10 +29,12 @@ class Picture:
         slot_s: seconds that a slot covers.
         counts: events by type and reason.
         latest: the last events.
+        url: where a browser shows it, too; "" for nowhere.
     """
 
     seconds: float
     slot_s: float
+    url: str = ""
     elapsed_s: float = 0.0
     online: int = 0
     slots: list[int] = field(default_factory=list)
@@ -53,9 +55,11 @@ class Picture:
 
     def __rich__(self) -> Group:
         """The picture for a terminal."""
+        where = f"   live page: {self.url}" if self.url else ""
         return Group(
             Text(
                 f"presence demo   {self.elapsed_s:.0f} of {self.seconds:.0f} s   users online: {self.online}"
+                f"{where}"
             ),
             Panel(self._wheel(), title="the wheel: sessions by the moment they are due", title_align="left"),
             Panel(self._events(), title="events from the Redis stream", title_align="left"),
@@ -104,6 +108,8 @@ class View:
     def __enter__(self) -> "View":
         if self._live is not None:
             self._live.start()
+        elif self._picture.url:
+            self._console.print(f"live page: {self._picture.url}", markup=False, highlight=False)
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -1,5 +1,6 @@
 """The processes that serve operators beside a server of a test, and how they are asked."""
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -30,6 +31,16 @@ def url_of(server: ServerProcess) -> str:
         "url"
     ]
     return url
+
+
+def sampled(url: str) -> dict[int, int]:
+    """Return the process of each worker that answers, as the live view has it a moment later."""
+    with urllib.request.urlopen(f"{url}v1/live", timeout=PATIENCE_S) as stream:
+        for line in stream:
+            if line.startswith(b'data: {"at_ms"'):
+                workers = json.loads(line.removeprefix(b"data: "))["workers"]
+                return {each["worker"]: each["pid"] for each in workers if each["answering"]}
+    return {}
 
 
 def get(url: str, path: str = "healthz", timeout_s: float = PATIENCE_S) -> str:

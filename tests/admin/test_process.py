@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tests.admin.processes import (
     keeper_of,
     kept_by,
     logged,
+    sampled,
     url_of,
 )
 from tests.live.server_process import ServerProcess, running_server
@@ -110,6 +113,73 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address(
         found(lambda: answers(url) and is_gone(first))
         print(f"back after {time.monotonic() - begun:.2f} s")
         assert kept_by(keeper_of(server)) != first
+
+
+@pytest.mark.parametrize("end", [signal.SIGUSR2, signal.SIGKILL], ids=["renewed", "killed"])
+def test_the_successors_of_workers_answer_too(redis_server: EmbeddedRedis, end: signal.Signals) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
+        url, before = url_of(server), pids(server)
+        found(lambda: answers(url))
+        assert found(lambda: sampled(url) == before)
+        for pid in [server.process.pid] if end == signal.SIGUSR2 else before.values():
+            os.kill(pid, end)
+        found(lambda: not set(pids(server).values()) & set(before.values()))
+        assert found(lambda: sampled(url) == pids(server))
+
+
+def test_a_process_that_is_new_hears_from_the_workers(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
+        url = url_of(server)
+        found(lambda: answers(url) and sampled(url))
+        os.kill(kept_by(keeper_of(server)), signal.SIGKILL)
+        found(lambda: answers(url))
+        assert found(lambda: sampled(url) == pids(server))
+
+
+def test_who_is_watched_by_is_no_reason_to_wait_at_the_end(redis_server: EmbeddedRedis) -> None:
+    server = ServerProcess("--redis", redis_server.url, *ADMIN)
+    url = url_of(server)
+    found(lambda: answers(url))
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(urllib.request.urlopen(f"{url}v1/live", timeout=PATIENCE_S)).readline()
+        begun = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        print(f"stopped after {time.monotonic() - begun:.2f} s")
+        assert time.monotonic() - begun < END_S
+    server.stop()
+    assert not [line for line in server.lines if line["level"] == "error"]
+
+
+def test_tokens_are_read_again_at_sighup(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    tokens = tmp_path / "operators"
+    write_tokens(tokens, "read old sixteen-and-more-characters\n")
+    with running_server("--redis", redis_server.url, *ADMIN, "--admin-tokens", str(tokens)) as server:
+        url = url_of(server)
+        found(lambda: answers(url))
+        asked = urllib.request.Request(
+            f"{url}v1/nodes", headers={"Authorization": "Bearer seventeen-and-more-chars"}
+        )
+        assert status(asked) == 401
+        write_tokens(tokens, "read new seventeen-and-more-chars\n")
+        server.process.send_signal(signal.SIGHUP)
+        assert found(lambda: status(asked) == 200)
+
+
+def write_tokens(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def status(asked: urllib.request.Request) -> int:
+    """Return the status of the answer."""
+    try:
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
 
 
 @WORKERS
@@ -217,6 +287,19 @@ def test_a_process_that_is_stopped_delays_nobody(redis_server: EmbeddedRedis, wo
     print(f"stopped after {took_s:.2f} s")
     assert took_s < END_S
     assert is_gone(kept)
+    server.stop()
+
+
+def test_a_keeper_that_is_stopped_keeps_a_server_for_a_moment_only(redis_server: EmbeddedRedis) -> None:
+    server = ServerProcess("--redis", redis_server.url, *ADMIN)
+    found(lambda: answers(url_of(server)))
+    keeper = keeper_of(server)
+    kept = kept_by(keeper)
+    os.kill(keeper, signal.SIGSTOP)
+    assert greets(server)
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    found(lambda: is_gone(kept), END_S)
     server.stop()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from presence.embedded import EmbeddedRedis
@@ -17,7 +18,7 @@ DEMO = [sys.executable, "-m", "presence", "demo"]
 
 def test_truth_and_events_agree(redis_server: EmbeddedRedis) -> None:
     begun = time.monotonic()
-    command = [*DEMO, "--seconds", "25", "--clients", "100", "--redis", redis_server.url]
+    command = [*DEMO, "--no-admin", "--seconds", "25", "--clients", "100", "--redis", redis_server.url]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     seconds = time.monotonic() - begun
     print(f"demo of 100 clients: {seconds:.1f} s, exit status {run.returncode}")
@@ -44,10 +45,14 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
             time.sleep(0.05)
         time.sleep(3)
         children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        assert demo.stdout is not None
+        live_page = demo.stdout.readline().removeprefix("live page: ").strip()
+        with urllib.request.urlopen(f"{live_page}healthz", timeout=10) as answer:
+            assert answer.status == 200
         demo.send_signal(signal.SIGINT)
         _, said = demo.communicate(timeout=10)
         left = os.listdir(folder)
-    assert children, "a Redis was running"
+    assert len(children) == 2, "a Redis was running, and who serves operators"
     assert demo.returncode == 0
     assert said == "interrupted\n"
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
