@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 START_TIMEOUT_S = 20.0
@@ -17,6 +17,10 @@ START_TIMEOUT_S = 20.0
 
 class ServerProcess:
     """A running server.
+
+    Args:
+        flags: of the command.
+        before: called in its process before the command runs.
 
     Attributes:
         address: where it listens.
@@ -28,7 +32,7 @@ class ServerProcess:
 
     operators: tuple[str, ...] = ("--no-admin",)
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, before: Callable[[], None] | None = None) -> None:
         operators = () if {"--admin", "--no-admin"} & set(flags) else self.operators
         serve = [sys.executable, "-m", "presence", "serve", "--port", "0", "--log-format", "json"]
         self.process = subprocess.Popen(
@@ -36,6 +40,7 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},
+            preexec_fn=before,  # noqa: PLW1509 - it takes no lock
         )
         self.lines: list[dict[str, Any]] = []
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
