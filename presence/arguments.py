@@ -125,7 +125,7 @@ _FORGET = (
     "Erases from Redis when offline users were last seen, their entries in the event streams, their "
     "follow-ups, dead letters of these and what consumer groups noted on them. A subscriber whose last event "
     "is among them sees a gap. Not reached: what subscribers keep themselves, backups and append-only files "
-    "of Redis, logs, and, for a while, what nodes told each other about sessions that were taken over."
+    "of Redis, logs, and, for a while, what nodes told each other and remember of sessions that ended."
 )
 
 

@@ -42,7 +42,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
     for session in told["sessions"]:
         yield from _session(session)
     for end in told["ended"]:
-        yield f"  {_ended(end)}"
+        if end["session"] != (told["event"] or {}).get("session"):  # of which the sentence tells
+            yield f"  {_ended(end)}"
     for note in told["notes"]:
         yield f"  note: {note}"
     answered = [each["node"] for each in told["nodes"] if each["answer"] == "answered"]

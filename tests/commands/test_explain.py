@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+import protocol
 from loadtest.redis_cluster import Cluster
 from presence.cli import main
 from presence.clock import Clock
@@ -85,8 +86,6 @@ def test_who_is_offline_is_explained_for_people(
         "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
         "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
         f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
-        "  ended: default device at node n1, session s1, as idle_timeout (201) "
-        "2023-11-14 22:13:50.300 UTC; last packet 22:13:20.000\n"
         "  ended: tv at node n1, session s0, as closed (200) 2023-11-13 22:13:20.000 UTC; "
         "last packet 2023-11-14 22:13:20.000 UTC\n"
         "  asked: 1 of 1 nodes answered\n"
@@ -196,6 +195,58 @@ async def test_the_words_of_a_server_are_those_of_its_line(redis_server: Embedde
         same = {"device", "session", "node", "login_ms", "last_packet_ms", "deadline_ms", "slot", "ends_as"}
         assert {name: there[name] for name in same} == {name: by_line["sessions"][0][name] for name in same}
         await client.stream.aclose()
+
+
+async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
+    settings = {"idle_timeout": 1.0, "min_idle_timeout": 1.0, "tick": 0.2, "disconnect_grace": 0.3}
+    async with serving(redis_server.url, 1, **settings) as ((server, host, port),):
+        clients = {uid: Client(await trio.open_tcp_stream(host, port)) for uid in ("silent", "out", "lost")}
+        for uid, client in clients.items():
+            await client.login(uid)
+        await clients["out"].send(protocol.logout())
+        await clients["lost"].stream.aclose()
+
+        def has_gone(told: dict[str, Any]) -> bool:
+            return told["event"] is not None and told["event"]["type"] == "offline"
+
+        told = {uid: await explained(redis_server.url, uid, has_gone) for uid in clients}
+        reasons = {uid: each["event"]["reason"] for uid, each in told.items()}
+        assert reasons == {"silent": "idle_timeout", "out": "logout", "lost": "closed"}
+        assert "because nothing was heard of it for " in told["silent"]["why"]
+        (end,) = told["silent"]["ended"]
+        assert end["deadline_ms"] == told["silent"]["event"]["last_seen_ms"] + 1000
+        assert end["at_ms"] >= end["deadline_ms"]
+        assert ", deadline " in told["silent"]["why"]
+        assert "because its client logged out: " in told["out"]["why"]
+        assert "closed without a logout, and it did not come back" in told["lost"]["why"]
+        assert {each["node"] for row in told.values() for each in row["ended"]} == {server.node.relay.node}
+        for client in clients.values():
+            await client.stream.aclose()
+
+
+async def test_a_flood_of_questions_is_answered_in_part(redis_server: EmbeddedRedis, client: Redis) -> None:
+    async with serving(redis_server.url, 1) as ((server, _, _),):
+        channel = server.node.keys.control_channel(server.node.relay.node)
+        listeners: Any = client.pubsub_numsub
+        await until(lambda: listeners(channel)[0][1])
+
+        def flood() -> None:
+            with client.pipeline(transaction=False) as pipe:
+                for number in range(1000):
+                    text = {"type": "explain", "uid": "ann", "token": f"{number:032x}"}
+                    pipe.publish(channel, json.dumps(text))
+                pipe.execute()
+
+        def figures() -> Any:
+            return server.report()["answering"]
+
+        await trio.to_thread.run_sync(flood)
+        await until(lambda: figures()["answered"] + figures()["dropped"] == 1000)
+        print(f"of a flood of questions {figures()['answered']} were answered")
+        assert figures()["answered"] < 500, "a hundred at once, and a hundred a second"
+        assert figures()["failed"] == 0
+        told = await explained(redis_server.url, "ann", lambda told: told["nodes"][0]["answer"] == "answered")
+        assert told["sessions"] == []
 
 
 async def test_in_a_cluster(redis_cluster: Cluster) -> None:
