@@ -80,14 +80,14 @@ def _offline(state: Values, event: Values | None, lost: str, end: Values | None)
         return f"offline, last seen {moment(state['last_seen_ms'])}; why is not known: {lost}"
     at_ms, seen_ms = event["at_ms"], event["last_seen_ms"]
     cause = _ENDS.get(event["code"], f"its last session ended as {event.get('reason')} ({event['code']})")
-    deadline = ""
+    deadline, by = "", "by the sweep of" if event["code"] == Code.NODE_DOWN else "by"
     if end is not None and event["code"] == Code.IDLE_TIMEOUT:
         deadline = f"deadline {hour(end['deadline_ms'], at_ms)}, "
     text = (
         f"offline since {moment(at_ms)} because {cause.format(silent=span((at_ms - seen_ms) / 1000))}: "
         f"{device(event)}, online since {hour(event['since_ms'], at_ms)}, "
         f"last packet {hour(seen_ms, at_ms)}, {deadline}"
-        f"ended {hour(at_ms, at_ms)} by node {event.get('node')}"
+        f"ended {hour(at_ms, at_ms)} {by} node {event.get('node')}"
     )
     if grace_ms := event.get("grace_ms"):
         text += f"; its grace was lengthened to {span(grace_ms / 1000)}, for it came and went so often"

@@ -65,11 +65,6 @@ def event(type: str, code: int, **other: Any) -> dict[str, Any]:
         (Code.SERVER_DRAIN, "its server was stopped, and it did not come back"),
         (Code.SERVER_RESTART, "its server was restarted, and it did not come back"),
         (
-            Code.NODE_DOWN,
-            "its server let its lease end (it died, was cut off from Redis, or was stopped), "
-            "and it did not come back",
-        ),
-        (
             Code.SERVER_ERROR,
             "its server met an error of its own, and it did not come back within its grace",
         ),
@@ -79,6 +74,14 @@ def event(type: str, code: int, **other: Any) -> dict[str, Any]:
 def test_each_reason_of_an_end_has_its_words(code: int, cause: str) -> None:
     said = why(OFFLINE, offline(code), None, None, None)
     assert said == f"offline since 2023-11-14 22:13:50.600 UTC because {cause}{TAIL}"
+
+
+def test_a_sweep_is_no_doing_of_the_node_that_died() -> None:
+    cause = "its server let its lease end (it died, was cut off from Redis, or was stopped), "
+    assert why(OFFLINE, offline(402), None, None, None) == (
+        f"offline since 2023-11-14 22:13:50.600 UTC because {cause}and it did not come back"
+        + TAIL.replace(" by node", " by the sweep of node")
+    )
 
 
 def test_a_deadline_that_a_node_remembers_is_told() -> None:
