@@ -59,9 +59,10 @@ export class Charts {
     this.#rebuild();
   }
 
-  /** Go on with a point. */
-  add(point) {
-    if (!Array.isArray(point)) return;
+  /** Go on with a sample's point. Logins are not kept by the server: they begin with this page. */
+  add(sample) {
+    const point = [...sample.point];
+    point[LOGINS] ??= sample.logins_per_s ?? null;
     append(this.#histories.short, point, SHORT);
     const last = this.#histories.long.at(-1);
     if (!last || point[0] - last[0] >= LONG.stepMs) append(this.#histories.long, point, LONG);

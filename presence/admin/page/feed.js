@@ -105,7 +105,7 @@ export class Feed {
     user.addEventListener("click", () => this.#onUser(event.uid));
     const device = event.device ? element("span", { class: "feed-device" }, stranger(visible(event.device))) : null;
     const who = element("span", { class: "feed-who" }, user, device);
-    const node = element("span", { class: "feed-node", title: visible(event.node ?? "") }, visible(event.node ?? "").replace(/^node-/, ""));
+    const node = element("span", { class: "feed-node", title: visible(event.node ?? "") }, visible(event.node ?? "").replace(/^.*-/, ""));
     const sign = element("span", { class: "feed-sign", "aria-hidden": "true" }, SIGNS[event.type] ?? "·");
     const type = element("span", { class: "sr-only" }, visible(event.type ?? ""));
     const reason = element("span", { class: "feed-reason", title: reasonInWords(event.reason) }, visible(event.reason ?? ""));

@@ -5,6 +5,7 @@ import { NOTHING, bytes, count, duration, isNumber, milliseconds, percent, visib
 
 const LOW_LEASE = 0.25;
 const NEARLY_FULL = 0.85;
+const LAG_SAMPLES = 60;
 const READINESS = {
   ready: "ready",
   redis_away: "Redis is away",
@@ -87,24 +88,42 @@ function newNode() {
 }
 
 /** The worker processes that this page's own process asks. */
-export function showWorkers(sample) {
-  const workers = sample.workers ?? [];
-  say(byId("workers-count"), workers.length > 1 ? count(workers.length) : "");
-  keep(byId("workers"), workers, ({ worker }) => worker, newWorker, (row, worker) => {
-    const answering = worker.answering !== false;
-    const tone = !answering ? "bad" : worker.readiness === "ready" ? "good" : "fair";
-    const state = answering ? (READINESS[worker.readiness] ?? visible(worker.readiness ?? "")) : "no answer";
-    const name = worker.worker ? `worker ${worker.worker}` : "the server";
-    setHead(row, tone, name, [isNumber(worker.pid) ? `pid ${worker.pid}` : "", state].filter(Boolean).join(" · "));
-    tell(row, "sessions", count(worker.sessions));
-    tell(row, "connections", count(worker.connections));
-    tell(row, "memory", bytes(worker.rss_bytes));
-    const part = worker.open_fds / worker.max_fds;
-    tell(row, "descriptors", isNumber(worker.max_fds) ? `${count(worker.open_fds)} of ${count(worker.max_fds)}` : count(worker.open_fds));
-    setBar(row.querySelector('[data-field="descriptors"] .bar'), part, part > NEARLY_FULL ? "bad" : "");
-    tell(row, "loop lag", isNumber(worker.loop_lag_max_s) ? `≤ ${milliseconds(worker.loop_lag_max_s)}` : NOTHING);
-    tell(row, "outbox", count(worker.outbox));
-  });
+export class Workers {
+  #lags = new Map(); // by process: the histograms of its loop's lag in the last samples
+
+  update(sample) {
+    const workers = sample.workers ?? [];
+    say(byId("workers-count"), workers.length > 1 ? count(workers.length) : "");
+    keep(byId("workers"), workers, ({ worker }) => worker, newWorker, (row, worker) => {
+      const answering = worker.answering !== false;
+      const tone = !answering ? "bad" : worker.readiness === "ready" ? "good" : "fair";
+      const state = answering ? (READINESS[worker.readiness] ?? visible(worker.readiness ?? "")) : "no answer";
+      const name = worker.worker ? `worker ${worker.worker}` : "the server";
+      setHead(row, tone, name, [isNumber(worker.pid) ? `pid ${worker.pid}` : "", state].filter(Boolean).join(" · "));
+      tell(row, "sessions", count(worker.sessions));
+      tell(row, "connections", count(worker.connections));
+      tell(row, "memory", bytes(worker.rss_bytes));
+      const part = worker.open_fds / worker.max_fds;
+      tell(row, "descriptors", isNumber(worker.max_fds) ? `${count(worker.open_fds)} of ${count(worker.max_fds)}` : count(worker.open_fds));
+      setBar(row.querySelector('[data-field="descriptors"] .bar'), part, part > NEARLY_FULL ? "bad" : "");
+      tell(row, "loop lag, 1 min", this.#lag(worker));
+      tell(row, "outbox", count(worker.outbox));
+    });
+    const alive = new Set(workers.map(({ pid }) => pid));
+    for (const pid of this.#lags.keys()) if (!alive.has(pid)) this.#lags.delete(pid);
+  }
+
+  /** The bound that no lag of the last minute was beyond. */
+  #lag({ pid, loop_lag: lag }) {
+    if (!lag) return NOTHING;
+    const kept = this.#lags.get(pid) ?? [];
+    this.#lags.set(pid, kept);
+    kept.push(lag.counts);
+    if (kept.length > LAG_SAMPLES) kept.shift();
+    const place = lag.counts.findLastIndex((value, i) => value > kept[0][i]);
+    if (place < 0) return NOTHING;
+    return place < lag.bounds.length ? `≤ ${milliseconds(lag.bounds[place])}` : `> ${milliseconds(lag.bounds.at(-1))}`;
+  }
 }
 
 function newWorker() {
@@ -113,12 +132,12 @@ function newWorker() {
     field("connections", value()),
     field("memory", value()),
     field("descriptors", value(), bar(0)),
-    field("loop lag", value()),
+    field("loop lag, 1 min", value()),
     field("outbox", value()),
   ]);
 }
 
-const REDIS_FIELDS = ["ping", "memory", "policy", "append-only file", "clients", "shards", "version"];
+const REDIS_FIELDS = ["ping", "memory", "policy", "append-only file", "clients", "replicas", "shards", "evicted keys", "version"];
 
 /** Health of Redis. */
 export function showRedis(redis) {
@@ -136,11 +155,13 @@ export function showRedis(redis) {
   const most = redis.maxmemory_bytes;
   const part = most ? redis.used_memory_bytes / most : 0;
   tell(list, "ping", isNumber(redis.ping_ms) ? milliseconds(redis.ping_ms / 1000) : NOTHING);
-  tell(list, "memory", `${bytes(redis.used_memory_bytes)}${most ? ` of ${bytes(most)}` : isNumber(most) ? ", no limit" : ""}`);
+  tell(list, "memory", `${bytes(redis.used_memory_bytes)}${most ? ` of ${bytes(most)}` : isNumber(redis.used_memory_bytes) ? ", no limit" : ""}`);
   setBar(list.querySelector('[data-field="memory"] .bar'), part, part > NEARLY_FULL ? "bad" : "");
   tell(list, "policy", visible(redis.maxmemory_policy ?? NOTHING));
   tell(list, "append-only file", redis.aof === true ? "on" : redis.aof === false ? "off" : NOTHING);
   tell(list, "clients", count(redis.clients));
-  tell(list, "shards", count(redis.shards));
-  tell(list, "version", visible(redis.version ?? NOTHING));
+  tell(list, "replicas", count(redis.replicas));
+  tell(list, "shards", redis.servers > 1 ? `${count(redis.shards)} on ${count(redis.servers)} servers` : count(redis.shards));
+  tell(list, "evicted keys", count(redis.evicted_keys));
+  tell(list, "version", visible([redis.server, redis.version].filter(Boolean).join(" ") || NOTHING));
 }

@@ -2,7 +2,7 @@
 
 import { bar, byId, element, keep, say, setBar, show, stranger } from "./dom.js";
 import { ask } from "./stream.js";
-import { NOTHING, duration, isNumber, moment, reasonInWords, several, visible } from "./text.js";
+import { NOTHING, count, duration, isNumber, moment, reasonInWords, several, visible } from "./text.js";
 
 const ASKED_AGAIN_MS = 2000;
 const COUNTED_EACH_MS = 200;
@@ -153,7 +153,9 @@ export class User {
       const response = await ask("v1/kick", { method: "POST", headers, body: JSON.stringify({ uid }) });
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.error?.message ?? `refused: ${response.status}`);
-      if (uid === this.#uid) say(outcome, "kicked");
+      const left = answer.left?.length ?? 0;
+      const done = `kicked: ${several(answer.sessions ?? 0, "session")}`;
+      if (uid === this.#uid) say(outcome, left ? `${done}, of which ${count(left)} not ended yet` : done);
     } catch (error) {
       if (uid === this.#uid) say(outcome, `not kicked: ${visible(error.message)}`);
     }
