@@ -205,8 +205,6 @@ class _Connection:
         hypercorn alone may leave either behind, where a client asks again before it has its answer.
         """
         self._everything.deadline = min(self._everything.deadline, trio.current_time() + GONE_S)
-        with contextlib.suppress(trio.BrokenResourceError, trio.BusyResourceError, trio.ClosedResourceError):
-            await self._stream.send_eof()
         await self._stream.aclose()
 
     def _reset(self) -> None:

@@ -219,6 +219,16 @@ async def test_a_viewer_who_goes_ends_his_stream() -> None:
         assert stage.ended == ["gone"]
 
 
+async def test_who_is_gone_before_the_answer_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as stage:
+        for _ in range(30):
+            async with await stage.connect() as stream:
+                await stream.send_all(GET)
+        await trio.sleep(0.05)
+        await stage.until_idle()
+    assert not caplog.records
+
+
 async def test_others_are_served_beside_those_who_take_nothing() -> None:
     async with serving() as stage, contextlib.AsyncExitStack() as stuck:
         for _ in range(20):
