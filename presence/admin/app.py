@@ -31,6 +31,7 @@ class App:
     Attributes:
         asgi: what answers requests.
         table: what may be asked.
+        sources: who knows what is answered.
 
     Raises:
         TokenFileError: the tokens cannot be used.
@@ -43,7 +44,7 @@ class App:
         self._access = Access(tokens, context.host)
         audit = Audit(figures)
         workers = Workers(context.lines, context.first_number)
-        self._sources = Sources(
+        self.sources = Sources(
             workers=workers,
             sampler=Sampler(workers, context.redis_url, settings.prefix),
             views=Views(context.redis_url, settings.prefix),
@@ -51,7 +52,7 @@ class App:
             backlog=BacklogPages(context.redis_url, settings.prefix),
             audit=audit,
         )
-        self._handlers = Handlers(context, self._sources)
+        self._handlers = Handlers(context, self.sources)
         self.table = table(self._handlers, PageFiles(), Description())
         self.asgi = Guard(self.table, self._access, figures, audit)
 
@@ -60,12 +61,12 @@ class App:
         self._handlers.begin()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._sources.workers.run)
-                nursery.start_soon(self._sources.sampler.run)
-                nursery.start_soon(self._sources.tidings.run)
+                nursery.start_soon(self.sources.workers.run)
+                nursery.start_soon(self.sources.sampler.run)
+                nursery.start_soon(self.sources.tidings.run)
         finally:
-            self._sources.views.close()
-            self._sources.backlog.close()
+            self.sources.views.close()
+            self.sources.backlog.close()
 
     def reload(self) -> None:
         """Read the tokens again; those of before stay in effect if the file is not sound. Never raises."""

@@ -77,12 +77,15 @@ class Sampler:
         self._viewers.discard(show)
 
     async def _sample_all(self) -> None:
-        due = trio.current_time()
+        due, is_told = trio.current_time(), False
         while True:
             try:
                 await self._sample()
+                is_told = False
             except Exception:  # a figure of unknown form must not end the page
-                log.exception("no picture can be made of what workers say")
+                if not is_told:
+                    log.exception("no picture can be made of what workers say")
+                is_told = True
             now = trio.current_time()
             due = max(due + SAMPLE_S, now)
             await trio.sleep_until(due)

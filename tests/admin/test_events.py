@@ -1,0 +1,228 @@
+"""`/v1/events`: nothing lost, nothing twice, whoever comes back and however slow he is."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from presence.admin import event_feed, streaming, tidings
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis, open_client
+from presence.subscriber import follower
+from presence.subscriber.events import Entry
+from tests.admin.asking import Operators, Viewer, operators, until
+from tests.subscriber.streams import Streams
+
+USERS = [f"u{number}" for number in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a read that finds nothing end soon."""
+    monkeypatch.setattr(follower, "BLOCK_MS", 50)
+
+
+@pytest.fixture
+def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(redis_server.url) as client:
+        yield client
+
+
+@pytest.fixture(params=[1, 16], ids=["S=1", "S=16"])
+def streams(request: pytest.FixtureRequest, client: Redis) -> Streams:
+    return Streams(client, request.param)
+
+
+@pytest.fixture
+def url(redis_server: EmbeddedRedis) -> str:
+    return redis_server.url
+
+
+async def taken(viewer: Viewer, count: int) -> tuple[list[str], str]:
+    """Take so many events; return the users, and the last id."""
+    uids, last = [], ""
+    for _ in range(count):
+        told = await viewer.message()
+        uids.append(json.loads(told["data"])["uid"])
+        last = told["id"]
+    return uids, last
+
+
+async def looking(running: Operators, viewer: Viewer) -> None:
+    """Wait until a viewer is told of what is new: he was sent the place where he begins."""
+    await until(lambda: viewer.head.status == 200)
+    with trio.fail_after(30):
+        viewer._rest += await viewer._taken.receive()
+
+
+async def test_who_looks_is_told_of_what_is_new_and_of_nothing_before(streams: Streams, url: str) -> None:
+    streams.write("before")
+    async with operators(url) as running:
+        viewer = running.look("/v1/events")
+        await looking(running, viewer)
+        streams.write("ann", "bob")
+        streams.write("ann", kind="offline")
+        uids, _ = await taken(viewer, 3)
+        assert sorted(uids[:2]) == ["ann", "bob"]
+        assert uids[2] == "ann"
+        viewer.leave()
+
+
+async def test_who_comes_back_misses_nothing_and_is_told_nothing_twice(streams: Streams, url: str) -> None:
+    async with operators(url) as running:
+        seen: list[str] = []
+        viewer = running.look("/v1/events")
+        await looking(running, viewer)
+        written = list(USERS)
+        streams.write(*written[:50])
+        last, turns = "", 0
+        while len(seen) < len(written):
+            some, last = await taken(viewer, min(17, len(written) - len(seen)))
+            seen += some
+            viewer.leave()
+            turns += 1
+            if turns == 2:
+                streams.write(*written[50:])  # while nobody looks
+            viewer = running.look("/v1/events", last_event_id=last)
+        assert sorted(seen) == sorted(written)
+        await until(lambda: sum(running.context.http.viewers.values()) <= 1)
+        streams.write("the last")
+        assert (await taken(viewer, 1))[0] == ["the last"]
+        viewer.leave()
+        twice = len(seen) - len(set(seen))
+        print(f"{len(written)} events, {turns} returns: {len(set(seen))} told, {twice} twice")
+
+
+async def test_events_come_while_the_past_is_read(streams: Streams, url: str) -> None:
+    streams.write(*USERS)
+    async with operators(url) as running:
+        other = running.look("/v1/events")  # so that somebody reads all along
+        await looking(running, other)
+        viewer = running.look("/v1/events?from=0")
+        seen, _ = await taken(viewer, 20)
+        more = [f"later{number}" for number in range(30)]
+        streams.write(*more)
+        seen += (await taken(viewer, len(USERS) + len(more) - 20))[0]
+        assert sorted(seen) == sorted([*USERS, *more])
+        assert sorted((await taken(other, len(more)))[0]) == sorted(more)
+        viewer.leave()
+        other.leave()
+
+
+async def test_who_is_too_slow_for_the_queue_is_late_and_misses_nothing(
+    streams: Streams, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "QUEUE_EVENTS", 10)
+    async with operators(url) as running:
+        slow, quick = running.look("/v1/events"), running.look("/v1/events")
+        for each in (slow, quick):
+            await looking(running, each)
+        for first in range(0, len(USERS), 5):
+            streams.write(*USERS[first : first + 5])
+            await taken(quick, 5)  # he is not held up
+        seen, _ = await taken(slow, len(USERS))
+        assert sorted(seen) == sorted(USERS)
+        slow.leave()
+        quick.leave()
+
+
+async def test_a_filter_passes_its_type_and_the_place_moves_on(
+    streams: Streams, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.2)
+    async with operators(url) as running:
+        viewer = running.look("/v1/events?type=offline")
+        await looking(running, viewer)
+        streams.write("ann", kind="offline")
+        streams.write("ann", "bob")
+        told = await viewer.message()
+        assert (told["event"], json.loads(told["data"])["uid"]) == ("offline", "ann")
+        place = event_feed.parse_place(told["id"])
+        with trio.fail_after(30):
+            while b"id: " not in viewer._rest.rpartition(b":\n")[2]:
+                viewer._rest += await viewer._taken.receive()
+        moved = viewer._rest.rpartition(b"id: ")[2].split(b"\n")[0].decode()
+        assert event_feed.parse_place(moved) != place
+        viewer.leave()
+
+
+async def test_a_gap_is_told_whatever_the_filter(client: Redis, url: str) -> None:
+    streams = Streams(client)
+    ids = streams.write(*USERS[:10])
+    client.xtrim(streams.keys.events(0), maxlen=3, approximate=False)
+    async with operators(url) as running:
+        viewer = running.look("/v1/events?type=offline", last_event_id=ids[2])
+        told = await viewer.message()
+        assert (told["event"], json.loads(told["data"])["reason"]) == ("gap", "trimmed")
+        viewer.leave()
+
+
+async def test_redis_that_lost_what_it_had_is_followed_on(client: Redis, url: str) -> None:
+    streams = Streams(client)
+    streams.write(*USERS[:10])
+    async with operators(url) as running:
+        viewer = running.look("/v1/events")
+        await looking(running, viewer)
+        streams.write("ann")
+        assert (await taken(viewer, 1))[0] == ["ann"]
+        client.flushall()
+        fresh = Streams(client)  # its ids are lower than those that were seen
+        assert (await viewer.message())["event"] == "gap"
+        fresh.write("bob")
+        assert (await taken(viewer, 1))[0] == ["bob"]
+        viewer.leave()
+
+
+async def test_streams_are_read_once_for_all_and_only_while_somebody_looks(client: Redis, url: str) -> None:
+    streams = Streams(client)
+    async with operators(url) as running:
+        viewers = [running.look("/v1/events") for _ in range(5)]
+        for viewer in viewers:
+            await looking(running, viewer)
+        await until(lambda: sum(each["cmd"] == "xread" for each in client.client_list()) == 1)
+        streams.write("ann")
+        for viewer in viewers:
+            assert (await taken(viewer, 1))[0] == ["ann"]
+            viewer.leave()
+        await until(lambda: not any(each["cmd"] == "xread" for each in client.client_list()))
+
+
+async def test_beyond_the_limit_a_viewer_is_refused(
+    client: Redis, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "VIEWERS_MAX", 2)
+    async with operators(url) as running:
+        viewers = [running.look("/v1/events"), running.look("/v1/live")]
+        await until(lambda: all(viewer.head.status == 200 for viewer in viewers))
+        refused = await running.ask("/v1/events")
+        assert (refused.status, refused.code) == (503, "too_many_viewers")
+        assert running.context.http.refusals["viewers"] == 1
+        for viewer in viewers:
+            viewer.leave()
+        await until(lambda: sum(running.context.http.viewers.values()) == 0)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "0:1-1,", f"{2**64}-0", "0:5", "1-1,2-2"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match="bad_place"):
+        event_feed.parse_place(text)
+
+
+@pytest.mark.parametrize("places", [{0: "5-1"}, {0: "5-1", 3: "7-0"}])
+def test_a_place_as_text_is_read_as_it_was_written(places: dict[int, str]) -> None:
+    found = event_feed.parse_place(event_feed.place_text(places))
+    assert found == (places if len(places) > 1 else places[0])
+
+
+def test_an_event_is_encoded_as_tail_prints_it() -> None:
+    entry = Entry(0, "5-1", {"type": "online", "uid": "ann", "at_ms": "7", "meta": '{"a":NaN}'})
+    made = tidings.tiding(entry, {0: "5-1"})
+    assert json.loads(made.data) == {
+        "id": "5-1",
+        "shard": 0,
+        "type": "online",
+        "uid": "ann",
+        "at_ms": 7,
+        "meta": {"a": None},
+    }

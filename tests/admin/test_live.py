@@ -1,0 +1,167 @@
+"""`/v1/live`: one picture for all who look, and nobody waits for another."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from presence.admin import sampler, streaming
+from presence.admin.http_figures import HttpFigures
+from presence.admin.streaming import Mailbox
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis, open_client
+from presence.subscriber import follower
+from tests.admin.asking import Viewer, operators, until
+from tests.subscriber.streams import Streams
+
+SECONDS = 4
+
+
+@pytest.fixture
+def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    with open_client(redis_server.url) as client:
+        yield client
+
+
+async def drained(viewer: Viewer, into: list[dict[str, str]]) -> None:
+    """Take whatever comes."""
+    while True:
+        into.append(await viewer.message())
+
+
+async def picture(viewer: Viewer) -> Any:
+    return json.loads((await viewer.message("sample"))["data"])
+
+
+async def test_who_looks_is_greeted_with_how_things_went(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url, workers=2, idle_timeout=12) as running:
+        await until(lambda: len(running.app.sources.sampler.history.report()["history"]["points"]) >= 2)
+        viewer = running.look("/v1/live")
+        told = await viewer.message()
+        hello = json.loads(told["data"])
+        assert told["event"] == "hello"
+        assert (hello["workers"], hello["acts"], hello["idle_timeout_s"], hello["slot_s"]) == (
+            2,
+            True,
+            12,
+            0.5,
+        )
+        assert len(hello["history"]["points"]) >= 2
+        assert {len(point) for point in hello["history"]["points"]} == {7}
+        viewer.leave()
+
+
+async def test_the_figures_of_all_workers_are_one_picture(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url, workers=3) as running:
+        running.samples[2] = None
+        viewer = running.look("/v1/live")
+        await until(lambda: running.app.sources.sampler.cluster.nodes is not None)
+        seen = await picture(viewer)
+        while seen["redis"] is None or seen["online"] is None:
+            seen = await picture(viewer)
+        assert seen["sessions"] == 1 + 2
+        assert [each["answering"] for each in seen["workers"]] == [True, True, False]
+        assert seen["wheel"] == {"slot_s": 0.5, "next_s": 0.1, "sizes": [2, 6, 0], "later": 4}
+        assert seen["delays"]["counts"] == [6, 4, 2]
+        assert (seen["online"], seen["redis"]["status"], seen["nodes"]) == (0, "ok", [])
+        viewer.leave()
+
+
+async def test_fifty_viewers_cost_a_worker_one_question_a_second(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url, workers=2) as running, trio.open_nursery() as nursery:
+        viewers = [running.look("/v1/live") for _ in range(50)]
+        seen: list[list[dict[str, str]]] = [[] for _ in viewers]
+        for viewer, told in zip(viewers, seen, strict=True):
+            nursery.start_soon(drained, viewer, told)
+        await until(lambda: all(seen))
+        before, begun = running.asked["sample"], trio.current_time()
+        await trio.sleep(SECONDS)
+        asked, took_s = running.asked["sample"] - before, trio.current_time() - begun
+        nursery.cancel_scope.cancel()
+    print(f"{len(viewers)} viewers, 2 workers: {asked} questions in {took_s:.1f} s")
+    assert asked <= 2 * (took_s + 1)
+
+
+async def test_scrapes_at_once_are_one_question(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url) as running:
+        await until(lambda: running.asked["sample"] > 0)
+        before = running.asked["sample"]
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(running.ask, "/metrics")
+        assert running.asked["sample"] - before <= 2
+        assert running.context.http.requests["/metrics", "2xx"] == 20
+
+
+async def test_transitions_come_in_few_messages(
+    redis_server: EmbeddedRedis, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_MS", 50)
+    streams = Streams(client)
+    async with operators(redis_server.url) as running:
+        viewer = running.look("/v1/live")
+        await viewer.message("hello")
+        await until(lambda: running.app.sources.tidings.places is not None)
+        streams.write(*(f"u{number}" for number in range(500)))
+        told, skipped, shown = 0, 0, []
+        while told + skipped < 500:
+            each = json.loads((await viewer.message("transitions"))["data"])
+            assert len(each["events"]) <= 50
+            told, skipped = told + len(each["events"]), skipped + each["skipped"]
+            shown += [event["uid"] for event in each["events"]]
+        assert shown[-1] == "u499"
+        assert running.context.http.missed == skipped
+        viewer.leave()
+
+
+async def test_a_viewer_who_takes_nothing_holds_up_nobody(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url) as running:
+        stuck, other = running.look("/v1/live"), running.look("/v1/live")
+        moments = [(await picture(other))["at_ms"] for _ in range(4)]
+        assert max(b - a for a, b in itertools.pairwise(moments)) < 3000
+        await stuck.message("hello")
+        latest = (await picture(stuck))["at_ms"]  # what he had not taken was replaced, but for one
+        assert latest <= moments[-1]
+        assert (await picture(stuck))["at_ms"] >= moments[-1]
+        for viewer in (stuck, other):
+            viewer.leave()
+
+
+async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock) -> None:
+    figures = HttpFigures()
+    mailbox = Mailbox(figures)
+    for number in range(70):
+        mailbox.tell(b'{"n":%d}' % number)
+    mailbox.show(b"old")
+    mailbox.show(b"new")
+    messages = mailbox.messages()
+    assert await anext(messages) == b"new"
+    events = json.loads((await anext(messages)).partition(b"data: ")[2])
+    assert [each["n"] for each in events["events"]] == list(range(20, 70))
+    assert events["skipped"] == figures.missed == 20
+    begun = trio.current_time()
+    assert await anext(messages) == streaming.HEARTBEAT
+    assert trio.current_time() - begun == pytest.approx(streaming.HEARTBEAT_S)
+    mailbox.tell(b"{}")
+    await anext(messages)
+    begun = trio.current_time()
+    mailbox.tell(b"{}")
+    await anext(messages)
+    assert trio.current_time() - begun == pytest.approx(streaming.EVENTS_GAP_S)
+    await messages.aclose()
+
+
+async def test_a_worker_of_unknown_form_does_not_end_the_page(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url) as running:
+        viewer = running.look("/v1/live")
+        await picture(viewer)
+        running.samples[0] = {"wheel": {"sizes": ["many"], "slot_s": 1, "next_s": 0}}
+        await trio.sleep(2 * sampler.SAMPLE_S)
+        running.samples[0] = {"sessions": 77}
+        while (await picture(viewer))["sessions"] != 77:
+            pass
+        viewer.leave()
