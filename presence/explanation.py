@@ -26,6 +26,7 @@ from presence.rendering import plain_state
 from presence.store import inquiring
 from presence.store.access import Access
 from presence.store.client import RedisError
+from presence.store.failures import passes
 from presence.store.inquiring import Heard
 from presence.store.nodes import NodeState
 from presence.subscriber.events import decode
@@ -33,6 +34,8 @@ from protocol import UID_MAX_BYTES
 
 WAIT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
 AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it may have changed in between
+RETRY_S: Final = 0.5  # so soon has to fail what is tried again,
+ATTEMPTS_MAX: Final = 3  # for two connections may have grown old: the reader's and the own
 _UNASKED: Final = Found(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # that a sentence on an event needs
 
@@ -98,10 +101,27 @@ class Explainer:
             raise ValueError(f"{uid!r} is no uid: it must be text of 1 to {UID_MAX_BYTES} bytes")
         known, failure = _Known({answer["node"]: answer for answer in here}), None
         try:
-            self._look(uid, known)
+            self._look_again(uid, known)
         except (RedisError, ValueError) as error:
             failure = redact_text(str(error)) or type(error).__name__
         return _put_together(uid, known, failure)
+
+    def _look_again(self, uid: str, known: _Known) -> None:
+        """Look, and once more where a connection has grown old: Redis was restarted, a slot was moved.
+
+        Raises:
+            RedisError, ValueError: it fails still, or was slow to fail.
+        """
+        give_up = time.monotonic() + RETRY_S
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                self._look(uid, known)
+            except RedisError as error:
+                if not passes(error) or attempt == ATTEMPTS_MAX - 1 or time.monotonic() >= give_up:
+                    raise
+                self._access.doubt(answer=error)
+            else:
+                return
 
     def _look(self, uid: str, known: _Known) -> None:
         begun = time.monotonic()

@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadtest.redis_cluster import Cluster
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.explanation import Explainer
@@ -18,6 +20,7 @@ from presence.store.redis_store import RedisStore
 from protocol import Code
 from tests.nodes_that_answer import answer, listening, session
 from tests.store.driving import NOW_MS, Hand, end, login, update
+from tests.store.servers import BINARIES, Server
 
 SEEN = "2023-11-14 22:13:20.000 UTC"  # NOW_MS
 
@@ -263,3 +266,32 @@ def test_damaged_records_fail_nobody(url: str, hand: Hand, client: Redis) -> Non
     client.hset(Keys().online(0), "ann", json.dumps(record))
     told = explain(url, wait_s=0.1)
     assert (told["redis"], told["event_missing"]) == (None, "not_found")
+
+
+def test_after_a_restart_of_redis_the_first_call_succeeds(tmp_path: Path) -> None:
+    binary = BINARIES["embedded"]()
+    assert binary is not None
+    server = Server(binary, tmp_path, keep=True)
+    try:
+        server.client.zadd(Keys().seen(0), {"ann": NOW_MS})
+        with Explainer(server.url) as explainer:
+            assert explainer.explain("ann")["event_missing"] == "trimmed"
+            for _ in range(2):
+                server.kill()
+                assert explainer.explain("ann")["redis"] is not None
+                server.start()
+                assert explainer.explain("ann")["event_missing"] == "trimmed"
+    finally:
+        server.close()
+
+
+def test_a_shard_that_moved_is_found(redis_cluster: Cluster) -> None:
+    keys = Keys(shards=16)
+    with Explainer(redis_cluster.url, wait_s=0.1) as explainer:
+        redis_cluster.primary_of(keys.meta).client.hset(keys.meta, mapping={"v": 1, "shards": 16})
+        key = keys.seen(keys.shard("ann"))
+        redis_cluster.primary_of(key).client.zadd(key, {"ann": NOW_MS})
+        assert explainer.explain("ann")["event_missing"] == "trimmed"
+        source = redis_cluster.primary_of(key)
+        redis_cluster.move(key, next(each for each in redis_cluster.members if each is not source)).run()
+        assert explainer.explain("ann")["event_missing"] == "trimmed"
