@@ -32,7 +32,7 @@ REST_S = 1.5  # between two stretches: lookers come and go
 SAMPLES_LEAST = 0.8  # of a viewer, a second: or it has not seen the page live
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-_OPERATORS = re.compile(r'"url": "http://([^:"]+|\[[^\]]+\]):(\d+)/?"')
+_OPERATORS = re.compile(r'"url": ?"http://([^:"]+|\[[^\]]+\]):(\d+)/?"')
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def serving() -> Iterator[tuple[Running, tuple[str, int]]]:
     finally:
         process.kill()
         process.wait()
+        process.stderr.close()
 
 
 class Course:
