@@ -6,14 +6,15 @@ so each is atomic and none needs a lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import protocol
 from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
-from presence.due import Due, Inattention
+from presence.due import Due
+from presence.endings import Endings, Sink
 from presence.flapping import Flapping
 from presence.histograms import DETECTION_S, Histogram
 from presence.outcome import Outcome
@@ -29,16 +30,8 @@ from presence.wheel import TimingWheel
 from protocol import Code
 
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
-_LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
 _EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
-
-
-class Sink(Protocol):
-    """Where changes go: the outbox."""
-
-    def append(self, change: Change) -> None:
-        """Take one change; never waits."""
 
 
 class Core:
@@ -59,6 +52,9 @@ class Core:
         flapping: how long who comes and goes may be gone; None: as everybody.
         packet_rate: how many packets a user may send; None: any number.
         delays: takes how late ends for silence are; see `Delays.detection_delay`.
+
+    Attributes:
+        endings: how its sessions end; other nodes and operators end them there.
     """
 
     def __init__(
@@ -93,14 +89,25 @@ class Core:
         self._delays = delays or Histogram(DETECTION_S)
         self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
         reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
-        self._wheel: TimingWheel[SessionKey | Inattention] = TimingWheel(reach, ticks.begun(clock.now()))
+        begun = ticks.begun(clock.now())
+        self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
+        self._attention: TimingWheel[SessionKey] = TimingWheel(reach if away_after else 0, begun)
         self._expiries: Expiries[SessionKey] = Expiries(clock.now())
-        self._due = Due(registry, self._wheel, self._expiries, look=look)
+        self._due = Due(registry, self._wheel, self._attention, self._expiries, look=look)
+        self.endings = Endings(
+            registry,
+            deadlines=self._wheel,
+            attention=self._attention,
+            expiries=self._expiries,
+            vouching=self._vouching,
+            flapping=self._flapping,
+            outbox=outbox,
+            clock=clock,
+        )
         self._desk: Desk | None = None
         self._logins = self._taken_over = self._returned = self._beats = self._frames = 0
         self._updates = self._tokens_expired = 0
         self._refused: dict[str, int] = {}
-        self._ended: dict[str, int] = {}
 
     # What transports call
 
@@ -125,9 +132,9 @@ class Core:
             if outcome.expires_at is not None and after in self._registry:
                 self._expiries.set(after.key, outcome.expires_at)
             if outcome.crowded is not None:
-                self._end_crowded(outcome.crowded, now)
+                self.endings.crowd_out(outcome.crowded, now)
             if self._away_after and outcome.attentive and after in self._registry:
-                self._wheel.touch(Inattention(after.key), self._ticks.at_or_after(now + self._away_after))
+                self._attention.touch(after.key, self._ticks.at_or_after(now + self._away_after))
             if self._packet_rate is not None and outcome.frames and outcome.end_code is None:
                 self._count_packets(after.uid, outcome, now)
         if outcome.end_code is not None:
@@ -148,7 +155,7 @@ class Core:
             self._returned += 1
         else:
             self._taken_over += 1
-            self._part(old, _DISPLACED[outcome.displaced_code])
+            self.endings.part(old, _DISPLACED[outcome.displaced_code])
 
     def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
         """End a connection that floods us. What it said is said; what it asked is not answered."""
@@ -162,12 +169,6 @@ class Core:
         for change in changes:
             self._outbox.append(change)
             self._updates += change.op is Op.UPDATE
-
-    def _end_crowded(self, sessions: list[Session], now: float) -> None:
-        """End what a login leaves no room for, after the login was told: the user stays online."""
-        for session in sessions:
-            self._end(session, Code.SESSION_LIMIT, now)
-            self._part(session, _LIMITED)
 
     def beats(self, sessions: Iterable[Session]) -> None:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
@@ -204,7 +205,7 @@ class Core:
             return
         now = self._clock.now()
         if not code.reconnect or not self._grace:
-            self._end(peer, code, now)
+            self.endings.end(peer, code, now)
             return
         peer.end_code = code
         idle_deadline = self._wheel.tick_of(peer.key)
@@ -245,9 +246,9 @@ class Core:
         for session in self._due.silent():
             if session.end_code is Code.IDLE_TIMEOUT:
                 self._delays.note(now - session.last_seen - session.idle_timeout)
-            self._end(session, session.end_code, now)
+            self.endings.end(session, session.end_code, now)
             if session.link is not None:
-                self._part(session, _IDLE)
+                self.endings.part(session, _IDLE)
             ended += 1
         for session in self._due.inattentive():
             change = self._registry.doze(session, now)
@@ -283,54 +284,9 @@ class Core:
         """Return the sessions that ought to be on record; nothing changes."""
         return self._vouching.vouched()
 
-    def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
-        """Give up a session that another node has taken over.
-
-        Redis knows already, as a rule. But a registration of it may be under way, and if the other session
-        has ended meanwhile nothing there refuses it: hence the end, which otherwise changes nothing.
-        """
-        session = self._registry.get(key)
-        if session is None or self._registry.session_id(session) != session_id:
-            return False
-        now = self._clock.now()
-        if session.link is None:
-            self._flapping.returned(key, now)
-        self._end(session, Code.REPLACED, now)
-        self._taken_over += 1
-        if session.link is not None:
-            self._part(session, protocol.encode(protocol.goodbye(code)))
-        return True
-
-    def kick(self, key: SessionKey, session_id: str) -> bool:
-        """End a session because an operator says so; it must not come back by itself."""
-        return self._end_for_good(key, session_id, Code.KICKED)
-
-    def limit(self, key: SessionKey, session_id: str) -> bool:
-        """End a session because its user has more than he may have, over all nodes."""
-        return self._end_for_good(key, session_id, Code.SESSION_LIMIT)
-
-    def _end_for_good(self, key: SessionKey, session_id: str, code: Code) -> bool:
-        session = self._registry.get(key)
-        if session is None or self._registry.session_id(session) != session_id:
-            return False
-        self._end(session, code, self._clock.now())
-        self._part(session, protocol.encode(protocol.goodbye(code)))
-        return True
-
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
         """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
         self._rules.return_after = return_after
-
-    def farewell(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
-        """Hang up on sessions without ending them: this server stops, and they have time to come back.
-
-        What they have sent is read before: it may be a logout.
-        """
-        for session in sessions:
-            if session.link is not None:
-                session.link.look(session.handle)
-            if session.link is not None:
-                self._part(session, goodbye())
 
     def slot_sizes(self, slots: int) -> list[int]:
         """Return how many sessions are due in each of the next slots, soonest first."""
@@ -343,7 +299,7 @@ class Core:
     def standing(self, session: Session) -> Standing:
         """Return when a session's time is up, as things stand; nothing changes."""
         wheel, starts = self._wheel, self._ticks.starts
-        slot, away = wheel.tick_of(session.key), wheel.tick_of(Inattention(session.key))
+        slot, away = wheel.tick_of(session.key), self._attention.tick_of(session.key)
         return Standing(
             slot,
             wheel.cursor,
@@ -361,7 +317,7 @@ class Core:
 
     @desk.setter
     def desk(self, desk: Desk | None) -> None:
-        self._desk = desk
+        self._desk = self.endings.desk = desk
         self._rules.takes_requests = desk is not None
 
     @property
@@ -379,12 +335,12 @@ class Core:
         return CoreStatistics(
             len(self._registry),
             self._logins,
-            self._taken_over,
+            self._taken_over + self.endings.taken_over,
             self._returned,
             self._beats,
             self._frames,
             dict(self._refused),
-            dict(self._ended),
+            dict(self.endings.ended),
             self._due.saved,
             self._registry.profiles.away,
             self._updates,
@@ -394,29 +350,6 @@ class Core:
             0 if self._packet_rate is None else self._packet_rate.floods,
             0 if self._packet_rate is None else self._packet_rate.kept,
         )
-
-    def _end(self, session: Session, code: Code, now: float) -> None:
-        change = self._registry.end(session, code, now)
-        if change is not None:
-            if session.link is None and (grace_ms := self._flapping.lengthened_ms(session.key)):
-                change = change._replace(grace_ms=grace_ms)
-            self._wheel.forget(session.key)
-            if self._expiries:
-                self._expiries.forget(session.key)
-            if self._away_after:
-                self._wheel.forget(Inattention(session.key))
-            self._vouching.forget(session)
-            _count(self._ended, code)
-            self._outbox.append(change)
-
-    def _part(self, session: Session, farewell: bytes) -> None:
-        """Let a session's connection go with a last packet."""
-        link, handle = session.link, session.handle
-        session.link = session.handle = session.partial = None
-        if link is not None:
-            if self._desk is not None:
-                self._desk.left(session)
-            link.hang_up(handle, farewell)
 
 
 def _count(counters: dict[str, int], code: Code) -> None:

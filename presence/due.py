@@ -4,8 +4,8 @@ All of it is taken in slices, and each slice twice: at first its connections are
 is still due is handed out. What came in between has put its session back into the wheel, or among the tokens.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from presence.auth.expiries import Expiries
 from presence.registry import Registry, Session, SessionKey
@@ -14,18 +14,13 @@ from presence.wheel import TimingWheel
 SLICE: Final = 256  # sessions that end without a turn for others: a few milliseconds
 
 
-class Inattention(NamedTuple):
-    """The wheel's key for the moment at which a session is away by itself."""
-
-    key: SessionKey
-
-
 class Due:
     """The slice of those who are due.
 
     Args:
         registry: who is here.
-        wheel: when whoever is silent ends, or is away by itself.
+        wheel: when whoever is silent ends.
+        attention: when whoever is idle is away by itself.
         expiries: when whose token ends.
         look: whether connections are read once more.
 
@@ -38,13 +33,15 @@ class Due:
     def __init__(
         self,
         registry: Registry,
-        wheel: TimingWheel[SessionKey | Inattention],
+        wheel: TimingWheel[SessionKey],
+        attention: TimingWheel[SessionKey],
         expiries: Expiries[SessionKey],
         *,
         look: bool,
     ) -> None:
         self._registry = registry
         self._wheel = wheel
+        self._attention = attention
         self._expiries = expiries
         self._silent: list[Session] = []
         self._inattentive: list[Session] = []
@@ -55,21 +52,19 @@ class Due:
 
     def take(self, tick: int, now: float) -> bool:
         """Take the next slice, and read its connections; return whether more may be due."""
-        keys = self._wheel.expire(tick, SLICE)
+        keys, idle = self._wheel.expire(tick, SLICE), self._attention.expire(tick, SLICE)
         expired, more_expired = self._expiries.take(now, SLICE)
         self.awaits_readers = False
         self.clear()
-        self._expired = [session for key in expired if (session := self._registry.get(key)) is not None]
-        for key in keys:
-            inattentive = isinstance(key, Inattention)
-            session = self._registry.get(key.key if isinstance(key, Inattention) else key)
-            if session is not None:
-                (self._inattentive if inattentive else self._silent).append(session)
+        self._silent, self._inattentive, self._expired = map(self._sessions, (keys, idle, expired))
         if self.look:
             for session in [*self._silent, *self._inattentive, *self._expired]:
                 if session.link is not None and not session.link.look(session.handle):
                     self.awaits_readers = True
-        return bool(keys) or more_expired
+        return bool(keys or idle) or more_expired
+
+    def _sessions(self, keys: Iterable[SessionKey]) -> list[Session]:
+        return [session for key in keys if (session := self._registry.get(key)) is not None]
 
     def silent(self) -> Iterator[Session]:
         """Give those that nothing was heard of; the caller ends each before it asks for the next."""
@@ -84,7 +79,7 @@ class Due:
     def inattentive(self) -> Iterator[Session]:
         """Give those that live and have said nothing but keepalives."""
         for session in self._inattentive:
-            if session in self._registry and Inattention(session.key) not in self._wheel:
+            if session in self._registry and session.key not in self._attention:
                 yield session
 
     def expired(self) -> Iterator[Session]:

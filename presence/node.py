@@ -287,18 +287,20 @@ class Node:
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
-            self.core.displace(_key(each.uid, each.device), each.session, _goodbye(each.return_allowed))
+            self.core.endings.displace(
+                _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
+            )
 
     def news(self, news: Iterable[News]) -> None:
         """Do what others say about sessions of this node; those that it no longer has are passed over."""
         for each in news:
             key = _key(each.uid, each.device)
             if each.kind is NewsKind.KICKED:
-                self.core.kick(key, each.session)
+                self.core.endings.kick(key, each.session)
             elif each.kind is NewsKind.LIMITED:
-                self.core.limit(key, each.session)
+                self.core.endings.limit(key, each.session)
             else:
-                self.core.displace(key, each.session, _goodbye(each.return_allowed))
+                self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
 
 
 def _goodbye(return_allowed: bool) -> Code:

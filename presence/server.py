@@ -311,7 +311,7 @@ class Server:
 
         remaining = iter(list(self.node.core.sessions))
         while turn := list(islice(remaining, GOODBYES_A_TURN)):
-            self.node.core.farewell(turn, goodbye)
+            self.node.core.endings.farewell(turn, goodbye)
             await trio.lowlevel.checkpoint()
 
     async def _report(self) -> None:

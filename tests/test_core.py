@@ -44,7 +44,7 @@ def test_an_idle_end_says_goodbye() -> None:
 def test_who_is_lost_leaves_no_bytes_behind() -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
     world = World()
-    for end in (world.sockets.close, lambda _: world.core.farewell([world.session()], lambda: b"")):
+    for end in (world.sockets.close, lambda _: world.core.endings.farewell([world.session()], lambda: b"")):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
         assert world.session().partial is not None
@@ -191,7 +191,7 @@ def test_a_displacement_during_the_expiry_leaves_nothing_to_end() -> None:
     world = World()
     world.login()
     until_due(world)
-    world.run_tick(between=lambda: world.core.displace("ada", world.changes[0].session))
+    world.run_tick(between=lambda: world.core.endings.displace("ada", world.changes[0].session))
     assert world.story() == [LOGIN, ended(Code.REPLACED)]
 
 

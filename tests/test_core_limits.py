@@ -86,11 +86,11 @@ def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
     name = world.changes[0].session
-    assert not world.core.limit(("ada", "phone"), "another")
-    assert world.core.limit(("ada", "phone"), name)
+    assert not world.core.endings.limit(("ada", "phone"), "another")
+    assert world.core.endings.limit(("ada", "phone"), name)
     assert last_word(world, phone) == (Kind.GOODBYE, None, Code.SESSION_LIMIT)
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.core.limit(("ada", "phone"), name), "it is gone"
+    assert not world.core.endings.limit(("ada", "phone"), name), "it is gone"
 
 
 # Who comes and goes
@@ -148,7 +148,7 @@ def test_a_return_on_another_node_counts() -> None:
     for _ in range(3):
         world.sockets.close(world.login())
         world.pass_time(1.0)
-        world.core.displace("ada", world.registry.session_id(world.session()))
+        world.core.endings.displace("ada", world.registry.session_id(world.session()))
         assert world.changes[-1].grace_ms == 0
         world.pass_time(1.0)
     world.sockets.close(world.login())
@@ -162,7 +162,7 @@ def test_who_is_back_on_another_node_was_not_waited_for_in_vain() -> None:
     world = World(returns=6)
     flap(world, 20, gone_s=1.0, here_s=1.0)
     world.sockets.close(world.login())
-    world.core.displace("ada", world.registry.session_id(world.session()))
+    world.core.endings.displace("ada", world.registry.session_id(world.session()))
     assert world.story()[-1] == ended(Code.REPLACED)
     assert world.changes[-1].grace_ms == 0
 

@@ -157,7 +157,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def taken_over_elsewhere(self, handle: int) -> None:
         key = self.handles[handle]
         if (known := self.live.get(key)) and known.handle == handle:
-            assert self.world.core.displace(key, known.session)
+            assert self.world.core.endings.displace(key, known.session)
             self.judge({Op.END}, at_once=(known.session, Code.REPLACED))
         self.judge(set())
 

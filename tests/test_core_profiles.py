@@ -259,14 +259,14 @@ def test_a_logout_of_who_is_away_says_nothing_else() -> None:
     assert world.story()[2:] == [ended(Code.LOGOUT)]
 
 
-def test_an_end_takes_the_second_key_out_of_the_wheel() -> None:
+def test_an_end_takes_the_second_key_out_of_its_wheel() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login()
     world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    assert len(world.core._wheel) == 0
+    assert len(world.core._attention) == 0
     world.login(device="phone")
     world.pass_time(T + TICK)
-    assert len(world.core._wheel) == 0
+    assert len(world.core._attention) == 0
 
 
 def test_silence_ends_a_session_whether_it_is_away_or_not() -> None:
@@ -276,11 +276,19 @@ def test_silence_ends_a_session_whether_it_is_away_or_not() -> None:
     assert [each.code for each in world.changes[1:]] == [Code.AWAY, Code.IDLE_TIMEOUT]
 
 
+def test_the_outlook_has_sessions_only_and_not_when_they_are_away() -> None:
+    world = World(away_after=AWAY_AFTER)
+    world.login()
+    world.login(device="phone")
+    outlook = world.core.outlook()
+    assert sum(outlook["sizes"]) + outlook["later"] == 2
+
+
 def test_by_default_nobody_is_away_by_itself_and_no_key_is_kept_for_it() -> None:
     world = World()
     handle = world.login()
-    assert len(world.core._wheel) == 1
     pass_with_beats(world, handle, 5 * AWAY_AFTER)
+    assert len(world.core._attention) == 0
     assert len(world.changes) == 1
 
 

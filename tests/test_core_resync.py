@@ -90,8 +90,8 @@ def test_a_session_that_another_node_took_over_ends_as_replaced() -> None:
     world = World()
     handle = world.login()
     world.sockets.answers(handle)
-    assert not world.core.displace("ada", "another-session")
-    assert world.core.displace("ada", world.changes[0].session)
+    assert not world.core.endings.displace("ada", "another-session")
+    assert world.core.endings.displace("ada", world.changes[0].session)
     assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.GOODBYE, None, Code.REPLACED)]
     world.pass_time(T + TICK)
     # Which changes nothing, but for a registration of it that was under way.
@@ -103,7 +103,7 @@ def test_farewell_hangs_up_and_ends_nobody() -> None:
     handle = world.login()
     world.sockets.answers(handle)
     goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
-    world.core.farewell(list(world.registry), lambda: goodbye)
+    world.core.endings.farewell(list(world.registry), lambda: goodbye)
     assert [brief(each) for each in world.sockets.answers(handle)] == [
         (Kind.GOODBYE, None, Code.SERVER_DRAIN)
     ]
@@ -115,6 +115,8 @@ def test_a_logout_that_lies_unread_at_the_stop_counts() -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
-    world.core.farewell(list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN)))
+    world.core.endings.farewell(
+        list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+    )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]

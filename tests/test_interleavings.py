@@ -24,7 +24,7 @@ def shard(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterat
 def by_user(core: Core, late: Session) -> None:
     """End whatever session the user has, as if the late one were it."""
     if (present := core.sessions.get(late.key)) is not None:
-        core._end(present, Code.CLOSED, core._clock.now())
+        core.endings.end(present, Code.CLOSED, core._clock.now())
 
 
 def test_in_the_memory_of_a_node() -> None:

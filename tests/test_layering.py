@@ -52,6 +52,7 @@ ROOMS = [
             "presence.core",
             "presence.core_statistics",
             "presence.due",
+            "presence.endings",
             "presence.vouching",
             "presence.profiles",
             "presence.flapping",

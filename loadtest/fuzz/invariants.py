@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from loadtest.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
 from presence.auth.expiries import SLOT_S as EXPIRY_SLOT_S
-from presence.due import Inattention
 from presence.registry import Guest, Session
 from protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
 
@@ -99,14 +98,14 @@ def _devices(stage: Stage) -> None:
 
 
 def _wheel(stage: Stage) -> None:
-    """Each key is in the one slot of its tick; those that are not sessions are of sessions."""
-    wheel: Any = stage.core._wheel
+    """Each key is in the one slot of its tick, and of a session."""
     registry: Any = stage.registry
-    ring, size = wheel._ring, len(wheel._ring)
-    assert sum(map(len, ring)) == len(wheel)
-    for key, tick in wheel._tick_of.items():
-        assert key in ring[tick % size]
-        assert (key.key if isinstance(key, Inattention) else key) in registry._sessions, "of nobody"
+    wheels: Any = (stage.core._wheel, stage.core._attention)
+    for wheel in wheels:
+        ring, size = wheel._ring, len(wheel._ring)
+        assert sum(map(len, ring)) == len(wheel)
+        assert all(key in ring[tick % size] for key, tick in wheel._tick_of.items())
+        assert wheel._tick_of.keys() <= registry._sessions.keys(), "of nobody"
     expiries: Any = stage.core._expiries
     assert all(key in registry._sessions for key in expiries._wheel._tick_of), "the token of nobody"
     assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
@@ -124,4 +123,4 @@ def _tables(stage: Stage) -> None:
     if core._packet_rate is not None:
         assert core._packet_rate.kept <= stage.ledger.logins
     assert core._logins == stage.ledger.logins
-    assert sum(core._ended.values()) == stage.ledger.ended
+    assert sum(core.endings.ended.values()) == stage.ledger.ended

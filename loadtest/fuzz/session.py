@@ -205,12 +205,12 @@ class Story:
     def displace(self) -> None:
         """Another node has the device now."""
         if (named := self.session()) is not None:
-            self.stage.core.displace(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
+            self.stage.core.endings.displace(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
 
     def end_for_good(self) -> None:
         """An operator, or the limit over all nodes, ends a session."""
         if (named := self.session()) is not None:
-            (self.stage.core.kick if self.choices.below(2) else self.stage.core.limit)(*named)
+            (self.stage.core.endings.kick if self.choices.below(2) else self.stage.core.endings.limit)(*named)
 
     def register(self) -> None:
         """A resync goes on by a few registrations, or begins."""
@@ -227,7 +227,7 @@ class Story:
         names = {(name.uid, name.device, name.session) for name in core.vouched()}
         assert names <= {(uid, device, e.session) for (uid, device), e in self.stage.ledger.entries.items()}
         assert core.statistics().sessions == len(registry)
-        assert sum(core.slot_sizes(64)) <= 2 * len(registry)
+        assert sum(core.slot_sizes(64)) <= len(registry)
         core.note_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
 
     def drain(self) -> None:
@@ -235,7 +235,7 @@ class Story:
         if not self.choices.below(3):
             self.stage.core.refuse_logins(lambda: 2.5)
         elif self.choices.below(2):
-            self.stage.core.farewell(list(self.stage.registry), lambda: _GOODBYE)
+            self.stage.core.endings.farewell(list(self.stage.registry), lambda: _GOODBYE)
             for session in self.stage.registry:
                 assert session.link is None
 

@@ -11,6 +11,7 @@ import protocol.scan
 from loadtest.fuzz import codec, session
 from loadtest.fuzz.reach import inputs
 from presence.core import Core
+from presence.endings import Endings
 from presence.profiles import Profiles
 from presence.registry import Registry
 from presence.ticks import Ticks
@@ -86,7 +87,7 @@ def the_wheel_fires_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_replaced_connection_stays_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Core, "_part", lambda self, session, farewell: None)
+    patch.setattr(Endings, "part", lambda self, session, farewell: None)
 
 
 def a_lost_connection_has_no_grace(patch: pytest.MonkeyPatch) -> None:

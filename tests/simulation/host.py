@@ -170,7 +170,7 @@ class Host:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
         self.node.core.refuse_logins(return_after)
-        self.node.core.farewell(list(self.node.core.sessions), goodbye)
+        self.node.core.endings.farewell(list(self.node.core.sessions), goodbye)
         self._tasks.append(Task(self.machine, self._last_words()))
 
     async def _last_words(self) -> None:

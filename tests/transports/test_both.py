@@ -193,7 +193,7 @@ async def test_a_displaced_connection_is_told(kind: TransportKind) -> None:
 async def test_the_core_can_hang_up(kind: TransportKind) -> None:
     async with logged_in(kind) as (server, client):
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
-        server.core.farewell([server.session("ada")], lambda: farewell)
+        server.core.endings.farewell([server.session("ada")], lambda: farewell)
         (goodbye,) = await client.rest()
         assert goodbye.payload["retry_after"] == 1.5
         await client.stream.aclose()

@@ -143,7 +143,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
         elif end == "logout":
             await client.send(protocol.logout())
         elif end == "kick":
-            server.core.kick("ada", server.registry.session_id(session))
+            server.core.endings.kick("ada", server.registry.session_id(session))
         else:
             await (await server.connect()).login("ada")
         await server.until(lambda: desk.gone)
