@@ -174,7 +174,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
         for session in answer["sessions"]
     ]
     ended = sorted(
-        ({"node": node, **end} for node, answer in known.answers.items() for end in answer["ended"]),
+        ({"node": node, **end} for node, answer in known.answers.items() for end in answer.get("ended", ())),
         key=lambda end: -end["at_ms"],
     )
     if state is None:

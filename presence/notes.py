@@ -72,7 +72,7 @@ def _unregistered(state: State | None, answers: Answers) -> Iterator[str]:
     for node, answer in sorted(answers.items()):
         for session in answer["sessions"]:
             if is_on_record(state, session) is False:
-                told = f"Redis has not been told yet; {answer['outbox']} changes wait there"
+                told = f"Redis has not been told yet; {answer.get('outbox', 0)} changes wait there"
                 if not session["vouched"]:
                     told = "Redis is not told of it until its client, silent for too long, is heard again"
                 yield f"node {node} has a session of {device(session)} that is not on record: {told}"
@@ -84,7 +84,8 @@ def _unknown_there(state: State | None, answers: Answers) -> Iterator[str]:
         if answer is not None and not any(s["session"] == each["session"] for s in answer["sessions"]):
             yield (
                 f"the record names a session of {device(each)} at node {each['node']}, which does not have "
-                f"it: its end is on the way ({answer['outbox']} changes wait there), or is made up for soon"
+                f"it: its end is on the way ({answer.get('outbox', 0)} changes wait there), or is made up for "
+                "soon"
             )
 
 

@@ -190,7 +190,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Explanation": {
         "type": "object",
-        "required": ["uid", "at_ms", "redis", "state", "event", "why", "notes", "sessions", "nodes"],
+        "required": ["uid", "at_ms", "redis", "state", "event", "why", "notes", "sessions", "ended", "nodes"],
         "properties": {
             "uid": TEXT,
             "at_ms": INTEGER,
@@ -202,6 +202,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "why": {**TEXT, "description": "in a sentence"},
             "notes": {**list_of(TEXT), "description": "what does not fit together"},
             "sessions": list_of(ANY_OBJECT),
+            "ended": {**list_of(ANY_OBJECT), "description": "sessions that live no more, as nodes remember"},
             "nodes": list_of(ANY_OBJECT),
         },
     },
