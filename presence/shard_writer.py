@@ -6,7 +6,8 @@ that sending it again after a lost answer is safe. A refusal, or a probe that fi
 acknowledged one, begins a *resync*, which is a new generation:
 
 1. Open. The answer says how the counter stood until then, in the same atomic call, and so settles whether
-   the batch under way was applied (then it is done) and whether Redis lost batches that it had acknowledged.
+   the batch under way was applied (then it is done, and what it wrote is counted now) and whether Redis lost
+   batches that it had acknowledged.
 2. Register the live sessions whose login does not wait here: as it was before the waiting changes.
 3. Replay the waiting changes in order. If Redis lost data, an end whose login was acknowledged *restores*:
    the script tells the whole period, unless the user is online.
