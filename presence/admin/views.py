@@ -20,6 +20,7 @@ from presence.store.client import RedisError
 from presence.store.failures import passes
 
 THREADS: Final = 8
+ACTING_THREADS: Final = 4  # of their own, for a kick may wait for long
 ANSWER_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
 EXPLAIN_S: Final = 5.0  # nodes elsewhere are asked through Redis
 
@@ -39,6 +40,7 @@ class Views:
         self._url = redis_url
         self._explainer = Explainer(redis_url, prefix=prefix)
         self._limiter = trio.CapacityLimiter(THREADS)
+        self._acting = trio.CapacityLimiter(ACTING_THREADS)
 
     async def states(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the states of users, as ``presence status --json`` does."""
@@ -64,11 +66,12 @@ class Views:
 
     async def kick(self, uid: str, device: str | None, wait_s: float) -> Kicked:
         """End a user's sessions, and wait for that."""
+        await self.count()  # Redis that hangs shows here, before there is anything to wait for
 
         def end() -> Kicked:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, device=device)
 
-        return await self._call(end, within_s=ANSWER_S + wait_s)
+        return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is shown as he is."""
@@ -79,10 +82,19 @@ class Views:
         self.reader.close()
         self._explainer.close()
 
-    async def _call(self, ask: Callable[[], T], *, within_s: float = ANSWER_S, is_asked: bool = False) -> T:
+    async def _call(
+        self,
+        ask: Callable[[], T],
+        *,
+        within_s: float = ANSWER_S,
+        limiter: trio.CapacityLimiter | None = None,
+        is_asked: bool = False,
+    ) -> T:
         try:
             with trio.fail_after(within_s):
-                return await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(
+                    ask, limiter=limiter or self._limiter, abandon_on_cancel=True
+                )
         except trio.TooSlowError:
             raise redis_away("no answer in time") from None
         except (RedisError, StoreUnavailable, StoreError, OSError) as error:

@@ -1,0 +1,134 @@
+"""Redis away: whoever asks hears so in time, and what needs no Redis is answered as before."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.client import open_client
+from presence.subscriber import follower
+from tests.admin.asking import Operators, operators, until
+from tests.subscriber.streams import Streams
+
+REDIS_S = 2.0
+SLACK_S = 1.0  # of a slow and busy machine; what is measured is printed
+NEEDS_REDIS = [
+    ("/v1/presence/ann", "GET", b""),
+    ("/v1/presence/query", "POST", {"uids": ["ann"]}),
+    ("/v1/online", "GET", b""),
+    ("/v1/online?limit=0", "GET", b""),
+    ("/v1/nodes", "GET", b""),
+    ("/v1/events", "HEAD", b""),
+    ("/v1/events?from=0", "HEAD", b""),
+    ("/v1/kick", "POST", {"uid": "ann"}),
+]
+
+
+@pytest.fixture(params=["hangs", "is gone"])
+def away(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedRedis, signal.Signals]]:
+    with embedded_redis() as server:
+        yield server, signal.SIGSTOP if request.param == "hangs" else signal.SIGKILL
+        server.process.send_signal(signal.SIGCONT)
+
+
+async def refusals(running: Operators) -> None:
+    for target, method, body in NEEDS_REDIS:
+        begun = trio.current_time()
+        answered = await running.ask(target, method, body)
+        took_s = trio.current_time() - begun
+        assert answered.status == 503, f"{method} {target}: {answered.status}"
+        if method != "HEAD":
+            assert answered.json()["error"]["retry_after"] == int(answered.headers["retry-after"])
+        assert took_s < REDIS_S + SLACK_S, target
+        print(f"{method} {target}: 503 within {took_s:.2f} s")
+
+
+async def test_who_needs_redis_is_refused_in_time_and_health_is_told(
+    away: tuple[EmbeddedRedis, signal.Signals],
+) -> None:
+    server, order = away
+    async with operators(server.url) as running:
+        assert (await running.ask("/v1/online?limit=0")).json()["count"] == 0
+        server.process.send_signal(order)
+        await refusals(running)
+        for target in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
+            begun = trio.current_time()
+            assert (await running.ask(target)).status == 200
+            assert trio.current_time() - begun < REDIS_S
+        assert b"presence_redis_up 0" in (await running.ask("/metrics")).body
+        explained = (await running.ask("/v1/explain/ann")).json()
+        assert explained["redis"]
+        viewer = running.look("/v1/live")
+        assert b'"status":"away"' in (await viewer.message("sample"))["data"].encode()
+        viewer.leave()
+
+
+async def test_many_who_wait_take_few_threads(away: tuple[EmbeddedRedis, signal.Signals]) -> None:
+    server, order = away
+    async with operators(server.url) as running:
+        await running.ask("/v1/online?limit=0")
+        server.process.send_signal(order)
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(running.ask, "/v1/online")
+        took_s = trio.current_time() - begun
+        assert took_s < REDIS_S + SLACK_S
+        assert running.context.http.requests["/v1/online", "5xx"] == 100
+
+
+async def test_an_event_stream_goes_on_when_redis_is_back(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_MS", 50)
+    with open_client(redis_server.url) as client:
+        streams = Streams(client)
+        async with operators(redis_server.url) as running:
+            viewer = running.look("/v1/events")
+            await until(lambda: running.app.sources.tidings.places is not None)
+            client.client_kill_filter(_type="normal", skipme=True)
+            streams.write("ann")
+            assert (await viewer.message())["event"] == "online"
+            viewer.leave()
+
+
+async def test_a_worker_that_says_nothing_is_told(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url, workers=2) as running:
+        assert (await running.ask("/readyz")).json() == {"status": "ready", "workers": {}}
+        assert running.samples[0] is not None
+        running.samples[0] = {**running.samples[0], "readiness": "draining"}
+        running.samples[1] = None
+        await trio.sleep(0.6)
+        answered = await running.ask("/readyz")
+        assert (answered.status, answered.json()["workers"]) == (503, {"1": "draining", "2": "no_answer"})
+        assert (await running.ask("/healthz")).status == 200  # it has only just begun to say nothing
+        running.app.sources.workers.heard_at[2] = trio.current_time() - 11
+        health = await running.ask("/healthz")
+        assert (health.status, health.json()["status"]) == (503, "failing")
+
+
+async def test_a_user_without_the_rights_to_follow_streams(redis_server: EmbeddedRedis) -> None:
+    rules = [
+        "reset",
+        "on",
+        ">secret-of-redis-0123",
+        "~presence:*",
+        "&presence:*",
+        "+@all",
+        "-xread",
+        "-xrevrange",
+    ]
+    with open_client(redis_server.url) as client:
+        Streams(client)
+        client.execute_command("ACL", "SETUSER", "few", *rules)
+    url = redis_server.url.replace("://", "://few:secret-of-redis-0123@")
+    async with operators(url) as running:
+        refused = await running.ask("/v1/events")
+        assert refused.status == 503
+        assert "xrevrange" in refused.json()["error"]["message"]
+        assert (await running.ask("/v1/online")).status == 200
+        viewer = running.look("/v1/live")
+        assert (await viewer.message("sample"))["event"] == "sample"
+        viewer.leave()
