@@ -14,6 +14,7 @@ export class User {
   #answer = null;
   #acts = false;
   #asking = 0;
+  #waiting = false;
 
   /** Args: `onMark([{node, due}])`: the sessions whose slots are to be marked in the wheel. */
   constructor(clock, onMark) {
@@ -32,7 +33,8 @@ export class User {
     });
     addEventListener("hashchange", () => this.#fromAddress());
     setInterval(() => this.#count(), COUNTED_EACH_MS);
-    setInterval(() => !document.hidden && this.#uid !== null && this.#ask(), ASKED_AGAIN_MS);
+    // An answer may take longer than that, where a node does not answer.
+    setInterval(() => !document.hidden && this.#uid !== null && !this.#waiting && this.#ask(), ASKED_AGAIN_MS);
   }
 
   begin(hello) {
@@ -78,6 +80,7 @@ export class User {
   async #ask() {
     const uid = this.#uid;
     const number = ++this.#asking;
+    this.#waiting = true;
     try {
       const response = await ask(`v1/explain/${encodeURIComponent(uid)}`);
       const answer = await response.json();
@@ -90,6 +93,8 @@ export class User {
       if (number !== this.#asking || uid !== this.#uid) return;
       if (!this.#answer) say(byId("user-status"), "not known");
       say(byId("user-problem"), visible(error.message));
+    } finally {
+      if (number === this.#asking) this.#waiting = false;
     }
   }
 

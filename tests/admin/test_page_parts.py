@@ -1,0 +1,65 @@
+"""The live page's scripts, without a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import presence.admin
+
+PAGE = Path(presence.admin.__file__).parent / "page"
+SCRIPTS = sorted(path.name for path in PAGE.glob("*.js"))
+CHECKS = Path(__file__).parent / "page" / "parts.mjs"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the scripts in which node takes them for modules."""
+    for name in SCRIPTS:
+        shutil.copy(PAGE / name, tmp_path)
+    shutil.copy(CHECKS, tmp_path)
+    (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))
+    return tmp_path
+
+
+@pytest.mark.needs("node")
+def test_scripts_are_valid(copied: Path) -> None:
+    for name in SCRIPTS:
+        run = subprocess.run(["node", "--check", copied / name], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.needs("node")
+def test_parts_that_need_no_browser(copied: Path) -> None:
+    run = subprocess.run(
+        ["node", "--test", copied / CHECKS.name], capture_output=True, text=True, check=False, cwd=copied
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
+    html = (PAGE / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", html)
+    for reference in re.findall(r'\s(?:src|href)="([^"]*)"', html):
+        assert not re.match(r"[a-z]+:|/", reference), "relative, so that it works below any path"
+        if reference.startswith("static/"):
+            assert (PAGE / reference.removeprefix("static/")).is_file(), reference
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_text_never_becomes_markup(name: str) -> None:
+    text = (PAGE / name).read_text()
+    for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert danger not in text
+    assert 'setAttribute("style"' not in text, "the content policy forbids it"
+
+
+def test_each_id_that_a_script_looks_for_is_in_the_page() -> None:
+    html = (PAGE / "index.html").read_text()
+    ids = set(re.findall(r'\sid="([^"]+)"', html))
+    for name in SCRIPTS:
+        wanted = set(re.findall(r'(?:byId|getElementById)\("([^"]+)"\)', (PAGE / name).read_text()))
+        assert wanted <= ids, name
