@@ -4,28 +4,18 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import render
 from presence.admin.own_figures import Scrape
 from tests.admin.scrapes import sample, scrape
-
-Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+from tests.admin.scraping import Found, parsed, value
 
 
 def series(given: Scrape) -> Found:
     """Return all series, by name and labels."""
     body, _ = render(given)
-    return {
-        (each.name, frozenset(each.labels.items())): each.value
-        for family in text_string_to_metric_families(body.decode())
-        for each in family.samples
-    }
-
-
-def value(found: Found, name: str, **labels: str) -> float | None:
-    return found.get((f"presence_{name}", frozenset(labels.items())))
+    return parsed(body.decode())
 
 
 def names(found: Found) -> set[str]:

@@ -2,21 +2,28 @@
 
 import re
 import subprocess
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
 from presence.admin.metric_kinds import Metric
 from presence.admin.metric_table import TABLE
+from presence.embedded import EmbeddedRedis
+from tests.admin.processes import ADMIN, get, url_of
+from tests.admin.script import Script, Watch, counted
 from tests.deploy.figures import ALERTS, PAGE, PROMETHEUS, ROOT, Alert, alerts, strangers
+from tests.live.server_process import running_server
 
 TESTS = (PROMETHEUS / "alerts_test.yml").read_text()
 ROW = re.compile(r"^\| `(presence_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
 
 
-def promtool(*words: str | Path, cwd: Path = PROMETHEUS) -> None:
-    run = subprocess.run(["promtool", *words], cwd=cwd, capture_output=True, text=True, check=False)
+def promtool(*words: str, text: str = "") -> None:
+    run = subprocess.run(
+        ["promtool", *words], cwd=PROMETHEUS, input=text, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout + run.stderr
+    assert not text or not run.stderr, run.stderr
 
 
 @pytest.mark.needs("promtool")
@@ -27,6 +34,18 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
 @pytest.mark.needs("promtool")
 def test_the_configuration_is_one() -> None:
     promtool("check", "config", "scrape.yml")
+
+
+@pytest.mark.needs("promtool")
+def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, *ADMIN) as server:
+        watch = Watch(server)
+        with closing(Script(server, watch)) as script:
+            script.requests()
+            watch.until(lambda seen: counted(seen)["messages_total", "handed"] == 1)
+            text = get(url_of(server), "metrics")
+    assert text.count("\n") > 300
+    promtool("check", "metrics", text=text)
 
 
 def test_alerts_are_found() -> None:
