@@ -1,0 +1,60 @@
+"""What serves operators, wired: HTTP, the application, the orders of whoever keeps the process."""
+
+import os
+import socket
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from presence.admin.app import make_app
+from presence.admin.context import Context
+from presence.admin.http import serve_http
+from presence.admin.start import Start
+
+log = structlog.get_logger("presence.admin")
+
+
+def run(start: Start, line: socket.socket) -> None:
+    """Serve until the line ends.
+
+    Args:
+        start: what this process was told.
+        line: from whoever keeps it.
+    """
+    trio.run(_serve, start, line)
+
+
+async def _serve(start: Start, line: socket.socket) -> None:
+    stop = trio.Event()
+    context = Context(
+        settings=start.settings,
+        redis_url=start.redis_url,
+        lines=tuple(socket.socket(fileno=each) for each in start.lines),
+        host=start.address.host,
+        port=start.address.port,
+        url=start.url,
+    )
+    listeners = [socket.socket(fileno=each) for each in start.listeners]
+    async with trio.open_nursery() as nursery:
+        app = make_app(context)
+        nursery.start_soon(_obey, line, app.reload, stop)
+        nursery.start_soon(app.run)
+        log.info("operators are served", url=start.url, pid=os.getpid())
+        await serve_http(app.asgi, listeners, context.http, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _obey(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
+    """Take the orders of whoever keeps us, until there is nobody who could give one."""
+    line.setblocking(False)
+    orders = trio.socket.from_stdlib_socket(line)
+    while True:
+        try:
+            order = await orders.recv(64)
+        except OSError:
+            order = b""
+        if not order:
+            stop.set()
+            return
+        reload()
