@@ -84,8 +84,8 @@ def _unknown_there(state: State | None, answers: Answers) -> Iterator[str]:
         if answer is not None and not any(s["session"] == each["session"] for s in answer["sessions"]):
             yield (
                 f"the record names a session of {device(each)} at node {each['node']}, which does not have "
-                f"it: its end is on the way ({answer.get('outbox', 0)} changes wait there), or is made up for "
-                "soon"
+                f"it: its end is on the way ({answer.get('outbox', 0)} changes wait there), "
+                "or is made up for soon"
             )
 
 

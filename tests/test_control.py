@@ -19,6 +19,7 @@ from presence.control import DELIVERIES_A_TURN, GATHER_S, Control
 from presence.embedded import EmbeddedRedis
 from presence.messaging.letters import Delivery
 from presence.node import Node
+from presence.questions import Question
 from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
@@ -177,7 +178,7 @@ class FakeNode:
 class FakeChannel:
     """A channel that gives what the test says, a batch a call, and counts calls."""
 
-    def __init__(self, *batches: Sequence[News | Delivery]) -> None:
+    def __init__(self, *batches: Sequence[News | Delivery | Question]) -> None:
         self._batches = [*batches]
         self._closed = threading.Event()
         self.calls: list[float] = []
@@ -185,7 +186,7 @@ class FakeChannel:
     def subscribe(self, node: str) -> None:
         self._closed.clear()
 
-    def next(self) -> list[News | Delivery]:
+    def next(self) -> list[News | Delivery | Question]:
         self.calls.append(time.monotonic())
         if self._batches:
             return [*self._batches.pop(0)]
@@ -198,6 +199,7 @@ class FakeChannel:
 
 KICK = News(NewsKind.KICKED, "ann", "", "s1")
 LETTER = Delivery("ann", ("",), b"packet")
+QUESTION = Question("ann", "0" * 32)
 
 
 @asynccontextmanager
@@ -216,6 +218,16 @@ async def test_news_and_deliveries_of_one_read_go_where_they_belong() -> None:
         await until(lambda: delivered)
     assert node.told == [KICK]
     assert delivered == [[LETTER, LETTER]]
+
+
+async def test_questions_go_to_whoever_answers_them() -> None:
+    asked: list[Question] = []
+    channel = FakeChannel([LETTER, QUESTION, KICK], [QUESTION])
+    control = Control(cast("Node", FakeNode()), channel, lambda _: None, asked.extend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        await until(lambda: asked == [QUESTION, QUESTION])
+        control.stop()
 
 
 async def test_many_deliveries_are_handed_over_in_turns() -> None:

@@ -170,11 +170,12 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for() -> None:
 
 def test_what_ended_lately_is_told() -> None:
     world = World()
-    lately = LatelyEnded(world)
-    world.core._outbox = lately
+    lately = LatelyEnded(World())
     handle = world.login(device="phone")
     world.pass_time(T + TICK)
     assert world.is_hung_up(handle)
+    for change in world.changes:
+        lately.append(change)
     far = Explaining(
         world.core,
         world.clock,

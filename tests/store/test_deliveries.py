@@ -13,6 +13,7 @@ from loadtest.proxy import Proxy
 from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis
 from presence.messaging.letters import Delivery, Found, Letter
+from presence.questions import Question
 from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.control_channel import MESSAGES_A_CALL, ControlChannel
 from presence.store.deliveries import Deliveries, read_deliveries
@@ -61,7 +62,7 @@ def letter(to: str, body: Any = "hello") -> Letter:
     return Letter(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
-def told(channel: ControlChannel) -> list[News | Delivery]:
+def told(channel: ControlChannel) -> list[News | Delivery | Question]:
     """What comes over a channel; a test that waits in vain fails."""
     limit = threading.Timer(PATIENCE_S, channel.close)
     limit.start()
@@ -160,7 +161,7 @@ def test_a_channel_is_read_as_far_as_it_goes(
     for number in range(3):
         post.deliver("a", [letter("bob", number)], {})
         server.client.publish(KEYS.control_channel("b"), KICK)
-    all_told: list[News | Delivery] = []
+    all_told: list[News | Delivery | Question] = []
     calls = 0
     while len(all_told) < 6:
         all_told += told(channels["b"])

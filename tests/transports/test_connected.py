@@ -14,7 +14,8 @@ async def test_a_connection_is_told_of(kind: TransportKind) -> None:
         client = await server.connect()
         await client.login("ada")
         handle = server.session("ada").handle
-        assert server.transport.connected(handle) == Connected(NAMES[kind], "127.0.0.1", 0)
+        told = Connected(NAMES[kind], "127.0.0.1", 0)
+        await server.until(lambda: server.transport.connected(handle) == told)
 
 
 @every_kind
