@@ -1,0 +1,98 @@
+"""Figures of workers as one picture, how quickly they grow, and what is kept of them."""
+
+from typing import Any
+
+from presence.admin.history import LONG_POINTS, POINTS, History
+from presence.admin.picture import Cluster, picture, summed_histogram, summed_wheel
+from presence.admin.rates import Rates, Speeds
+from presence.admin.workers import Answer
+from presence.store.nodes import NodeState
+
+
+def said(number: int, at: float, pid: int = 1, **counters: Any) -> Answer:
+    core = {"beats": counters.get("beats", 0), "frames": 0, "logins": 0, "refused": {}}
+    transitions = {"online": {"login": counters.get("online", 0)}, "offline": {}}
+    return Answer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
+
+
+def test_nothing_is_known_of_speed_before_the_second_answer() -> None:
+    rates = Rates()
+    assert rates.take([said(1, 10.0, beats=50)]) == Speeds()
+    assert rates.take([said(1, 12.0, beats=60)]).packets == 5.0
+
+
+def test_speeds_of_workers_add_up() -> None:
+    rates = Rates()
+    rates.take([said(1, 10.0), said(2, 10.0)])
+    speeds = rates.take([said(1, 11.0, online=3), said(2, 12.0, online=4)])
+    assert speeds.online == 3 + 2
+
+
+def test_a_worker_that_was_silent_makes_no_peak() -> None:
+    rates = Rates()
+    rates.take([said(1, 10.0)])
+    assert rates.take([Answer(1, None, 11.0)]) == Speeds()
+    assert rates.take([said(1, 20.0, beats=100)]).packets == 10.0
+
+
+def test_a_worker_that_was_replaced_begins_at_zero() -> None:
+    rates = Rates()
+    rates.take([said(1, 10.0, beats=1000)])
+    assert rates.take([said(1, 12.0, pid=2, beats=8)]).packets == 4.0
+
+
+def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:
+    wheels = [
+        {"slot_s": 0.5, "next_s": 0.1, "sizes": [1, 2, 3], "later": 1},
+        {"slot_s": 0.5, "next_s": 0.55, "sizes": [10, 20, 30], "later": 2},
+    ]
+    assert summed_wheel(wheels) == {"slot_s": 0.5, "next_s": 0.1, "sizes": [1, 12, 23, 30], "later": 3}
+    assert summed_wheel([{}]) is None
+
+
+def test_histograms_of_other_bounds_are_left_out() -> None:
+    one: dict[str, Any] = {"bounds": [1.0], "counts": [1, 2], "sum": 3.0}
+    assert summed_histogram([one, one, {"bounds": [2.0], "counts": [9, 9], "sum": 9.0}]) == {
+        "bounds": [1.0],
+        "counts": [2, 4],
+        "sum": 6.0,
+    }
+    assert summed_histogram([{}]) is None
+
+
+def test_what_is_not_known_is_null() -> None:
+    made = picture(7, [Answer(0, None, 1.0)], Speeds(), Cluster())
+    assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
+    assert made["point"] == (7, None, None, None, None, None, None)
+    assert (made["workers"][0]["answering"], made["workers"][0]["sessions"]) == (False, None)
+
+
+def test_a_node_has_its_share_of_all_sessions() -> None:
+    nodes = [
+        NodeState(node=name, status="alive", lease_left_s=5.0, sweeper=None, sessions=sessions)
+        for name, sessions in (("a", 30), ("b", 10), ("c", None))
+    ]
+    made = picture(7, [], Speeds(), Cluster(nodes=nodes))
+    assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
+
+
+def test_a_minute_is_the_mean_of_what_is_known_of_it() -> None:
+    history = History()
+    for second, online in enumerate((10, None, 20)):
+        history.add((60_000 + 1000 * second, online, 1, 1, None, 0.0, 0.0))
+    assert history.report()["long_history"]["points"] == []
+    history.add((120_000, 5, 1, 1, 1.0, 0.0, 0.0))
+    assert history.report()["long_history"] == {
+        "step_s": 60,
+        "points": [[60_000, 15.0, 1.0, 1.0, None, 0.0, 0.0]],
+    }
+    assert len(history.report()["history"]["points"]) == 4
+
+
+def test_history_is_bounded() -> None:
+    history = History()
+    for minute in range(LONG_POINTS + 100):
+        history.add((60_000 * minute, 1, 1, 1, 1, 1, 1))
+    report = history.report()
+    assert len(report["history"]["points"]) == POINTS
+    assert len(report["long_history"]["points"]) == LONG_POINTS

@@ -1,0 +1,101 @@
+"""Workers asked over their lines: together, once for all who ask, and never waited for."""
+
+import socket
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+import trio
+
+from presence.admin import workers as module
+from presence.admin.workers import Workers
+from presence.inquiries import QUESTION_BYTES, line_pair
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    pairs = [line_pair(), line_pair()]
+    yield pairs
+    for pair in pairs:
+        for each in pair:
+            each.close()
+
+
+@pytest.fixture
+def workers(pairs: list[tuple[socket.socket, socket.socket]], nursery: trio.Nursery) -> Workers:
+    workers = Workers([asking for asking, _ in pairs], 1)
+    nursery.start_soon(workers.run)
+    return workers
+
+
+async def answer(end: socket.socket, said: object) -> None:
+    """Answer one question."""
+    line = trio.socket.from_stdlib_socket(end)
+    number, _, _ = msgpack.unpackb(await line.recv(QUESTION_BYTES))
+    await line.send(msgpack.packb([number, said]))
+
+
+async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
+    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(answer, pairs[0][1], {"sessions": 3})
+    begun = trio.current_time()
+    answers = await workers.samples()
+    assert trio.current_time() - begun < module.ANSWER_WAIT_S + 1
+    assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
+    assert (workers.questions, workers.unanswered, list(workers.heard_at)) == (2, 1, [1])
+
+
+async def test_who_asks_meanwhile_has_the_same_answer(
+    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+) -> None:
+    found = []
+
+    async def ask() -> None:
+        found.append(await workers.samples())
+
+    async with trio.open_nursery() as asking:
+        for _ in range(10):
+            asking.start_soon(ask)
+        for _, end in pairs:
+            nursery.start_soon(answer, end, {"sessions": 1})
+    assert workers.questions == 2
+    assert all(each is found[0] for each in found)
+    assert await workers.samples(max_age_s=60) is found[0]
+
+
+async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
+    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_WAIT_S", 0.05)
+    assert [each.sample for each in await workers.samples()] == [None, None]
+    await answer(pairs[0][1], {"late": True})
+    with trio.fail_after(10):
+        while 1 not in workers.heard_at:  # noqa: ASYNC110 - nobody rings a bell for it
+            await trio.sleep(0.01)
+    assert [each.sample for each in await workers.samples()] == [None, None]
+
+
+async def test_answers_to_a_predecessor_are_passed_over(
+    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+) -> None:
+    pairs[0][1].send(msgpack.packb([1, {"old": True}]))
+    pairs[0][1].send(b"\xc1 nonsense")
+    nursery.start_soon(answer, pairs[0][1], {"new": True})
+    nursery.start_soon(answer, pairs[1][1], {"new": True})
+    assert [each.sample for each in await workers.samples()] == [{"new": True}] * 2
+
+
+async def test_a_line_that_nobody_reads_is_full_and_no_failure(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_WAIT_S", 0.001)
+    for _ in range(600):
+        assert [each.sample for each in await workers.samples()] == [None, None]
+    assert workers.unanswered == workers.questions == 1200
+
+
+async def test_one_without_a_supervisor_is_number_0(
+    pairs: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    assert Workers([pairs[0][0]], 0).numbers == [0]
