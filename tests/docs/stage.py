@@ -89,6 +89,7 @@ def _write_files(folder: Path) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "shop").mkdir()
     (folder / "shop" / "mails.py").write_text(HANDLER)
+    (folder / "users.acl").write_bytes((ROOT / "deploy" / "redis" / "users.acl").read_bytes())
     write_keys(folder / "keys.json", {"a": SECRET})
     (folder / "ann.token").write_text(token("ann") + "\n")
     certificates.authority().cert_pem.write_to_path(str(folder / "ca.pem"))
