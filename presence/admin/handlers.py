@@ -23,7 +23,7 @@ from presence.admin.metrics import render
 from presence.admin.own_figures import Scrape
 from presence.admin.sampler import Sampler
 from presence.admin.streaming import EventStream, Mailbox, message
-from presence.admin.tidings import Tiding, Tidings
+from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
 
@@ -126,7 +126,11 @@ class Handlers:
         """Why a user is shown as he is."""
         uid = requests.uid_of_path(request, "/v1/explain/")
         here = await self._of.workers.explain(uid)
-        return json_answer(await self._of.views.explain(uid, here))
+        try:
+            explained = await self._of.views.explain(uid, here)
+        except ValueError as error:
+            raise bad_request("bad_uid", str(error)) from None
+        return json_answer(explained)
 
     async def kick(self, request: Request) -> Response:
         """End sessions of a user."""
@@ -173,19 +177,15 @@ class Handlers:
 
     async def _live(self, *, acts: bool) -> AsyncGenerator[bytes, None]:
         mailbox = Mailbox(self._context.http)
-
-        def tell(each: Tiding) -> None:
-            mailbox.tell(each.data)
-
         self._of.sampler.look(mailbox.show)
-        self._of.tidings.join_when_there(tell)
+        self._of.tidings.join_when_there(mailbox.tell)
         try:
             yield message("hello", to_json(self._hello(acts=acts)))
             async with aclosing(mailbox.messages()) as messages:
                 async for each in messages:
                     yield each
         finally:
-            self._of.tidings.leave(tell)
+            self._of.tidings.leave(mailbox.tell)
             self._of.sampler.look_away(mailbox.show)
 
     def _hello(self, *, acts: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import trio
 
 from presence.admin.answering import to_json
 from presence.admin.history import History
-from presence.admin.picture import Cluster, picture
+from presence.admin.picture import Cluster, picture, point_of
 from presence.admin.rates import Rates
 from presence.admin.streaming import message
 from presence.admin.workers import Workers
@@ -93,10 +93,10 @@ class Sampler:
     async def _sample(self) -> None:
         answers = await self._workers.samples()
         at_ms = int(time.time() * 1000)
-        made = picture(at_ms, answers, self._rates.take(answers), self.cluster)
-        self.history.add(made["point"])
+        speeds = self._rates.take(answers)
+        self.history.add(point_of(at_ms, answers, speeds, self.cluster.online))
         if self._viewers:
-            encoded = message("sample", to_json(made))
+            encoded = message("sample", to_json(picture(at_ms, answers, speeds, self.cluster)))
             for show in list(self._viewers):
                 show(encoded)
 

@@ -5,9 +5,9 @@ Whoever takes nothing is closed by `presence.admin.http`; here nothing is kept f
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from starlette.responses import Response
@@ -84,6 +84,14 @@ async def _until_gone(receive: Receive, answering: trio.CancelScope) -> None:
     answering.cancel()
 
 
+class Told(Protocol):
+    """An event, which is encoded when it is shown: most of a storm are not."""
+
+    @property
+    def data(self) -> bytes:
+        """The event as JSON."""
+
+
 class Mailbox:
     """What waits for a viewer of the live page: the newest picture, and the newest events.
 
@@ -94,7 +102,7 @@ class Mailbox:
     def __init__(self, figures: HttpFigures) -> None:
         self._figures = figures
         self._picture: bytes | None = None
-        self._events: deque[bytes] = deque()
+        self._events: deque[Told] = deque()
         self._skipped = 0
         self._came = trio.Event()
 
@@ -103,7 +111,7 @@ class Mailbox:
         self._picture = picture
         self._came.set()
 
-    def tell(self, event: bytes) -> None:
+    def tell(self, event: Told) -> None:
         """Put an event in; the oldest goes if there is no room."""
         if len(self._events) >= EVENTS_SHOWN:
             self._events.popleft()
@@ -135,8 +143,5 @@ class Mailbox:
     def _take_events(self) -> bytes:
         events, self._events = self._events, deque()
         skipped, self._skipped = self._skipped, 0
-        return message("transitions", b'{"events":[%s],"skipped":%d}' % (_joined(events), skipped))
-
-
-def _joined(texts: Iterable[bytes]) -> bytes:
-    return b",".join(texts)
+        shown = b",".join(event.data for event in events)
+        return message("transitions", b'{"events":[%s],"skipped":%d}' % (shown, skipped))

@@ -4,7 +4,6 @@ Whoever joins is told up to where everybody else has been told, by shard: what c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -15,7 +14,7 @@ from presence.admin.errors import redis_away
 from presence.event_lines import entry_of, entry_values
 from presence.redaction import redact_text
 from presence.store.client import RedisError
-from presence.subscriber.events import ZERO_ID, Gap, Item, id_order
+from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
 
@@ -28,24 +27,36 @@ Places = Mapping[int, str]
 log = structlog.get_logger("presence.admin")
 
 
-@dataclass(frozen=True, slots=True)
 class Tiding:
-    """An event, encoded once for all.
+    """An event, encoded once for all, and only if somebody is shown it.
+
+    Args:
+        entry: the event; one that stands for a gap has the id after which events are missing.
+        goes_on_after: of a gap that was found while reading, the id after which reading goes on: it is a
+            lower one where Redis lost what it had.
 
     Attributes:
         shard: its shard.
-        id: its entry id; of a gap that was found while reading, the id after which events are missing.
+        id: its entry id.
         type: ``online``, ``offline``, ``away``, ``update``, ``gap``, or what is unknown here.
-        data: the event as JSON, as ``presence tail --json`` has it.
-        goes_on_after: of a gap that was found, the id after which reading goes on: it is a lower one where
-            Redis lost what it had.
     """
 
-    shard: int
-    id: str
-    type: str
-    data: bytes
-    goes_on_after: str | None
+    __slots__ = ("_data", "_entry", "goes_on_after", "id", "shard", "type")
+
+    def __init__(self, entry: Entry, goes_on_after: str | None) -> None:
+        self._entry = entry
+        self._data: bytes | None = None
+        self.shard = entry.shard
+        self.id = entry.id
+        self.type = entry.fields.get("type", "")
+        self.goes_on_after = goes_on_after
+
+    @property
+    def data(self) -> bytes:
+        """The event as JSON, as ``presence tail --json`` has it."""
+        if self._data is None:
+            self._data = to_json(entry_values(self._entry))
+        return self._data
 
 
 Reader = Callable[[Tiding], None]
@@ -53,12 +64,9 @@ Reader = Callable[[Tiding], None]
 
 def tiding(item: Item, places: Places) -> Tiding:
     """Return what a reader is told of an item; `places`: where reading stands."""
-    goes_on_after = None
     if isinstance(item, Gap):
-        goes_on_after = min(item.id, places.get(item.shard, ZERO_ID), key=id_order)
-    entry = entry_of(item) if isinstance(item, Gap) else item
-    data = to_json(entry_values(entry))
-    return Tiding(entry.shard, entry.id, entry.fields.get("type", ""), data, goes_on_after)
+        return Tiding(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
+    return Tiding(item, None)
 
 
 class Tidings:

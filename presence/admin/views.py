@@ -58,7 +58,8 @@ class Views:
             ValueError: that is no cursor.
         """
         await self._call(self.reader.keys)  # what is wrong with Redis shows here, and not as a bad cursor
-        return await self._call(lambda: self.reader.page(cursor, size=size), is_asked=True)
+        page = await self._call(lambda: self.reader.page(cursor, size=size), is_asked=True)
+        return Page(plain_state(page.states), page.cursor)
 
     async def nodes(self) -> dict[str, Any]:
         """Return all nodes, as ``presence nodes --json`` does."""
@@ -74,8 +75,16 @@ class Views:
         return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return why a user is shown as he is."""
-        return await self._call(lambda: self._explainer.explain(uid, here), within_s=EXPLAIN_S)
+        """Return why a user is shown as he is.
+
+        Raises:
+            ValueError: no user can be called so.
+        """
+
+        def explain() -> dict[str, Any]:
+            return self._explainer.explain(uid, here)
+
+        return await self._call(explain, within_s=EXPLAIN_S, is_asked=True)
 
     def close(self) -> None:
         """Close the connections; calls under way fail."""

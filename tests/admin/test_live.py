@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -131,11 +131,15 @@ async def test_a_viewer_who_takes_nothing_holds_up_nobody(redis_server: Embedded
             viewer.leave()
 
 
+class Event(NamedTuple):
+    data: bytes
+
+
 async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock) -> None:
     figures = HttpFigures()
     mailbox = Mailbox(figures)
     for number in range(70):
-        mailbox.tell(b'{"n":%d}' % number)
+        mailbox.tell(Event(b'{"n":%d}' % number))
     mailbox.show(b"old")
     mailbox.show(b"new")
     messages = mailbox.messages()
@@ -146,10 +150,10 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     begun = trio.current_time()
     assert await anext(messages) == streaming.HEARTBEAT
     assert trio.current_time() - begun == pytest.approx(streaming.HEARTBEAT_S)
-    mailbox.tell(b"{}")
+    mailbox.tell(Event(b"{}"))
     await anext(messages)
     begun = trio.current_time()
-    mailbox.tell(b"{}")
+    mailbox.tell(Event(b"{}"))
     await anext(messages)
     assert trio.current_time() - begun == pytest.approx(streaming.EVENTS_GAP_S)
     await messages.aclose()

@@ -17,6 +17,7 @@ from tests.store.driving import end, login
 
 DESCRIBED = describe()
 QUERY, KICK = "/v1/presence/query", "/v1/kick"
+META = {"mood": "fine", "raw": {"$bin": "00ff"}}
 # What is asked, and the status, and the kind of answer that it must be told to have.
 ASKED: list[tuple[str, str, str, Any, int]] = [
     ("/healthz", "GET", "/healthz", b"", 200),
@@ -49,6 +50,7 @@ ASKED: list[tuple[str, str, str, Any, int]] = [
     ("/v1/explain/{uid}", "GET", "/v1/explain/ann", b"", 200),
     ("/v1/explain/{uid}", "GET", "/v1/explain/bob", b"", 200),
     ("/v1/explain/{uid}", "GET", "/v1/explain/a%20b", b"", 400),
+    ("/v1/explain/{uid}", "GET", "/v1/explain/%F0%9F%A6%8A", b"", 200),
     (KICK, "POST", KICK, {"uid": "zoe"}, 200),
     (KICK, "POST", KICK, {"uid": "ann", "device": "tv", "wait_s": 0}, 200),
     (KICK, "POST", KICK, {"uid": "ann", "device": "phone", "wait_s": 0}, 202),
@@ -68,7 +70,7 @@ ASKED: list[tuple[str, str, str, Any, int]] = [
 @pytest.fixture
 async def running(redis_server: EmbeddedRedis) -> AsyncIterator[Operators]:
     with a_hand(redis_server.url) as hand:
-        said = Profile(meta='{"mood":"fine"}')
+        said = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
         hand.apply(login("ann", "s1", "phone", profile=said), login("bob", "s2"), end("bob", "s2"))
         async with operators(redis_server.url) as running:
             yield running
@@ -125,7 +127,7 @@ async def test_the_state_of_who_is_online_is_told_with_what_he_says(running: Ope
     state = (await running.ask("/v1/presence/ann")).json()
     assert (state["status"], state["meta"], state["sessions"][0]["device"]) == (
         "online",
-        {"mood": "fine"},
+        META,
         "phone",
     )
     query = (await running.ask(QUERY, "POST", {"uids": ["ann", "bob"]})).json()["presence"]
@@ -137,6 +139,7 @@ async def test_a_count_and_a_page(running: Operators) -> None:
     assert (await running.ask("/v1/online?limit=0")).json() == {"count": 1, "users": {}, "cursor": None}
     page = (await running.ask("/v1/online")).json()
     assert (page["count"], list(page["users"]), page["cursor"]) == (1, ["ann"], None)
+    assert page["users"]["ann"]["meta"] == META
 
 
 async def test_another_method_is_refused_by_name(running: Operators) -> None:
