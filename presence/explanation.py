@@ -179,6 +179,9 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
     )
     if state is None:
         sentence = "not known: Redis cannot be asked"
+        if sessions:
+            has = ", ".join(f"{reasons.device(each)} at node {each['node']}" for each in sessions)
+            sentence += f"; there is a session of {has}"
     else:
         lost = known.online if event else found
         end = next((each for each in ended if event and each["session"] == event["session"]), None)

@@ -232,9 +232,15 @@ def test_without_redis_what_is_known_here_is_told() -> None:
     told = explain("unix:///nowhere", "ann", answer("n1", session("n1", "s1")))
     assert "nowhere" in told["redis"]
     assert (told["state"], told["event"], told["event_missing"]) == (None, None, "redis")
-    assert told["why"] == "not known: Redis cannot be asked"
+    assert told["why"] == (
+        "not known: Redis cannot be asked; there is a session of the default device at node n1"
+    )
     assert [(each["session"], each["on_record"]) for each in told["sessions"]] == [("s1", None)]
     assert told["nodes"] == [{"node": "n1", "status": "unknown", "answer": "answered", "version": None}]
+
+
+def test_without_redis_a_stranger_is_not_called_one() -> None:
+    assert explain("unix:///nowhere", "ann", answer("n1"))["why"] == "not known: Redis cannot be asked"
 
 
 def test_data_of_somebody_else_is_no_reason_to_fail(url: str, client: Redis) -> None:
