@@ -225,8 +225,9 @@ SHARED: Final = (
     own("redis_up", Kind.GAUGE, "1 if Redis answers the operators' process"),
     own("redis_ping_seconds", Kind.GAUGE, "How long Redis took to answer last"),
     own("redis_memory_bytes", Kind.GAUGE, "Memory that Redis uses"),
-    own("redis_max_memory_bytes", Kind.GAUGE, "Bound of Redis' memory; 0: none"),
+    own("redis_max_memory_bytes", Kind.GAUGE, "Bound of Redis' memory, where it has one"),
     own("redis_clients", Kind.GAUGE, "Connections to Redis"),
+    own("redis_evicted_keys", Kind.COUNTER, "Keys that Redis dropped for want of memory"),
 )
 
 HTTP: Final = (

@@ -70,13 +70,14 @@ def _nodes(scrape: Scrape) -> Series:
         yield (status,), sum(node.status == status for node in scrape.nodes or ())
 
 
-def _redis_up(scrape: Scrape) -> Series:
-    yield (), bool(scrape.redis and scrape.redis.get("status") == "ok")
+def _answers(scrape: Scrape) -> bool:
+    """Whether Redis answered last; what it said before that is kept beside it, and is old."""
+    return scrape.redis is not None and scrape.redis.get("status") == "ok"
 
 
 def _of_redis(name: str, scale: float = 1.0) -> Callable[[Scrape], Series]:
     def found(scrape: Scrape) -> Series:
-        value = (scrape.redis or {}).get(name)
+        value = (scrape.redis or {}).get(name) if _answers(scrape) else None
         yield (), None if value is None else float(value) * scale
 
     return found
@@ -119,11 +120,12 @@ FIGURES: Final[Mapping[str, Callable[[Scrape], Series]]] = {
     "presence_lease_seconds": _one(lambda scrape: scrape.settings.lease),
     "presence_users_online": _one(lambda scrape: scrape.online),
     "presence_nodes": _nodes,
-    "presence_redis_up": _redis_up,
+    "presence_redis_up": _one(_answers),
     "presence_redis_ping_seconds": _of_redis("ping_ms", 0.001),
     "presence_redis_memory_bytes": _of_redis("used_memory_bytes"),
     "presence_redis_max_memory_bytes": _of_redis("maxmemory_bytes"),
     "presence_redis_clients": _of_redis("clients"),
+    "presence_redis_evicted_keys_total": _of_redis("evicted_keys"),
     "presence_http_requests_total": lambda scrape: scrape.http.requests.items(),
     "presence_http_refusals_total": lambda scrape: _by_one(scrape.http.refusals),
     "presence_http_acts_total": lambda scrape: scrape.http.acts.items(),

@@ -8,7 +8,14 @@ from presence.admin.workers import Answer
 from presence.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus
 
-REDIS = {"status": "ok", "ping_ms": 0.5, "used_memory_bytes": 1_000_000, "maxmemory_bytes": 0, "clients": 7}
+REDIS = {
+    "status": "ok",
+    "ping_ms": 0.5,
+    "used_memory_bytes": 1_000_000,
+    "maxmemory_bytes": 2_000_000,
+    "clients": 7,
+    "evicted_keys": 0,
+}
 
 
 def sample(**given: Any) -> dict[str, Any]:

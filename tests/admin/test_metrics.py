@@ -8,7 +8,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import render
 from presence.admin.own_figures import Scrape
-from tests.admin.scrapes import sample, scrape
+from tests.admin.scrapes import REDIS, sample, scrape
 from tests.admin.scraping import Found, parsed, value
 
 
@@ -119,7 +119,7 @@ def test_what_redis_says_is_told() -> None:
     assert value(found, "redis_memory_bytes") == 1_000_000
 
 
-@pytest.mark.parametrize("redis", [None, {"status": "away", "error": "refused"}])
+@pytest.mark.parametrize("redis", [None, REDIS | {"status": "away", "error": "refused"}])
 def test_while_redis_is_away_its_series_are_absent(redis: dict[str, Any] | None) -> None:
     found = series(scrape(sample(), online=None, nodes=None, redis=redis))
     assert value(found, "redis_up") == 0
