@@ -333,6 +333,19 @@ ROOMS = [
         {f"presence.timers.{name}" for name in ("held", "pacing", "handlers", "figures")},
         {"redis", "time", "structlog", "presence.store.scripting", *SOCKETS, *LOOPS, *TRANSPORTS, *EDGES},
     ),
+    # Operators: who may do what, what is shown and what is kept of it know no Redis, no clock, no loop.
+    Room(
+        {f"presence.admin.{name}" for name in ("access", "token_file", "history")},
+        {"redis", "structlog", "time", "starlette", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.kicking", "presence.event_lines"},
+        {"structlog", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
+    ),
+    Room(
+        {"presence.admin"},
+        {"redis", "presence.core", "presence.session", "presence.node", *TRANSPORTS, *SHELL},
+    ),
 ]
 # Direct and by way of others: what a process that only loads these modules must not load.
 NOWHERE_BELOW = [
