@@ -10,7 +10,7 @@ from presence.wheel import TimingWheel
 K = TypeVar("K", bound=Hashable)
 
 SPARE_SLOTS: Final = 3  # a deadline is put into the slot after it, and the first slots may be overdue
-SLOTS_MAX: Final = 1200  # ten minutes of the usual slots: some 4 KB, and 60 µs to count
+SLOTS_MAX: Final = 1200  # ten minutes of the usual slots: some 4 KB, and 0.1 ms to count
 
 
 def outlook(wheel: TimingWheel[K], ticks: Ticks, now: float, idle_timeout: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Histograms: each value in one bucket, and their sum."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(val
     counts = [0] * len(bounds)
     for value in values:
         counts[next(n for n, bound in enumerate(bounds) if value <= bound)] += 1
-    assert histogram.report() == {"bounds": list(QUICK_S), "counts": counts, "sum": sum(values)}
+    assert histogram.report()["counts"] == counts
+    assert histogram.report()["sum"] == pytest.approx(sum(values))
 
 
 def test_a_value_on_a_bound_belongs_below_it() -> None:
