@@ -132,6 +132,17 @@ def test_who_administers_may_ask_the_doctor_for_the_rest(
     assert [checks[name][0]["status"] for name in ("redis fsync", "redis idle clients")] == ["ok", "ok"]
 
 
+def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path) -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"<!-- passwords -->\n```sh\n(.+?)```", page, re.DOTALL)
+    (tmp_path / "users.acl").write_text(USERS)
+    run = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    passwords = dict(line.split() for line in run.stdout.splitlines())
+    with contextlib.closing(Configured(binary, tmp_path, (tmp_path / "users.acl").read_text())) as server:
+        url = server.url("presence-server").replace(":presence-server@", f":{passwords['SERVER']}@")
+        assert main(["doctor", "--port", "0", "--no-admin", "--redis", url]) == 0
+
+
 def test_nobody_gets_in_without_a_name(server: Configured, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes", "--redis", server.url("")]) == 1
     assert "uthentication required" in capsys.readouterr().err

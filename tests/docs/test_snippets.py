@@ -28,6 +28,7 @@ NOT_RUN = {
         "installs, and takes half a minute; tests/demo/test_demo.py runs it"
     ),
     ("README.md", "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'"): "all tests; .ci/run does",
+    ("deploy/README.md", "for user in ADMIN SERVER"): "tests/deploy/test_redis.py runs it on the file itself",
     ("loadtest/README.md", "locust -f loadtest/locustfile.py --headless --users 500"): LOAD,
     ("loadtest/README.md", "locust -f loadtest/swarm_user.py"): LOAD,
     ("loadtest/README.md", "locust -f loadtest/locustfile.py --headless --processes 4"): "other machines",
