@@ -16,7 +16,8 @@ from tests.live.test_workers import pids
 
 
 def test_figures_are_those_of_the_script_to_the_unit(redis_server: EmbeddedRedis) -> None:
-    with running_server("--redis", redis_server.url, "--idle-timeout", "120", *ADMIN) as server:
+    flags = ("--redis", redis_server.url, "--idle-timeout", "120", "--disconnect-grace", "30")
+    with running_server(*flags, *ADMIN) as server:
         watch = Watch(server)
         with closing(Script(server, watch)) as script:
             script.run()
