@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from presence.admin.http_figures import BOUNDS_S, HttpFigures
+from presence.admin.http_figures import BOUNDS_S, ROUTES, HttpFigures
+from presence.admin.openapi import describe
 
 
 def test_a_request_counts_for_its_route_and_class_of_status() -> None:
@@ -41,3 +42,8 @@ def test_a_request_counts_by_how_long_it_took() -> None:
         "counts": [int(bound == 0.025) for bound in (*BOUNDS_S, math.inf)],
         "sum": 0.02,
     }
+
+
+def test_every_path_that_may_be_asked_is_a_route() -> None:
+    paths = {path for path in describe()["paths"] if not path.startswith("/static/")}
+    assert paths == {*ROUTES} - {"/static", "other"}
