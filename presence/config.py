@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from presence.contradictions import WINDOW_OF_TICK, contradictions
 from presence.rules import Rule, read_rules
-from presence.settings import SPECS, Settings
+from presence.settings import SPECS, Settings, admin_host, admin_port
 from presence.specs import VARIABLE_PREFIX, Spec
 from presence.store import address
 
@@ -116,6 +116,11 @@ def _yielding(settings: Settings, sources: Mapping[str, str]) -> Settings:
     if sources["guess_delay"] == DEFAULT_SOURCE:
         delay = min(settings.guess_delay, settings.login_timeout)
         settings = dataclasses.replace(settings, guess_delay=delay)
+    if sources["admin"] == DEFAULT_SOURCE and admin_port(settings.admin) in {
+        settings.port,
+        settings.tls_port,
+    }:
+        settings = dataclasses.replace(settings, admin=f"{admin_host(settings.admin)}:0")
     return settings
 
 

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from presence import networks
-from presence.settings import Settings, admin_host
+from presence.settings import Settings, admin_host, admin_port
 
 WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
 TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
+
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - to compare with
 
 Complaint: TypeAlias = tuple[tuple[str, ...], str]
 """The keys that disagree, and what is wrong with the first of them."""
@@ -17,6 +19,7 @@ def contradictions(s: Settings) -> Iterator[Complaint]:
     """Give what is wrong with settings each of which is sound."""
     yield from _of_time(s)
     yield from _of_strangers(s)
+    yield from _of_ports(s)
     if s.data_dir is not None and s.redis is not None:
         yield ("data_dir", "redis"), "is for serve's own Redis and does not go with a redis URL"
 
@@ -80,3 +83,13 @@ def _of_strangers(s: Settings) -> Iterator[Complaint]:
             ("tls_port", "port"),
             f"{s.tls_port} is port, too: choose another, or say --tls-only",
         )
+
+
+def _of_ports(s: Settings) -> Iterator[Complaint]:
+    """A port that two are to listen at; several hosts may have one of the same number each."""
+    port = admin_port(s.admin)
+    if s.no_admin or port == 0 or s.host not in {admin_host(s.admin), *EVERYWHERE}:
+        return
+    taken = {s.port: "port"} if s.tls_cert is None or s.tls_only else {s.port: "port", s.tls_port: "tls_port"}
+    if port in taken:
+        yield ("admin", taken[port]), f"{port} is {taken[port]}, too: choose another"

@@ -21,7 +21,7 @@ from presence.admin import frames
 from presence.admin.start import Start
 from presence.inquiries import line_pair
 from presence.ports import Address, CannotListen
-from presence.settings import Settings, admin_host
+from presence.settings import Settings, admin_host, admin_port
 from presence.transports import tcp
 
 END_S: Final = 2.0  # the keeper takes less: half a second for requests, and it kills
@@ -72,8 +72,8 @@ class Operators:
     def reload(self) -> None:
         """Have the files read again whose content may change."""
         if self._control is not None:
-            with suppress(OSError):  # nobody is there, or nobody takes it: no reason to wait
-                self._control.send(frames.RELOAD, socket.MSG_DONTWAIT)
+            with suppress(OSError):  # nobody is there, or nobody takes it
+                self._control.send(frames.RELOAD)
 
     def stop(self) -> None:
         """End the processes; takes less than a second, and never more than `END_S`."""
@@ -99,6 +99,7 @@ class Operators:
             )
             ours.settimeout(_CONTROL_S)
             ours.sendall(message)
+            ours.setblocking(False)  # from here on nothing waits for the other end
             self._control = ours
         except OSError as error:  # no memory, or no room for one more process: users come first
             log.error("operators cannot be served", error=str(error))  # noqa: TRY400 - it says all
@@ -138,9 +139,9 @@ def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int
 
 
 def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
-    host, port = admin_host(settings.admin), settings.admin.rpartition(":")[2]
+    host, port = admin_host(settings.admin), admin_port(settings.admin)
     try:
-        listeners = tcp.open_listeners(host, int(port))
+        listeners = tcp.open_listeners(host, port)
     except OSError as error:
         if asked_for:
             raise CannotListen(settings.admin, error) from error

@@ -53,6 +53,11 @@ def admin_host(address: str) -> str:
     return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
+def admin_port(address: str) -> int:
+    """Return the port of a ``HOST:PORT``."""
+    return int(address.rpartition(":")[2])
+
+
 def _audience(text: str) -> None:
     if not text.isprintable() or any(c.isspace() for c in text):
         raise ValueError("must not hold white space or control characters")

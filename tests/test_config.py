@@ -301,6 +301,28 @@ def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
     assert len(problems({"idle_timeout": "x", "tick": "16"})) == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "port"),
+    [
+        ({"admin": "127.0.0.1:7400"}, "port"),
+        ({"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True}, "port"),
+        ({"admin": "127.0.0.1:7443", "tls_cert": "c.pem"}, "tls_port"),
+    ],
+)
+def test_operators_have_a_port_of_their_own(flags: dict[str, object], port: str) -> None:
+    (problem,) = problems(flags)
+    assert f"is {port}, too" in problem
+
+
+def test_another_host_may_have_a_port_of_the_same_number() -> None:
+    assert load({"admin": "127.0.0.2:7400"}, {}).settings.port == 7400
+
+
+@pytest.mark.parametrize("flag", ["port", "tls_port"])
+def test_the_port_of_operators_yields_to_one_that_is_asked_for(flag: str) -> None:
+    assert load({flag: "7480"}, {}).settings.admin == "127.0.0.1:0"
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:7480", "[::1]:0", "localhost:80"])
 def test_operators_of_this_machine_need_no_tokens(address: str) -> None:
     assert load({"admin": address}, {}).settings.admin == address

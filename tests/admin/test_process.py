@@ -100,11 +100,8 @@ def test_without_operators_nothing_is_started(redis_server: EmbeddedRedis) -> No
         assert children(server.process.pid) == []
 
 
-@WORKERS
-def test_a_process_that_is_killed_is_back_soon_at_the_same_address(
-    redis_server: EmbeddedRedis, workers: str
-) -> None:
-    with running_server("--redis", redis_server.url, "--workers", workers, *ADMIN) as server:
+def test_a_process_that_is_killed_is_back_soon_at_the_same_address(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, *ADMIN) as server:
         url = url_of(server)
         found(lambda: answers(url))
         first = kept_by(keeper_of(server))
@@ -182,11 +179,8 @@ def status(asked: urllib.request.Request) -> int:
         return error.code
 
 
-@WORKERS
-def test_without_its_keeper_the_process_ends_and_the_server_goes_on(
-    redis_server: EmbeddedRedis, workers: str
-) -> None:
-    with running_server("--redis", redis_server.url, "--workers", workers, *ADMIN) as server:
+def test_without_its_keeper_the_process_ends_and_the_server_goes_on(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         found(lambda: answers(url_of(server)))
         keeper = keeper_of(server)
         kept = kept_by(keeper)
@@ -208,8 +202,7 @@ def test_nobody_outlives_a_server_that_is_killed(redis_server: EmbeddedRedis, wo
     server.stop()
 
 
-@WORKERS
-@pytest.mark.parametrize("order", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("order", "workers"), [(signal.SIGTERM, "1"), (signal.SIGINT, "2")])
 def test_a_stop_is_quick_and_says_nothing_that_is_no_line_of_log(
     redis_server: EmbeddedRedis, workers: str, order: signal.Signals
 ) -> None:
@@ -273,9 +266,8 @@ def test_ctrl_c_on_a_terminal_is_a_clean_stop(redis_server: EmbeddedRedis) -> No
     assert "stopped" in said
 
 
-@WORKERS
-def test_a_process_that_is_stopped_delays_nobody(redis_server: EmbeddedRedis, workers: str) -> None:
-    server = ServerProcess("--redis", redis_server.url, "--workers", workers, *ADMIN)
+def test_a_process_that_is_stopped_delays_nobody(redis_server: EmbeddedRedis) -> None:
+    server = ServerProcess("--redis", redis_server.url, *ADMIN)
     found(lambda: answers(url_of(server)))
     kept = kept_by(keeper_of(server))
     os.kill(kept, signal.SIGSTOP)
