@@ -1,4 +1,4 @@
-"""Every link of every page leads somewhere: files are there, and so are the headings that are named."""
+"""Every link of every page leads somewhere, to files and headings that are there; every table is one."""
 
 import re
 from pathlib import Path
@@ -51,6 +51,15 @@ def test_every_module_that_is_to_be_run_is_there(page: str) -> None:
     }
     places = [ROOT.joinpath(*name.split(".")) for name in named]
     assert [place for place in places if not (place.with_suffix(".py").is_file() or place.is_dir())] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_table_has_a_head(page: str) -> None:
+    lines = prose(PAGES[page]).splitlines()
+    begins = [
+        n for n, line in enumerate(lines) if line.startswith("|") and not (n and lines[n - 1].startswith("|"))
+    ]
+    assert [lines[n] for n in begins if not lines[n + 1].startswith("| ---")] == []
 
 
 def test_the_readme_names_every_page() -> None:
