@@ -23,7 +23,12 @@ export class Feed {
       this.#held.delete(why);
       this.#draw();
     };
-    area.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && hold("pointer")());
+    // Moved there by somebody; not where the list comes to lie below a pointer that rests.
+    area.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "mouse" || (!event.movementX && !event.movementY)) return;
+      hold("pointer")();
+      this.#tell();
+    });
     area.addEventListener("pointerleave", release("pointer"));
     area.addEventListener("focusin", hold("focus"));
     area.addEventListener("focusout", release("focus"));

@@ -20,7 +20,7 @@ const charts = new Charts();
 const delays = new Delays();
 const nodes = new Nodes();
 const workers = new Workers();
-const user = new User(clock, (sessions) => wheel.mark(sessions));
+const user = new User(clock, (sessions) => wheel.mark(sessions), () => state === "live");
 const feed = new Feed((uid) => user.open(uid));
 const stream = new LiveStream(received, (state, detail) => become(state, detail));
 
@@ -124,7 +124,7 @@ function message(age) {
     case "crowded":
       return `The server has as many viewers as it takes, or is just starting; trying again.${old}`;
     case "token":
-      return `The server asks for a token of an operator.${old}`;
+      return `The server asks for the token of an operator: give it to your browser, or here.${old}`;
     case "live":
       return redisMessage();
     default:

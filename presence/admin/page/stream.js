@@ -3,6 +3,7 @@
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5000;
+const DOUBT_MS = 2500;
 const SILENCE_MS = 20_000; // the server sends a heartbeat each 15 s, and a sample each second
 
 /** Cuts a text that comes in pieces into events; `take` returns those that are complete. */
@@ -98,10 +99,18 @@ export class LiveStream {
     const credentials = this.#refused || token ? "omit" : "same-origin";
     let answered = false;
     const headers = { Accept: "text/event-stream" };
-    const watchdog = setTimeout(() => answered || abort.abort(), SILENCE_MS);
-    const response = await ask("v1/live", { signal: abort.signal, credentials, headers });
-    answered = true;
-    clearTimeout(watchdog);
+    const watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
+    const doubt = setTimeout(async () => {
+      // The browser asks for a password, and its user has not answered: that may take as long as it takes.
+      if (!(await this.#needsToken()) || answered) return;
+      clearTimeout(watchdog);
+      this.#onState("token");
+    }, DOUBT_MS);
+    const response = await ask("v1/live", { signal: abort.signal, credentials, headers }).finally(() => {
+      answered = true;
+      clearTimeout(watchdog);
+      clearTimeout(doubt);
+    });
     this.#refused = response.status === 401 || response.status === 403;
     if (!response.ok) {
       await response.body?.cancel();
@@ -112,6 +121,16 @@ export class LiveStream {
     await this.#read(response.body, abort);
     this.#onState("lost");
     return 0;
+  }
+
+  async #needsToken() {
+    try {
+      const response = await fetch(address("openapi.json"), { cache: "no-store", credentials: "omit" });
+      await response.body?.cancel();
+      return response.status === 401;
+    } catch {
+      return false;
+    }
   }
 
   async #read(body, abort) {

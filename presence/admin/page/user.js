@@ -16,8 +16,11 @@ export class User {
   #asking = 0;
   #waiting = false;
 
-  /** Args: `onMark([{node, due}])`: the sessions whose slots are to be marked in the wheel. */
-  constructor(clock, onMark) {
+  /**
+   * Args: `onMark([{node, due}])`: the sessions whose slots are to be marked in the wheel; `isLive()`: whether
+   * the server can be asked again and again.
+   */
+  constructor(clock, onMark, isLive) {
     this.#clock = clock;
     this.#onMark = onMark;
     byId("search").addEventListener("submit", (event) => {
@@ -34,7 +37,9 @@ export class User {
     addEventListener("hashchange", () => this.#fromAddress());
     setInterval(() => this.#count(), COUNTED_EACH_MS);
     // An answer may take longer than that, where a node does not answer.
-    setInterval(() => !document.hidden && this.#uid !== null && !this.#waiting && this.#ask(), ASKED_AGAIN_MS);
+    setInterval(() => {
+      if (isLive() && !document.hidden && this.#uid !== null && !this.#waiting) this.#ask();
+    }, ASKED_AGAIN_MS);
   }
 
   begin(hello) {

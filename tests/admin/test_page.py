@@ -1,0 +1,249 @@
+"""The live page in a real browser, before a real server."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from presence.embedded import EmbeddedRedis
+from tests.admin.browser import Browser, browsing, wait_until
+from tests.admin.crowd import crowd
+from tests.live.server_process import ServerProcess, running_server
+
+T_S = 10.0
+STRANGE = "<img/src=x/onerror=alert(1)>"  # white space is not for uids; markup needs none
+LONG = "w" * 128
+SIZES = {"phone": (390, 844), "desktop": (1440, 900)}
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.needs("chromedriver")]
+
+# The contrast of each text that is seen with what is behind it, below 4.5 : 1.
+FAINT = """
+const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => {
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const [x, y, z] = [r, g, b].map((c) => linear(c / 255));
+  return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+};
+const behind = (node) => {
+  for (let at = node; at; at = at.parentElement) {
+    const colour = channels(getComputedStyle(at).backgroundColor);
+    if (colour.length === 3 || colour[3] > 0.99) return colour;
+  }
+  return [255, 255, 255];
+};
+const faint = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode.parentElement;
+  const seen = walker.currentNode.data.trim() && node.checkVisibility();
+  if (!seen || node.closest("svg, script, noscript")) continue;
+  const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))];
+  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (contrast < 4.5) faint.push(`${contrast.toFixed(2)} ${walker.currentNode.data.trim().slice(0, 40)}`);
+}
+return faint;
+"""
+GIVE_TOKEN = """
+document.getElementById("token-text").value = arguments[0];
+document.getElementById("token").requestSubmit();
+"""
+LOOK_UP = """
+document.getElementById("search-uid").value = arguments[0];
+document.getElementById("search").requestSubmit();
+"""
+ROWS = "return [...document.querySelectorAll('#feed li')].map((row) => [row.dataset.type, row.textContent])"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with browsing(tmp_path / "profile") as driven:
+        driven.look(*SIZES["desktop"])
+        yield driven
+
+
+def page_of(server: ServerProcess) -> str:
+    """Return where the page is, once the process that serves it does."""
+    wait_until(
+        lambda: any(line["event"] == "operators are served" for line in server.lines), "HTTP is served"
+    )
+    return str(next(line["url"] for line in server.lines if line["event"] == "operators"))
+
+
+def serving_pid(server: ServerProcess) -> int:
+    """Return the process that serves HTTP now."""
+    return int([line["pid"] for line in server.lines if line["event"] == "operators are served"][-1])
+
+
+def open_page(browser: Browser, url: str) -> None:
+    browser.driver.get(url)
+    wait_until(lambda: browser.state() == "live", "the page is live")
+
+
+def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
+    redis_server: EmbeddedRedis, browser: Browser
+) -> None:
+    uids = [STRANGE, *(f"user-{n:04d}" for n in range(999))]
+    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--idle-timeout", str(T_S))
+    with running_server(*flags) as server, crowd(server.address, uids, beat_s=0.4 * T_S) as clients:
+        url = page_of(server)
+        open_page(browser, url)
+        wait_until(lambda: browser.text("figure-online") == "1,000", "all are online")
+        assert_the_wheel_turns(browser)
+
+        silent = [STRANGE, *uids[-99:]]
+        clients.silence(silent, within_s=3)
+        wait_until(lambda: browser.text("figure-online") == "900", "a hundred fewer are online")
+        assert_the_silence_is_listed(browser, set(silent))
+        wait_until(lambda: "100 silences told" in browser.text("delay-summary"), "their delays are counted")
+
+        assert_an_online_user_is_explained(browser, uids[1])
+        browser.search(uids[-1])
+        wait_until(lambda: browser.text("user-status") == "offline", "who went silent is offline")
+        assert "idle_timeout" in browser.text("user-facts"), "and why is shown"
+
+        browser.search(uids[2])
+        wait_until(lambda: browser.find("kick").is_displayed(), "who is online can be kicked")
+        browser.find("kick").click()
+        assert uids[2] in browser.text("kick-title"), "only after a question"
+        assert not clients.clients[uids[2]].closed
+        browser.find("kick-sure").click()
+        wait_until(lambda: clients.clients[uids[2]].closed, "his connection is closed")
+        wait_until(lambda: browser.text("kick-outcome").startswith("kicked"), "and the page says so")
+        wait_until(lambda: "(kicked)" in browser.text("user-facts"), "and why he is offline")
+        asked, answered = browser.network()
+        assert [address for address in asked if not address.startswith(url)] == [], "no other host is asked"
+        assert {address: status for address, status in answered.items() if status >= 400} == {}
+        assert browser.breaches() == []
+        assert browser.complaints() == []
+
+
+def assert_the_wheel_turns(browser: Browser) -> None:
+    pictures = set()
+    for _ in range(4):
+        pictures.add(browser.wheel())
+        time.sleep(0.15)
+    assert len(pictures) == 4, "it moves between two samples too"
+
+
+def assert_the_silence_is_listed(browser: Browser, silent: set[str]) -> None:
+    browser.find("feed-type").send_keys("offline")
+    rows = browser.run(ROWS)
+    told = [text for kind, text in rows if kind == "offline"]
+    assert len(told) >= 50  # when many come at once some are only counted
+    assert all("idle_timeout" in text for text in told)
+    browser.find("feed-text").send_keys("<img")
+    wait_until(lambda: len(browser.run(ROWS)) == 1, "the filter lets one through")
+    assert STRANGE in browser.run(ROWS)[0][1], "a uid is text, whatever it is"
+    assert browser.run("return document.querySelectorAll('main img').length") == 0
+    assert STRANGE in silent
+
+
+def assert_an_online_user_is_explained(browser: Browser, uid: str) -> None:
+    browser.search(uid)
+    wait_until(lambda: browser.text("user-status") == "online", "the user is online")
+    assert browser.text("user-uid") == uid
+    assert browser.text("user-why")
+    age = "return document.querySelector('#user-sessions .session-age').textContent"
+    before = browser.run(age)
+    wait_until(lambda: browser.run(age) != before, "the age of his last packet counts on")
+    assert browser.driver.current_url.endswith(f"#user={uid}"), "an address that can be passed on"
+
+
+def test_the_page_is_readable_wherever_it_is_read(
+    redis_server: EmbeddedRedis, browser: Browser, tmp_path: Path
+) -> None:
+    pictures = Path(os.environ.get("TESTS_PICTURES", tmp_path))
+    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--workers", "2")
+    uids = [LONG, STRANGE, *(f"user-{n:04d}" for n in range(1000))]
+    with running_server(*flags) as server, crowd(server.address, uids, beat_s=12) as clients:
+        open_page(browser, page_of(server))
+        clients.silence(uids[-40:], within_s=15)
+        browser.search(uids[2])
+        wait_until(lambda: browser.text("user-status") == "online", "somebody is looked at")
+        for dark in (False, True):
+            browser.look(*SIZES["desktop"], dark=dark)
+            wait_until(lambda: browser.run(FAINT) == [], f"each text stands out: {browser.run(FAINT)}", 5)
+        assert_keys_suffice(browser)
+        browser.find("user-close").click()
+        wait_until(lambda: "idle_timeout" in str(browser.run(ROWS)), "some fell silent")
+        for name, size in SIZES.items():
+            for dark in (False, True):
+                browser.look(*size, dark=dark)
+                browser.run("scrollTo(0, 0)")
+                time.sleep(1)  # colours change over, and the next sample is drawn
+                data = browser.picture(pictures / f"{name}-{'dark' if dark else 'light'}.png")
+                assert len(data) > 20_000, "there is something to see"
+        browser.look(360, 740)
+        browser.search(LONG)
+        wait_until(lambda: browser.text("user-status") == "online", "the longest uid is looked at")
+        assert browser.run("return document.documentElement.scrollWidth") <= 360
+        assert browser.run(FAINT) == []
+        browser.look(*SIZES["desktop"], still=True)
+        time.sleep(0.5)
+        pairs = [(browser.wheel(), browser.wheel()) for _ in range(4)]
+        assert any(one == other for one, other in pairs), "nothing moves for whoever wants no motion"
+        assert browser.breaches() == []
+        assert browser.complaints() == []
+
+
+def assert_keys_suffice(browser: Browser) -> None:
+    browser.find("user").send_keys(Keys.ESCAPE)
+    assert not browser.find("user").is_displayed(), "Escape closes"
+    wheel = browser.find("wheel")
+    wheel.send_keys(Keys.HOME)
+    first = wheel.get_attribute("aria-valuenow")
+    wheel.send_keys(Keys.PAGE_UP)
+    wait_until(lambda: wheel.get_attribute("aria-valuenow") != first, "arrows choose a slot")
+    assert "due in" in (wheel.get_attribute("aria-valuetext") or "")
+    wheel.send_keys("/")
+    assert browser.driver.switch_to.active_element.get_attribute("id") == "search-uid"
+    browser.search("user-0003")
+    wait_until(lambda: browser.find("user").is_displayed(), "Enter searches")
+
+
+def test_the_page_says_when_it_is_stale_and_comes_back_with_a_new_server(
+    redis_server: EmbeddedRedis, browser: Browser
+) -> None:
+    with running_server("--redis", redis_server.url, "--admin", "127.0.0.1:0") as server:
+        open_page(browser, page_of(server))
+        serving = serving_pid(server)
+        os.kill(serving, signal.SIGSTOP)
+        wait_until(lambda: browser.state() == "stale", "no sample comes, and the page says so")
+        assert "No sample for" in browser.text("message-text")
+        os.kill(serving, signal.SIGCONT)
+        wait_until(lambda: browser.state() == "live", "samples come again")
+        os.kill(serving, signal.SIGKILL)
+        wait_until(lambda: serving_pid(server) != serving, "another process serves")
+        wait_until(lambda: browser.state() == "live", "the page has come back by itself")
+        assert not browser.find("message").is_displayed()
+
+
+def test_a_token_that_is_renewed_is_asked_for(
+    redis_server: EmbeddedRedis, browser: Browser, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    first, second = "the-first-of-two-secrets", "the-second-of-two-secrets"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"act ann {first}\n")
+    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--admin-tokens", str(tokens))
+    with running_server(*flags) as server:
+        open_page(browser, page_of(server).replace("//", f"//ann:{first}@"))
+        assert not browser.find("token").is_displayed()
+        tokens.write_text(f"act ann {second}\n")
+        serving = serving_pid(server)
+        os.kill(serving, signal.SIGKILL)
+        wait_until(lambda: browser.state() == "token", "the page says that it needs a token")
+        assert browser.find("token").is_displayed()
+        # Not by typing: chromium's own question, which a person would answer or send away, lies above.
+        browser.run(GIVE_TOKEN, second)
+        wait_until(lambda: browser.state() == "live", "with the token it is live again")
+        browser.run(LOOK_UP, "bob")
+        wait_until(lambda: browser.text("user-status") == "offline", "and its questions are answered")
+        assert second not in browser.run(
+            "return JSON.stringify([localStorage, sessionStorage, document.cookie])"
+        )
