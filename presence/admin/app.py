@@ -2,6 +2,7 @@
 
 import structlog
 import trio
+from starlette.types import ASGIApp
 
 from presence.admin import token_file
 from presence.admin.access import Access, Need
@@ -54,7 +55,7 @@ class App:
         )
         self._handlers = Handlers(context, self.sources)
         self.table = table(self._handlers, PageFiles(), Description())
-        self.asgi = Guard(self.table, self._access, figures, audit)
+        self.asgi: ASGIApp = Guard(self.table, self._access, figures, audit)
 
     async def run(self) -> None:
         """Run all tasks until cancelled."""

@@ -19,12 +19,14 @@ _ERRORS: Final[Mapping[int, str]] = {
     401: "a token is needed, or this one is not known",
     403: "this token may not, or another web page asks",
     404: "there is no such file",
+    408: "the body did not come in time",
     413: "too much at once",
     415: "the body is no JSON",
     429: "too many wrong tokens at once",
     503: "Redis, or a place, is not to be had now; `retry_after` says when to ask again",
 }
 _GUARDED: Final = (401, 403, 429)  # of all that takes a token
+_OF_BODIES: Final = (400, 408, 413, 415)
 
 
 def describe() -> Part:
@@ -77,7 +79,7 @@ def _verb(
     body: Schema | None = None,
     is_open: bool = False,
 ) -> Part:
-    refusals = sorted({*errors, *(() if is_open else _GUARDED)})
+    refusals = sorted({*errors, *(() if is_open else _GUARDED), *(() if body is None else _OF_BODIES)})
     told: dict[str, Part] = {str(status): answer for status, answer in answers.items()}
     told |= {str(status): _json(_ERRORS[status], ref("Error")) for status in refusals}
     verb: Part = {"operationId": identity, "summary": summary, "responses": told}
@@ -109,6 +111,7 @@ _UID: Final[Part] = {
     "description": "percent-encoded",
     "schema": {"type": "string", "minLength": 1, "maxLength": 128},
 }
+_UNCHANGED: Final[Part] = {"description": "as it was, by its ETag"}
 _FILE: Final[Part] = {"name": "file", "in": "path", "required": True, "schema": {"type": "string"}}
 _LAST_EVENT_ID: Final[Part] = {
     "name": "Last-Event-ID",
@@ -162,7 +165,7 @@ _PATHS: Final[Mapping[str, Mapping[str, Part]]] = {
             "query",
             f"the states of up to {UIDS_MAX} users",
             {200: _json("uid to state", ref("States"))},
-            errors=(400, 413, 415, 503),
+            errors=(503,),
             body=_UIDS,
         )
     },
@@ -229,19 +232,22 @@ _PATHS: Final[Mapping[str, Mapping[str, Part]]] = {
                 200: _json("they are gone", ref("Kicked")),
                 202: _json("some are left: see `left`", ref("Kicked")),
             },
-            errors=(400, 415, 503),
+            errors=(503,),
             body=ref("Kick"),
         )
     },
     "/openapi.json": {
         "get": _verb("openapi", "this description", {200: _json("OpenAPI 3.1", {"type": "object"})})
     },
-    "/": {"get": _verb("page", "the live page", {200: _text("HTML", "text/html")})},
+    "/": {"get": _verb("page", "the live page", {200: _text("HTML", "text/html"), 304: _UNCHANGED})},
     "/static/{file}": {
         "get": _verb(
             "static",
             "files of the live page",
-            {200: _text("a file", "text/javascript", "text/css", "image/svg+xml", "text/plain")},
+            {
+                200: _text("a file", "text/javascript", "text/css", "image/svg+xml", "text/plain"),
+                304: _UNCHANGED,
+            },
             errors=(404,),
             parameters=[_FILE],
         )
