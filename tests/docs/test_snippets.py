@@ -5,10 +5,10 @@ files of settings. What is not run stands in one list, with the reason.
 """
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.docs.pages import ROOT, Block, blocks, pages
 from tests.docs.running import problem_of
@@ -69,15 +69,16 @@ def all_blocks() -> list[Block]:
     return [block for page, text in PAGES.items() for block in blocks(page, text)]
 
 
-def missing_command(text: str) -> str | None:
-    """Return a program that a page takes for granted, and that is not on this machine."""
-    for name in ("redis-cli", "curl"):
-        if re.search(rf"^{name} ", text, re.MULTILINE) and not shutil.which(name):
-            return name
-    return None
+def page_of(page: str) -> ParameterSet:
+    """Return a page as a parameter, with the programs that it takes for granted and pip does not bring."""
+    shown = "".join(block.text for block in blocks(page, PAGES[page]))
+    needed = [name for name in ("redis-cli", "curl") if re.search(rf"^{name} ", shown, re.MULTILINE)]
+    return pytest.param(page, marks=[pytest.mark.needs(name) for name in needed])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.page == page for b in all_blocks())])
+@pytest.mark.parametrize(
+    "page", [page_of(page) for page in PAGES if any(b.page == page for b in all_blocks())]
+)
 def test_every_snippet_runs(page: str, tmp_path: Path) -> None:
     mine = [block for block in all_blocks() if block.page == page and block.language in RUN]
     due = [block for block in mine if entry_of(block, NOT_RUN) is None]
