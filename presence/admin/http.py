@@ -64,7 +64,7 @@ async def serve_http(
     serving = _Serving(app, figures, write_s)
     accepting = []
     for each in listeners:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # connections inherit it
+        _bound(each)
         accepting.append(trio.SocketListener(trio.socket.from_stdlib_socket(each)))
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as nursery:
@@ -74,6 +74,13 @@ async def serve_http(
             nursery.cancel_scope.cancel()
         await serving.context.terminated.set()  # ends those that are idle
         connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+
+
+def _bound(listener: socket.socket) -> None:
+    """Set what connections inherit from the socket that listens."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a viewer whose machine is gone acknowledges nothing
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_S * 1000))
 
 
 class _Serving:

@@ -109,6 +109,15 @@ async def response(stream: trio.SocketStream, request: bytes = GET) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="no such option here")
+def test_connections_inherit_that_a_silent_machine_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        http._bound(listener)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            given_up_ms = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert given_up_ms == http.WRITE_S * 1000
+
+
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make patience short."""
