@@ -5,14 +5,16 @@ import signal
 from collections import Counter
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
-from presence.embedded import EmbeddedRedis
+from presence.embedded import EmbeddedRedis, find_binary
 from tests.admin.processes import ADMIN
 from tests.admin.scraping import Found, value
 from tests.admin.script import GAUGES, PATIENCE_S, Script, Watch, counted, gauges
 from tests.live.events import read_events
 from tests.live.server_process import running_server
 from tests.live.test_workers import pids
+from tests.store.servers import Server as Redis
 
 
 def test_figures_are_those_of_the_script_to_the_unit(redis_server: EmbeddedRedis) -> None:
@@ -70,3 +72,51 @@ def test_a_worker_that_is_replaced_begins_at_zero_and_the_others_go_on(redis_ser
     gone = [value(found, "worker_up", worker="1") == 0 for found in watch.seen]
     absent = [value(found, "sessions", worker="1") is None for found in watch.seen]
     assert gone == absent
+
+
+def test_a_worker_that_hangs_is_told_within_a_moment_and_goes_on_where_it_was(
+    redis_server: EmbeddedRedis,
+) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
+        watch = Watch(server)
+        with closing(Script(server, watch)) as script:
+            script.log_in(*(f"user-{n}" for n in range(24)))
+            before = watch.until(lambda seen: counted(seen) == script.counts)
+            os.kill(pids(server)[1], signal.SIGSTOP)
+            try:
+                hung = watch.until(lambda seen: value(seen, "worker_up", worker="1") == 0)
+            finally:
+                os.kill(pids(server)[1], signal.SIGCONT)
+            after = watch.until(lambda seen: counted(seen) == script.counts)
+    assert [value(hung, "worker_up", worker=worker) for worker in "12"] == [0, 1]
+    assert value(hung, "sessions", worker="2") == value(before, "sessions", worker="2")
+    assert counted(after) == script.counts
+
+
+def test_what_redis_did_not_hear_is_in_the_outbox_and_is_counted_once_it_has(tmp_path: Path) -> None:
+    redis = Redis(find_binary(), tmp_path, keep=True)
+    try:
+        with running_server("--redis", redis.url, "--idle-timeout", "120", *ADMIN) as server:
+            watch = Watch(server)
+            with closing(Script(server, watch)) as script:
+                script.log_in("before-1", "before-2")
+                before = watch.until(lambda seen: counted(seen) == script.counts)
+                redis.kill()
+                script.log_in("during-1", "during-2", "during-3")
+                away = watch.until(
+                    lambda seen: value(seen, "redis_up") == value(seen, "redis_connected", worker="0") == 0
+                )
+                redis.start()
+                after = watch.until(lambda seen: counted(seen) == script.counts and is_quiet(seen))
+    finally:
+        redis.close()
+    online = {"type": "online", "reason": "login", "worker": "0"}
+    assert [value(each, "transitions_total", **online) for each in (before, away, after)] == [2, 2, 5]
+    assert [value(each, "outbox_changes", worker="0") for each in (before, away, after)] == [0, 3, 0]
+    assert [value(each, "users_online") for each in (away, after)] == [None, 5]
+    assert counted(after) == script.counts
+
+
+def is_quiet(seen: Found) -> bool:
+    """Whether Redis has everything, and its figures are there."""
+    return value(seen, "outbox_changes", worker="0") == 0 and value(seen, "users_online") == 5
