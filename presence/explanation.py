@@ -30,12 +30,14 @@ from presence.store.failures import passes
 from presence.store.inquiring import Heard
 from presence.store.nodes import NodeState
 from presence.subscriber.events import decode
-from protocol import UID_MAX_BYTES
+from protocol import Kind
+from protocol.schema import SCHEMA
 
 WAIT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
 AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it may have changed in between
 RETRY_S: Final = 0.5  # so soon has to fail what is tried again,
 ATTEMPTS_MAX: Final = 3  # for two connections may have grown old: the reader's and the own
+_check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _UNASKED: Final = Found(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # that a sentence on an event needs
 
@@ -97,8 +99,8 @@ class Explainer:
         Raises:
             ValueError: no user can be called so.
         """
-        if not (0 < len(uid.encode()) <= UID_MAX_BYTES and uid.isprintable()):
-            raise ValueError(f"{uid!r} is no uid: it must be text of 1 to {UID_MAX_BYTES} bytes")
+        if (complaint := _check_uid(uid)) is not None:
+            raise ValueError(f"{uid!r} is no uid: it {complaint[1]}")
         known, failure = _Known({answer["node"]: answer for answer in here}), None
         try:
             self._look_again(uid, known)

@@ -254,13 +254,13 @@ def test_a_password_in_an_error_stays_secret() -> None:
     assert told["redis"]
 
 
-@pytest.mark.parametrize("uid", ["", "a" * 129, "\x1b[2J", "a\nb", "ä" * 65])
+@pytest.mark.parametrize("uid", ["", "a" * 129, "\x1b[2J", "a\nb", "ä" * 65, "{0}"])
 def test_what_is_no_uid_is_refused(uid: str) -> None:
     with Explainer("unix:///nowhere") as explainer, pytest.raises(ValueError, match="is no uid"):
         explainer.explain(uid)
 
 
-@pytest.mark.parametrize("uid", ["*", "änn", "{0}", '"quoted"', "ann:%s"])
+@pytest.mark.parametrize("uid", ["*", "änn", "\U0001f468\u200d\U0001f469", '"quoted"', "ann:%s"])
 def test_a_hostile_name_is_nobody(url: str, hand: Hand, uid: str) -> None:
     hand.apply(login("ann", "s1"))
     with listening(url, "n1", answer("n1")):

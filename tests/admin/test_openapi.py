@@ -51,7 +51,7 @@ ASKED: list[tuple[str, str, str, Any, int]] = [
     ("/v1/explain/{uid}", "GET", "/v1/explain/ann", b"", 200),
     ("/v1/explain/{uid}", "GET", "/v1/explain/bob", b"", 200),
     ("/v1/explain/{uid}", "GET", "/v1/explain/a%20b", b"", 400),
-    ("/v1/explain/{uid}", "GET", "/v1/explain/%F0%9F%A6%8A", b"", 200),
+    ("/v1/explain/{uid}", "GET", "/v1/explain/%F0%9F%91%A8%E2%80%8D%F0%9F%91%A9", b"", 200),
     (KICK, "POST", KICK, {"uid": "zoe"}, 200),
     (KICK, "POST", KICK, {"uid": "ann", "device": "tv", "wait_s": 0}, 200),
     (KICK, "POST", KICK, {"uid": "ann", "device": "phone", "wait_s": 0}, 202),
