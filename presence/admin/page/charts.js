@@ -123,7 +123,7 @@ function options(chart, holder) {
   return {
     width: holder.clientWidth || 300,
     height: holder.clientHeight || 120,
-    padding: [8, 14, 0, 0],
+    padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: "time" },

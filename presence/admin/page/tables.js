@@ -156,7 +156,9 @@ export function showRedis(redis) {
   const part = most ? redis.used_memory_bytes / most : 0;
   tell(list, "ping", isNumber(redis.ping_ms) ? milliseconds(redis.ping_ms / 1000) : NOTHING);
   tell(list, "memory", `${bytes(redis.used_memory_bytes)}${most ? ` of ${bytes(most)}` : isNumber(redis.used_memory_bytes) ? ", no limit" : ""}`);
-  setBar(list.querySelector('[data-field="memory"] .bar'), part, part > NEARLY_FULL ? "bad" : "");
+  const full = list.querySelector('[data-field="memory"] .bar');
+  show(full, Boolean(most));
+  setBar(full, part, part > NEARLY_FULL ? "bad" : "");
   tell(list, "policy", visible(redis.maxmemory_policy ?? NOTHING));
   tell(list, "append-only file", redis.aof === true ? "on" : redis.aof === false ? "off" : NOTHING);
   tell(list, "clients", count(redis.clients));
