@@ -15,6 +15,7 @@ from presence.subscriber.link import Link, Shards
 
 THREADS: Final = 8
 PAGE_S: Final = 1.8
+PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a page, some 300 KB
 
 T = TypeVar("T")
 
@@ -80,7 +81,8 @@ class BacklogPages:
         """
 
         def read(link: Link) -> Page:
-            follower = Follower(link, self._prefix, dict(places))
+            per_read = max(1, PAGE_EVENTS // max(1, len(places)))
+            follower = Follower(link, self._prefix, dict(places), per_read=per_read)
             found: list[Item] = []
             whole: list[bool] = []
 

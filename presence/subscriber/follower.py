@@ -32,10 +32,19 @@ class Follower:
         prefix: what the keys begin with.
         after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the
             last event that was seen, by shard (others begin at ``0``); None for new events only.
+        per_read: how many entries of each shard are read at once; None: `EVENTS_PER_READ`.
     """
 
-    def __init__(self, link: Link, prefix: str, after: str | Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        prefix: str,
+        after: str | Mapping[int, str] | None = None,
+        *,
+        per_read: int | None = None,
+    ) -> None:
         self._link = link
+        self._per_read = per_read
         self._looks = Looks()
         self.shards = Shards(prefix)
         self._after = after
@@ -94,11 +103,12 @@ class Follower:
     def read(self, access: Access) -> list[Item]:
         """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""
         self.add_shards(access)
+        most = self._per_read or EVENTS_PER_READ
 
         def fill(pipe: Any, shard: int) -> None:
             last_id, was_seen = self._positions[shard]
             begin = last_id if was_seen else f"({last_id}"
-            pipe.xrange(self.shards.keys.events(shard), begin, count=EVENTS_PER_READ + was_seen)
+            pipe.xrange(self.shards.keys.events(shard), begin, count=most + was_seen)
 
         answers = access.ask(self.shards.keys, access.reachable(self.shards.keys), fill)
         gaps: list[Gap] = []

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from presence.admin import event_feed, streaming, tidings
+from presence.admin.backlog_pages import PAGE_EVENTS, BacklogPages
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
 from presence.subscriber import follower
@@ -125,6 +126,15 @@ async def test_who_is_too_slow_for_the_queue_is_late_and_misses_nothing(
         assert sorted(seen) == sorted(USERS)
         slow.leave()
         quick.leave()
+
+
+async def test_a_page_of_the_past_is_bounded_over_all_shards(streams: Streams, url: str) -> None:
+    streams.write(*(f"u{number}" for number in range(2000)))
+    pages = BacklogPages(url, "presence")
+    page = await pages.page(dict.fromkeys(range(streams.keys.shards), "0-0"))
+    assert 0 < len(page.items) <= PAGE_EVENTS
+    assert page.is_whole
+    pages.close()
 
 
 async def test_a_filter_passes_its_type_and_the_place_moves_on(
