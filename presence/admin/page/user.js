@@ -60,6 +60,7 @@ export class User {
     this.#uid = this.#answer = null;
     show(byId("user"), false);
     this.#onMark([]);
+    byId("search-uid").value = "";
     byId("search-uid").focus();
   }
 
