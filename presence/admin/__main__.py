@@ -1,9 +1,9 @@
 """The process that serves operators; `presence.admin.keeper` starts it, and nobody else."""
 
+import os
 import pickle
 import signal
 import socket
-import sys
 
 from presence.admin import frames
 from presence.admin.keeper import IGNORED
@@ -37,4 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # the log is written; nothing waits for a thread whose call hangs

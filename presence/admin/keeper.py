@@ -8,6 +8,7 @@ Args:
     DESCRIPTOR: what the process inherits: sockets that listen, the asking ends of the lines.
 """
 
+import os
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ from presence.admin import frames
 LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
+NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts
 END_GRACE_S: Final = 0.6  # for requests that are under way; then it is killed, stopped or not
 IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -121,6 +123,7 @@ def main() -> int:
     """Keep the process; return the exit status."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)  # which the process inherits
+    os.nice(NICENESS)  # this, too
     control = socket.socket(fileno=0)
     message = frames.read(control)
     if message is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from presence.admin.http import CONNECTIONS_MAX
+from presence.admin.keeper import NICENESS
 from presence.embedded import EmbeddedRedis, embedded_redis
 from tests.admin.processes import (
     ADMIN,
@@ -73,6 +74,12 @@ def test_workers_share_nothing_with_who_serves_operators(undisturbed: ServerProc
     theirs = descriptors(keeper) | descriptors(kept_by(keeper))
     for pid in (undisturbed.process.pid, *pids(undisturbed).values()):
         assert not descriptors(pid) & theirs
+
+
+def test_users_come_before_operators(undisturbed: ServerProcess) -> None:
+    ours = os.getpriority(os.PRIO_PROCESS, undisturbed.process.pid)
+    theirs = os.getpriority(os.PRIO_PROCESS, kept_by(keeper_of(undisturbed)))
+    assert theirs == min(ours + NICENESS, 19)
 
 
 def test_a_supervisor_has_one_thread(undisturbed: ServerProcess) -> None:
