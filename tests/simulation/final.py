@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inb
 
 
 def compare(world: World, judge: Judge) -> None:
-    """Judge by `converged` and `conserved`; see `judge`."""
+    """Judge by `converged`, `conserved` and `counted`; see `judge`."""
     held = _held(world)
     recorded, nodes = _records(world), {host.node.relay.node for host in _running(world)}
     judge.all_broken(differences("records, nodes", recorded, held))
@@ -46,6 +47,7 @@ def compare(world: World, judge: Judge) -> None:
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):
         _conserved(judge, host)
+        judge.counting.compare(judge, host, forgot=judge.periods.forgot_at > -math.inf)
     _told(world, judge, {uid for uid, _ in recorded})
 
 

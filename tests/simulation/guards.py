@@ -191,6 +191,11 @@ GUARDS: Final = (
         ),
         seed=3558,
     ),
+    Guard(
+        "counted-in-the-trail",
+        (Change("apply", "last.superseded or {}, last.told or {}}}", "last.superseded or {}, {}}}"),),
+        seed=136,
+    ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
     Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=11),
     Guard("fence", _FENCE, seed=8),

@@ -49,6 +49,8 @@ When all is over
             what it skipped is counted by gap entries. Of a user whose last session a process ended,
             subscribers heard an offline event last, whatever Redis lost; unless a process that had one of
             his sessions died, and Redis lost its data after that: then nobody knows of him.
+ counted    A process that runs has counted each entry that its batches wrote, once, whatever became of the
+            answers, unless Redis lost data; and none that neither these nor its sweeps and retirements wrote.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
 from protocol import Code
 from tests.simulation import lateness
+from tests.simulation.counting import Counting
 from tests.simulation.final import compare
 from tests.simulation.liveness import Liveness
 from tests.simulation.observed import Entry, Ran
@@ -107,6 +110,7 @@ class Judge:
         accepted: logins and ends (True) that each process's outbox took.
         applied: those that a script has applied, with the true time when it was the first time.
         registered_at: true time at which Redis last heard that a session lives.
+        counting: what nodes are to have counted.
     """
 
     def __init__(self, world: World) -> None:
@@ -120,6 +124,7 @@ class Judge:
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
+        self.counting = Counting()
         self.entries = 0
 
     def broken(self, rule: str, text: str, *values: object) -> None:
@@ -249,6 +254,7 @@ class Judge:
     def entry(self, entry: Entry) -> None:
         """An entry was written."""
         self.entries += 1
+        self.counting.wrote(entry)
         fields = entry.fields
         if "uid" in fields:
             self.all_broken(self.periods.in_order(fields["uid"], entry.id))
