@@ -159,10 +159,13 @@ def test_the_page_is_readable_wherever_it_is_read(
 ) -> None:
     pictures = Path(os.environ.get("TESTS_PICTURES", tmp_path))
     flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--workers", "2")
-    uids = [LONG, STRANGE, *(f"user-{n:04d}" for n in range(1000))]
-    with running_server(*flags) as server, crowd(server.address, uids, beat_s=12) as clients:
+    uids = [LONG, STRANGE, *(f"user-{n:04d}" for n in range(500))]
+    with (
+        running_server(*flags, "--idle-timeout", str(T_S)) as server,
+        crowd(server.address, uids, beat_s=0.4 * T_S) as clients,
+    ):
         open_page(browser, page_of(server))
-        clients.silence(uids[-40:], within_s=15)
+        clients.silence(uids[-40:], within_s=T_S)
         browser.search(uids[2])
         wait_until(lambda: browser.text("user-status") == "online", "somebody is looked at")
         for dark in (False, True):
@@ -221,6 +224,20 @@ def test_the_page_says_when_it_is_stale_and_comes_back_with_a_new_server(
         wait_until(lambda: serving_pid(server) != serving, "another process serves")
         wait_until(lambda: browser.state() == "live", "the page has come back by itself")
         assert not browser.find("message").is_displayed()
+
+
+def test_the_page_says_since_when_redis_is_away(redis_server: EmbeddedRedis, browser: Browser) -> None:
+    with running_server("--redis", redis_server.url, "--admin", "127.0.0.1:0") as server:
+        open_page(browser, page_of(server))
+        wait_until(lambda: browser.text("redis-state") == "ok", "Redis was asked")
+        redis_server.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: "Redis is away since" in browser.text("message-text"), "the page says so")
+            assert browser.state() == "live", "what does not come from Redis goes on"
+            assert browser.text("redis-state") == "away"
+        finally:
+            redis_server.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: not browser.find("message").is_displayed(), "and that it is back")
 
 
 def test_a_token_that_is_renewed_is_asked_for(

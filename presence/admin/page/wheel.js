@@ -137,9 +137,10 @@ export class WheelView {
     const now = this.#now();
     const segments = this.#ring.segments(now, false).filter(({ to }) => to > 0);
     const span = this.#ring.span;
-    const soon = segments.filter(({ to }) => to <= span / 6).reduce((sum, { size }) => sum + size, 0);
+    const near = Math.max(1, Math.round(span / 6));
+    const soon = segments.filter(({ to }) => to <= near).reduce((sum, { size }) => sum + size, 0);
     const later = this.#ring.later ? `, ${count(this.#ring.later)} due later` : "";
-    const text = `${count(soon)} due within ${duration(span / 6)}${later}`;
+    const text = `${count(soon)} due within ${duration(near)}${later}`;
     say(byId("wheel-summary"), text);
     this.#canvas.setAttribute("aria-valuemax", span.toFixed(0));
     if (this.#pointed === null) {
