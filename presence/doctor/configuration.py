@@ -22,7 +22,12 @@ def settings(problems: Sequence[str]) -> list[Finding]:
     if not problems:
         return [ok("settings", _SOUND, f"{len(SPECS)} settings")]
     return [
-        fail("settings", _SOUND, problem, "put it right where it came from; presence config check says whether that was all")
+        fail(
+            "settings",
+            _SOUND,
+            problem,
+            "put it right where it came from; presence config check says whether that was all",
+        )
         for problem in problems
     ]
 
