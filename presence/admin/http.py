@@ -116,10 +116,24 @@ class _Serving:
 
 
 class _Http1(H11Protocol):
-    """HTTP/1.1, and no way from it to HTTP/2, whose streams would have time-outs of their own."""
+    """HTTP/1.1, and no way from it to HTTP/2 or web sockets, whose streams would have time-outs of their own.
+
+    Who asks for another protocol has an answer in this one, as the standard allows.
+    """
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]  # in lower case
+        await super()._create_stream(
+            h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        )
 
 
 class _Connection:

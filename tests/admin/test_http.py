@@ -272,13 +272,26 @@ async def test_nobody_changes_to_http_2() -> None:
             assert (await answer(stream)).startswith(b"HTTP/1.1 ")
 
 
-async def test_a_web_socket_is_refused() -> None:
-    ask = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    ask += b"Sec-WebSocket-Version: 13\r\n"
+WEB_SOCKET = b"GET /%d HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n"
+KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("more", [b"", KEY, KEY + b"Sec-WebSocket-Version: 99\r\n", KEY + b"Upgrade: x\r\n"])
+async def test_who_asks_for_a_web_socket_is_answered_and_closed_like_others(more: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
-        await stream.send_all(ask + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-        assert (await answer(stream)).startswith(b"HTTP/1.1 403")
+        for number in range(2):
+            found = await response(stream, WEB_SOCKET % number + more + b"\r\n")
+            assert found.startswith(b"HTTP/1.1 200")
+            assert found.endswith(b"/%d" % number)
+        assert await answer(stream) == b""
         await stage.until_idle()
+
+
+async def test_nobody_changes_to_a_web_socket() -> None:
+    version = b"Sec-WebSocket-Version: 13\r\n"
+    async with serving() as stage, await stage.connect() as stream:
+        assert b" 101 " not in await response(stream, WEB_SOCKET % 1 + KEY + version + b"\r\n")
 
 
 @pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 40_000])
