@@ -55,6 +55,11 @@ def bad_request(code: str, message: str) -> ApiError:
     return ApiError(400, code, message)
 
 
+def not_found() -> ApiError:
+    """Return the error of a request for what there is not."""
+    return ApiError(404, "not_found", "there is nothing at this path: see /openapi.json")
+
+
 def redis_away(error: BaseException | str) -> ApiError:
     """Return the error of a request that would need Redis now."""
     return ApiError(503, "redis_away", redact_text(str(error)) or "no answer", retry_after=RETRY_AFTER_S)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from presence.admin.access import NOBODY, Access, Need, Operator, Refused
 from presence.admin.audit import Audit
-from presence.admin.errors import ApiError
+from presence.admin.errors import ApiError, not_found
 from presence.admin.http_figures import OTHER, HttpFigures
 from presence.admin.verbs import Table, Verb, header_map
 
@@ -166,7 +166,7 @@ def _counted_as(verb: Verb | None) -> str:
 
 def _not_there(allowed: list[str]) -> ASGIApp:
     if not allowed:
-        return ApiError(404, "not_found", "there is nothing at this path: see /openapi.json").response()
+        return not_found().response()
     methods = ", ".join(allowed)
     message = f"this path takes {methods}"
     return ApiError(405, "wrong_method", message, headers={"Allow": methods}).response()

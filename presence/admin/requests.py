@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from presence.admin.access import JSON
-from presence.admin.errors import ApiError, bad_request
+from presence.admin.errors import ApiError, bad_request, not_found
 from protocol import Kind
 from protocol.schema import SCHEMA
 
@@ -26,10 +26,16 @@ def checked_uid(value: object) -> str:
 
 
 def uid_of_path(request: Request, prefix: str) -> str:
-    """Return the uid that a path ends with, percent-decoded."""
+    """Return the uid that a path ends with, percent-decoded.
+
+    The rest must be spelled out: of a prefix that is encoded itself nobody knows where it ends.
+    """
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path = raw.partition(b"?")[0]
+    if not path.startswith(prefix.encode()):
+        raise not_found()
     try:
-        uid = unquote_to_bytes(raw.partition(b"?")[0][len(prefix) :]).decode()
+        uid = unquote_to_bytes(path[len(prefix) :]).decode()
     except UnicodeDecodeError:
         raise bad_request("bad_uid", "a uid is UTF-8, percent-encoded") from None
     return checked_uid(uid)

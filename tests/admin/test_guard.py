@@ -91,3 +91,11 @@ async def test_two_headers_of_a_name_are_one_that_is_no_token() -> None:
 async def test_a_verb_of_a_route_answers_head_without_more() -> None:
     async with operators() as running:
         assert (await ask(running.app, "/openapi.json", "HEAD")).status == 200
+
+
+@pytest.mark.parametrize("target", ["/v1/explain%2Fann", "/%76%31/explain/ann", "/%761/presence/ann"])
+async def test_a_path_that_encodes_more_than_the_uid_is_of_nobody(target: str) -> None:
+    async with operators() as running:
+        answered = await running.ask(target)
+        assert (answered.status, answered.code) == (404, "not_found")
+        assert running.asked["explain"] == 0
