@@ -5,7 +5,7 @@ peak when it does again, and one that was replaced begins at zero.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from presence.admin.workers import Answer, Sample
 
@@ -18,16 +18,6 @@ class Speeds(NamedTuple):
     offline: float | None = None
     logins: float | None = None
     refusals: float | None = None
-
-
-_REFUSING: Final = (
-    "connections_full",
-    "accepts_refused",
-    "logins_refused",
-    "address_connections_refused",
-    "address_logins_refused",
-    "uid_logins_refused",
-)
 
 
 class Rates:
@@ -59,14 +49,12 @@ class Rates:
 def _counts(sample: Sample) -> tuple[float, ...]:
     """Return what `Speeds` is made of, in its order."""
     core, transitions = part(sample, "core"), part(sample, "transitions")
-    admission = part(sample, "admission")
-    refused = total(core.get("refused")) + sum(number(admission.get(name)) for name in _REFUSING)
     return (
         number(core.get("beats")) + number(core.get("frames")),
         total(transitions.get("online")),
         total(transitions.get("offline")),
         number(core.get("logins")),
-        refused,
+        total(core.get("refused")),  # all of them; `admission` only tells by which limit
     )
 
 

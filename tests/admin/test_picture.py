@@ -1,11 +1,14 @@
 """Figures of workers as one picture, how quickly they grow, and what is kept of them."""
 
+import copy
+from dataclasses import asdict
 from typing import Any
 
 from presence.admin.history import LONG_POINTS, POINTS, History
 from presence.admin.picture import Cluster, picture, summed_histogram, summed_wheel
 from presence.admin.rates import Rates, Speeds
 from presence.admin.workers import Answer
+from presence.admission import Admission, AdmissionLimits
 from presence.store.nodes import NodeState
 
 
@@ -39,6 +42,19 @@ def test_a_worker_that_was_replaced_begins_at_zero() -> None:
     rates = Rates()
     rates.take([said(1, 10.0, beats=1000)])
     assert rates.take([said(1, 12.0, pid=2, beats=8)]).packets == 4.0
+
+
+def test_a_refused_login_is_one_refusal_whatever_else_counts_it() -> None:
+    rates = Rates()
+    limits = AdmissionLimits(login_rate=1, login_burst=1, uid_login_rate=1, uid_login_burst=1)
+    admission, core = Admission(limits, 0.0), {"refused": {"busy": 0}}
+    sample: dict[str, Any] = {"pid": 1, "core": core, "admission": asdict(admission.statistics())}
+    rates.take([Answer(1, copy.deepcopy(sample), 10.0)])
+    assert admission.login(0.0, "", "ann") is None
+    assert admission.login(0.0, "", "ann") is not None
+    core["refused"]["busy"] += 1
+    sample["admission"] = asdict(admission.statistics())
+    assert rates.take([Answer(1, sample, 11.0)]).refusals == 1
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:
