@@ -271,3 +271,35 @@ async def test_a_call_that_waits_fails_when_the_channel_is_closed(redis_server: 
             nursery.start_soon(wait)
             await trio.sleep(0.05)
             channel.close()
+
+
+KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"a":' + b"[" * 200_000,
+        b"[" * 200_000,
+        b"{" + b'"a":{' * 50_000,
+        *(json.dumps(KICKED | {name: []}).encode() for name in KICKED),
+        *(json.dumps(KICKED | {name: {"a": 1}}).encode() for name in KICKED),
+        json.dumps(KICKED | {"uid": 1e999}).encode(),
+        json.dumps(KICKED | {"uid": "\ud800"}).encode(),
+        json.dumps({"type": "explain", "uid": [], "token": []}).encode(),
+        b"\x81\x01\x02",
+        b"\x91" * 5_000,
+        b"\x93\xa1u\x91\xa0\xc0",
+        b"",
+    ],
+)
+async def test_no_message_ends_a_server(redis_server: EmbeddedRedis, message: bytes) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        await pair.log_in(0)
+        assert pair.client.publish(pair.channel(0), message) == 1
+        session = pair.record()["session"]
+        kick = KICKED | {"uid": "ann", "session": session}
+        pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after it
+        await until(lambda: not pair.servers[0].node.core.sessions.has("ann"))
+        assert pair.servers[0].node.core.statistics().ended == {"kicked": 1}

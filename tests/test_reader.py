@@ -147,6 +147,11 @@ def test_user_nobody_heard_of_is_offline(client: Redis, access: Access) -> None:
     assert state(access, "nobody")["last_seen_ms"] is None
 
 
+def test_who_was_last_seen_at_no_time_at_all_is_offline(client: Redis, access: Access) -> None:
+    client.zadd(KEYS.seen(KEYS.shard("bob")), {"bob": float("inf")})
+    assert state(access, "bob")["last_seen_ms"] is None
+
+
 def test_users_of_all_shards_come_in_the_order_asked_for(client: Redis, access: Access) -> None:
     uids = [f"user-{number}" for number in range(50)]
     assert {KEYS.shard(uid) for uid in uids} == {0, 1, 2, 3}
@@ -161,7 +166,28 @@ def test_asking_for_nobody_is_no_error(client: Redis, access: Access) -> None:
     assert read_states(access, KEYS, []) == {}
 
 
-@pytest.mark.parametrize("record", ["no json", "[]", "{}", '{"id":"1-1","since_ms":1,"sessions":{}}', "5"])
+def _recorded(**damaged: object) -> str:
+    """A record of one session, of which something is not as a server writes it."""
+    record = {"session": "s", "node": "n1", "login_ms": 1} | damaged
+    return json.dumps({"id": "1-1", "since_ms": damaged.pop("since_ms", 1), "sessions": {"": record}})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "no json",
+        "[]",
+        "{}",
+        '{"id":"1-1","since_ms":1,"sessions":{}}',
+        "5",
+        '{"id":' + "[" * 200_000,
+        _recorded(node=[]),
+        _recorded(node="\ud800"),
+        _recorded(session={}),
+        _recorded(login_ms=1e999),
+        _recorded(since_ms=1e999),
+    ],
+)
 def test_damaged_record_counts_as_absent(client: Redis, access: Access, record: str) -> None:
     client.hset(KEYS.online(KEYS.shard("eve")), "eve", record)
     assert state(access, "eve")["status"] == "offline"
@@ -314,7 +340,7 @@ def test_a_swept_node_is_none_any_more(table: RedisLeaseTable, reader: PresenceR
     assert reader.nodes() == []
 
 
-@pytest.mark.parametrize("stats", ["no json", "[]"])
+@pytest.mark.parametrize("stats", ["no json", "[]", '{"a":' + "[" * 200_000])
 def test_damaged_stats_tell_nothing(table: RedisLeaseTable, reader: PresenceReader, stats: str) -> None:
     table.renew("n1", 1, stats, [])
     assert reader.nodes()[0].sessions is None

@@ -17,7 +17,7 @@ from presence.store.deliveries import read_deliveries
 from presence.store.failures import as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
-from presence.store.packing import read_news
+from presence.store.packing import read_message, read_news
 from presence.store.replies import News
 from presence.store.routes import Connect, Routes
 
@@ -117,7 +117,9 @@ def _read(text: bytes) -> Sequence[News | Delivery | Question]:
     """Return what one message says: news and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
-    told = read_news(text) or read_question(text)
+    if (said := read_message(text)) is None:
+        return []
+    told = read_news(said) or read_question(said)
     return [] if told is None else [told]
 
 

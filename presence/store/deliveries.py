@@ -73,5 +73,5 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
             for uid, devices, frame in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
             if type(frame) is bytes
         ]
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return []

@@ -57,13 +57,12 @@ class AnswerKeys:
         self._scripting.close()
 
 
-def read_question(text: bytes) -> Question | None:
-    """Return what was asked over a control channel; None: it is no question of a kind known here."""
+def read_question(said: Mapping[str, Any]) -> Question | None:
+    """Return what a message of a control channel asks; None: it is no question of a kind known here."""
     try:
-        entry = json.loads(text)
-        kind, uid, token = entry["type"], entry["uid"], entry["token"]
+        kind, uid, token = said["type"], said["uid"], said["token"]
         is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return Question(uid, token) if is_one else None
 
@@ -155,6 +154,6 @@ def read_answer(packed: bytes) -> dict[str, Any] | None:
         for rows, shape in ((answer["sessions"], _TOLD), (answer["ended"], _ENDED)):
             for row in rows:
                 known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):
         return None
     return answer if known else None

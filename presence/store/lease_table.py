@@ -35,9 +35,7 @@ class RedisLeaseTable:
         answer = unpacked(self._scripting.one(Call("lease", self._keys.lease_keys, arguments)))
         if answer["status"] != "ok":
             return None
-        return {
-            name: read_lease_row(text, int(end_ms)) for name, text, end_ms in answer["rows"] if is_name(name)
-        }
+        return {name: read_lease_row(text, end_ms) for name, text, end_ms in answer["rows"] if is_name(name)}
 
     def claim(self, node: str, seen: str, wanted: str) -> bool:
         """Change a row if it is as seen; see `LeaseTable.claim`."""

@@ -71,7 +71,7 @@ def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
     now_ms = _ms(clock)
     left_s = {name: round((end_ms - now_ms) / 1000, 3) for name, end_ms in ends}
     return [
-        _state(name.decode(), row.decode(), left_s.get(name), told.get(name, b""))
+        _state(_text(name), _text(row), left_s.get(name), told.get(name, b""))
         for name, row in sorted(rows.items())
     ]
 
@@ -91,6 +91,10 @@ def ended_leases(access: Access, keys: Keys, nodes: Iterable[str]) -> set[str]:
         clock, ends = pipe.execute()
     now_ms = _ms(clock)
     return {name for name, end_ms in zip(names, ends, strict=True) if end_ms is None or end_ms <= now_ms}
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
 def _ms(clock: tuple[int, int]) -> float:
@@ -114,7 +118,7 @@ def _what_it_told(stats: bytes) -> dict[str, Any]:
     """Return what is of the kind that it should be: another version may tell other things."""
     try:
         values = json.loads(stats)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(values, dict):
         return {}

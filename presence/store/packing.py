@@ -1,7 +1,8 @@
 """How the arguments of the scripts are packed, and their answers read."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from protocol.constants import Code
 
 FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
 FENCE_KEPT_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
+
+COUNT_DIGITS: Final = 16  # Lua counts exactly up to 2^53
 
 Answer = tuple[bytes, bytes]  # MessagePack, replication id
 
@@ -180,9 +183,9 @@ def _traces(flat: list[str], own: str) -> Traces:
     traces = {}
     for node, text in zip(flat[::2], flat[1::2], strict=True):
         generation, complete, fenced, history, *_ = [*text.split(), "", "", "", ""]
-        if node != own and is_name(node) and generation.isdigit():
+        if node != own and is_name(node) and (number := _count(generation)) is not None:
             is_complete = generation == complete != "0"
-            traces[node] = Trace(int(generation), is_complete, fenced == "1", history if is_complete else "")
+            traces[node] = Trace(number, is_complete, fenced == "1", history if is_complete else "")
     return traces
 
 
@@ -238,24 +241,42 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         last_id=reply["last_id"],
         others=_traces(reply["traces"], node),
         inbox_n=reply["inbox_n"],
-        inbox=tuple(news for text in reply["inbox"] if (news := read_news(text)) is not None),
+        inbox=tuple(
+            news
+            for text in reply["inbox"]
+            if (said := read_message(text)) is not None and (news := read_news(said)) is not None
+        ),
     )
 
 
-def read_news(text: str | bytes) -> News | None:
-    """Return news from their JSON, as inbox and control channel carry them; None: of no kind known here."""
+def read_message(text: str | bytes) -> Mapping[str, Any] | None:
+    """Return the object of JSON that an inbox or a control channel carries; None: it is none."""
     try:
-        entry = json.loads(text)
-        kind = NewsKind(entry["type"])
-        return News(
-            kind, entry["uid"], entry["device"], entry["session"], entry["by"], entry["return_allowed"]
-        )
+        said = json.loads(text)
+    except (ValueError, RecursionError):  # whoever may publish may send what no node would
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def read_news(said: Mapping[str, Any]) -> News | None:
+    """Return the news that a message tells; None: of no kind known here."""
+    try:
+        kind = NewsKind(said["type"])
+        news = News(kind, said["uid"], said["device"], said["session"], said["by"], said["return_allowed"])
     except (ValueError, KeyError, TypeError):
         return None
+    is_sound = all(isinstance(each, str) for each in news[1:5]) and isinstance(news.return_allowed, bool)
+    return news if is_sound else None
 
 
-def read_lease_row(text: str, lease_end_ms: int) -> LeaseRow:
+def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:
     """Return a row of the table of leases from its text; see lease.lua."""
     counter, _, certificate = text.partition(" ")
     sweeper, _, n = certificate.partition(" ")
-    return LeaseRow(text, counter, sweeper, int(n) if n.isdigit() else 0, lease_end_ms)
+    end_ms = int(lease_end_ms) if math.isfinite(lease_end_ms) else 0
+    return LeaseRow(text, counter, sweeper, _count(n) or 0, end_ms)
+
+
+def _count(text: str) -> int | None:
+    """Return a number that a script counts, which is exact as a double; None: it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS else None

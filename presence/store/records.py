@@ -1,6 +1,7 @@
 """What the records of users say, as readers see it."""
 
 import json
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -115,7 +116,7 @@ def online_state(text: bytes | None) -> State | None:
         if not isinstance(shown_since, dict) or not {"id", "since_ms"} <= shown_since.keys():
             shown_since = record
         since_ms, entry_id = int(shown_since["since_ms"]), str(shown_since["id"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if not sessions:
         return None
@@ -127,8 +128,8 @@ def online_state(text: bytes | None) -> State | None:
 def _session(device: str, fields: dict[str, Any]) -> State:
     session = {
         "device": device,
-        "session": fields["session"],
-        "node": fields["node"],
+        "session": _text(fields["session"]),
+        "node": _text(fields["node"]),
         "login_ms": int(fields["login_ms"]),
     }
     if fields.get("away") is True:
@@ -138,13 +139,23 @@ def _session(device: str, fields: dict[str, Any]) -> State:
     return session
 
 
+def _text(value: str) -> str:
+    """Return a text; `TypeError` or `ValueError` for what is none that Redis could be asked about."""
+    return str.encode(value).decode()
+
+
 def _precedence(session: State) -> tuple[bool, int, bytes]:
     """Return by what it is decided which of several sessions a user shows himself as; see prelude.lua."""
     return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 
 def _offline(last_seen_ms: float | None) -> State:
-    return _state("offline", None, None if last_seen_ms is None else int(last_seen_ms), None, [])
+    return _state("offline", None, seen_ms(last_seen_ms), None, [])
+
+
+def seen_ms(score: float | None) -> int | None:
+    """Return the Unix milliseconds that a score tells; None: it tells none."""
+    return int(score) if score is not None and math.isfinite(score) else None
 
 
 def _state(

@@ -1,7 +1,8 @@
 """The store on Redis, one server or a cluster: a node's batches, probes and sweeps as script calls."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from presence.store.address import redacted
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
@@ -10,6 +11,8 @@ from presence.store.packing import Shape, read_probe, read_reply
 from presence.store.replies import Probe, Reply
 from presence.store.routes import Connect
 from presence.store.scripting import Call, Scripting
+
+T = TypeVar("T")
 
 DATA_VERSION: Final = "1"
 
@@ -38,7 +41,7 @@ class RedisStore:
         key, ours = self._shape.keys.meta, {"version": DATA_VERSION, "shards": str(self._shape.keys.shards)}
         commands = [("HSETNX", key, name, value) for name, value in ours.items()]
         found = self._scripting.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
-        present = [value.decode() for value in found]
+        present = [value.decode("utf-8", "replace") for value in found]
         for (name, value), found in zip(ours.items(), present, strict=True):
             if value != found:
                 url = redacted(self._scripting.url)
@@ -48,7 +51,9 @@ class RedisStore:
         """Perform the steps in one round trip; see `Store.apply`."""
         calls = [self._shape.call(step) for step in steps]
         return [
-            answer if isinstance(answer, (StoreUnavailable, StoreError)) else read_reply(step, answer)
+            answer
+            if isinstance(answer, (StoreUnavailable, StoreError))
+            else _or_unreadable(partial(read_reply, step, answer))
             for step, answer in zip(steps, self._scripting.evaluate(calls), strict=True)
         ]
 
@@ -63,10 +68,18 @@ class RedisStore:
         return {
             shard: answer
             if isinstance(answer, (StoreUnavailable, StoreError))
-            else read_probe(shard, node, answer)
+            else _or_unreadable(partial(read_probe, shard, node, answer))
             for shard, answer in zip(inbox_read, self._scripting.evaluate(calls), strict=True)
         }
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread fails."""
         self._scripting.close()
+
+
+def _or_unreadable(read: Callable[[], T]) -> T | StoreError:
+    """Return what an answer says; an error if somebody else wrote where the scripts keep their answers."""
+    try:
+        return read()
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        return StoreError(f"an answer that no script gives: {type(error).__name__}: {error}")

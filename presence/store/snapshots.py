@@ -10,7 +10,7 @@ from presence.store.access import Access
 from presence.store.client import Redis
 from presence.store.failures import as_failure, is_elsewhere, passes
 from presence.store.keys import Keys
-from presence.store.records import online_state, read_states
+from presence.store.records import online_state, read_states, seen_ms
 from presence.watching.channel import Replay
 from presence.watching.states import (
     NO_ENTRY,
@@ -80,8 +80,7 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
     states = {}
     for uid, record, score in zip(uids, records, scores, strict=True):
         found = online_state(record)
-        last_seen_ms = None if score is None else int(score)
-        states[uid] = _state(found) if found is not None else State(OFFLINE, None, last_seen_ms)
+        states[uid] = _state(found) if found is not None else State(OFFLINE, None, seen_ms(score))
     return Snapshot(states, _last_id(stream))
 
 

@@ -14,6 +14,7 @@ from protocol import Code
 EntryId: TypeAlias = tuple[int, int]
 
 NO_ENTRY: Final[EntryId] = (0, 0)
+REASON_CHARS: Final = 64  # far more than any code's
 ONLINE, AWAY, OFFLINE, UNKNOWN = "online", "away", "offline", "unknown"
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
@@ -101,7 +102,7 @@ def read_hint(text: str | bytes) -> Entry | None:
     try:
         fields = json.loads(text)
         return read_entry(fields["id"], fields)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # whoever may publish may send anything
         return None
 
 
@@ -120,14 +121,20 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> Entry | None:
                 state = State(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
             case _:
                 return None
-        return Entry(uid, order, state, str(fields.get("reason") or reason_for(state)))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return Entry(uid, order, state, _reason(fields) or reason_for(state)) if type(uid) is str else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def _reason(fields: Mapping[str, Any]) -> str:
+    """Return the reason that an entry names; "" if no packet could."""
+    said = str(fields.get("reason") or "")
+    return said if said.isascii() and len(said) <= REASON_CHARS else ""
 
 
 def _meta(text: str) -> dict[str, Any]:
     """Return what a client said of itself; a text that no server wrote counts as nothing."""
     try:
         return meta.from_text(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}

@@ -354,4 +354,7 @@ class View:
 
 
 def _entry_of(state: State) -> EntryId:
-    return id_of(state.id) if state.id else NO_ENTRY
+    try:
+        return id_of(state.id) if state.id else NO_ENTRY
+    except ValueError:  # a record that no server wrote
+        return NO_ENTRY

@@ -1,7 +1,10 @@
 """Values in Redis that somebody else wrote or broke: they count as absent, and stop nothing."""
 
+from typing import Any
+
 import pytest
 
+from presence.store.batches import StoreError, StoreMismatch
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
@@ -72,7 +75,9 @@ def test_a_damaged_field_does_not_stop_a_retirement(a: Hand, server: Server) -> 
     assert (reply.status, reply.ended) == (Status.OK, 1)
 
 
-@pytest.mark.parametrize("trace", [b"", b"x", b"1", b"1 1", b"-1 0 0"])
+@pytest.mark.parametrize(
+    "trace", [b"", b"x", b"1", b"1 1", b"-1 0 0", "\u00b2 \u00b2 0".encode(), b"9" * 5_000]
+)
 def test_a_damaged_trace_is_passed_over(a: Hand, server: Server, trace: bytes) -> None:
     server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
     others = probed(a.store, "a").others
@@ -82,13 +87,36 @@ def test_a_damaged_trace_is_passed_over(a: Hand, server: Server, trace: bytes) -
 
 def test_bytes_that_are_no_text_do_not_stop_the_table_of_leases(server: Server) -> None:
     nodes, leases, *_ = KEYS.lease_keys
-    server.client.hset(leases, mapping={b"\xff": b"1", "b": b"\xfe 7 x"})
-    server.client.zadd(nodes, {b"\xff": 1})
+    damaged: dict[Any, Any] = {
+        b"\xff": b"1",
+        "b": b"\xfe 7 x",
+        "c": "1 a \u00b2",
+        "d": b"1 a " + b"9" * 5_000,
+    }
+    server.client.hset(leases, mapping=damaged)
+    ends: dict[Any, Any] = {b"\xff": 1, "b": float("inf"), "c": float("-inf")}
+    server.client.zadd(nodes, ends)
     table = RedisLeaseTable(server.url, KEYS, 10.0)
     rows = table.renew("a", 1, "{}", [])
     table.close()
     assert rows is not None
-    assert set(rows) == {"a", "b"}
+    assert set(rows) == {"a", "b", "c", "d"}
+    assert [(rows[name].sweeper_n, rows[name].lease_end_ms) for name in "bcd"] == [(0, 0)] * 3
+
+
+@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x07", b"\x80", b"\x91" * 5_000])
+def test_a_damaged_answer_that_was_kept_is_refused(a: Hand, server: Server, kept: bytes) -> None:
+    a.apply(login("u", "s1"))
+    server.client.hset(KEYS.node(0, "a"), "reply", kept)
+    (answer,) = a.store.apply([a.batch([login("u", "s1")], a.n)])
+    assert isinstance(answer, StoreError)
+
+
+@pytest.mark.parametrize("stored", [b"\xff", b"2"])
+def test_a_damaged_version_is_no_ours(store: RedisStore, server: Server, stored: bytes) -> None:
+    server.client.hset(KEYS.meta, "version", stored)
+    with pytest.raises(StoreMismatch):
+        store.check_meta()
 
 
 def test_a_damaged_number_of_the_inbox_counts_as_none(a: Hand, server: Server) -> None:

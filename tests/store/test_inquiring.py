@@ -17,7 +17,7 @@ from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.inquiring import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
 from presence.store.keys import Keys
-from presence.store.packing import read_news
+from presence.store.packing import read_message, read_news
 from tests.nodes_that_answer import answer, listening, session
 
 TOKEN = "0123456789abcdef" * 2
@@ -47,7 +47,7 @@ def question(**fields: object) -> bytes:
 
 
 def test_a_question_is_read() -> None:
-    assert read_question(question(uid="änn", newer=1)) == Question("änn", TOKEN)
+    assert read_question(json.loads(question(uid="änn", newer=1))) == Question("änn", TOKEN)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,12 @@ def test_a_question_is_read() -> None:
     ],
 )
 def test_what_is_no_question_is_passed_over(text: bytes) -> None:
-    assert read_question(text) is None
+    said = read_message(text)
+    assert said is None or read_question(said) is None
 
 
 def test_a_node_that_knows_no_questions_takes_them_for_no_news() -> None:
-    assert read_news(question()) is None
+    assert read_news(json.loads(question())) is None
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:

@@ -55,13 +55,41 @@ def test_a_hint_says_what_the_entry_says() -> None:
     assert read_hint(json.dumps({**fields, "id": "9-1"})) == read_entry("9-1", {**COMMON, "type": "offline"})
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"id":"1-1","type":"gap"}', b'{"type":"online","uid":"a"}'])
+HINT = {"id": "1-1", "type": "offline", "uid": "ann", "since_ms": 5, "last_seen_ms": 6, "at_ms": 7}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"id":"1-1","type":"gap"}',
+        b'{"type":"online","uid":"a"}',
+        b'{"a":' + b"[" * 200_000,
+        json.dumps(HINT | {"uid": []}),
+        json.dumps(HINT | {"uid": {}}),
+        json.dumps(HINT | {"since_ms": 1e999}),
+        json.dumps(HINT | {"last_seen_ms": 1e999}),
+        json.dumps(HINT | {"at_ms": []}),
+        json.dumps(HINT | {"id": 7}),
+        json.dumps(HINT | {"id": []}),
+        json.dumps(HINT | {"type": []}),
+    ],
+)
 def test_what_is_of_no_kind_known_is_passed_over(text: bytes) -> None:
     assert read_hint(text) is None
 
 
-def test_what_no_server_wrote_is_no_meta() -> None:
-    assert "meta" not in State("online", 1, None, "1-0", "[").shown()
+@pytest.mark.parametrize("text", ["[", '{"a":' + "[" * 200_000])
+def test_what_no_server_wrote_is_no_meta(text: str) -> None:
+    assert "meta" not in State("online", 1, None, "1-0", text).shown()
+
+
+@pytest.mark.parametrize("reason", ["\ud800", "x" * 1_000_000, "\u00e4"])
+def test_a_reason_that_no_packet_could_tell_is_none(reason: str) -> None:
+    heard = read_hint(json.dumps(HINT | {"reason": reason}))
+    assert heard is not None
+    assert heard.reason == "node_down"
 
 
 def test_ids_are_compared_as_numbers() -> None:

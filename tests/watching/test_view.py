@@ -85,6 +85,12 @@ def test_a_stranger_is_passed_over() -> None:
     assert known(ann=OFFLINE).heard(entry("bob", 11)) is None
 
 
+def test_an_entry_id_that_no_server_wrote_is_none() -> None:
+    view = known(ann=State("online", 1, None, "no id"))
+    assert view.answer("ann") is not None
+    assert told(view, look(11, ann=State("online", 1, None, "1-x")), 1.0) == []
+
+
 def test_who_is_dropped_is_left_and_forgotten() -> None:
     view = known(ann=online(5))
     view.drop("ann")
