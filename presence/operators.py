@@ -3,7 +3,7 @@
 The address is bound here, so that it is known before anything is ready, and that a process which is started
 anew listens at the same one. From then on nobody waits for these processes, whatever becomes of them: they
 have the asking ends of the lines (see `presence.inquiries`) and a control line, whose end is their order to
-end.
+end. The server keeps what it gave them, untouched, for the keeper's successor: `Operators.tend` starts it.
 """
 
 import os
@@ -11,6 +11,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 import structlog
 
 from presence.admin import frames
+from presence.admin.keeper import LONG_LIFE_S, pause_s
 from presence.admin.start import Start
 from presence.inquiries import line_pair
 from presence.ports import Address, CannotListen
@@ -27,6 +29,7 @@ from presence.transports import tcp
 END_S: Final = 2.0  # the keeper takes less: half a second for requests, and it kills
 BACKLOG: Final = 128
 _CONTROL_S: Final = 1.0  # for the start message, which a kernel takes at once
+RETRY_S: Final = 1.0  # after no process could be started, at least
 
 log = structlog.get_logger("presence.operators")
 
@@ -37,7 +40,7 @@ class Operators:
     Args:
         settings: checked settings.
         redis_url: where Redis is.
-        listeners: sockets that listen; they are given away.
+        listeners: sockets that listen; they are closed at the end.
         workers: how many there are to ask.
     """
 
@@ -51,10 +54,14 @@ class Operators:
         self._listeners = listeners
         self._control: socket.socket | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._started_at = self._start_at = 0.0
+        self._failures = 0
         asking = [each.fileno() for each, _ in self._lines]
         heard = tuple(each.fileno() for each in listeners)
         start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
-        self._start(frames.framed(pickle.dumps(start)), [*heard, *asking])
+        self._message = frames.framed(pickle.dumps(start))
+        self._descriptors = [*heard, *asking]
+        self._start()
 
     def line(self, number: int = 1) -> socket.socket:
         """Return the answering end of a worker's line; workers count from 1."""
@@ -64,10 +71,23 @@ class Operators:
         """Forget, in a process that was forked, all but the end that is returned: that worker's own."""
         own = self.line(number)
         self._hang_up()
-        for _, answering in self._lines:
-            if answering is not own:
-                answering.close()
+        self._close_all_but(own)
         return own
+
+    def tend(self) -> float | None:
+        """Start the keeper again if it has ended, with a pause if it ends soon again; waits for nobody else.
+
+        Returns:
+            In how many seconds this must be called again; None: when the keeper has ended.
+        """
+        if self._keeper is not None:
+            status = self._keeper.poll()
+            if status is None:
+                return None
+            self._ended(status)
+        if time.monotonic() >= self._start_at:
+            self._start()
+        return None if self._keeper is not None else max(0.0, self._start_at - time.monotonic())
 
     def reload(self) -> None:
         """Have the files read again whose content may change."""
@@ -84,32 +104,59 @@ class Operators:
             except subprocess.TimeoutExpired:
                 self._keeper.kill()  # and the process that it keeps ends with it
                 self._keeper.wait()
-        for _, answering in self._lines:
-            answering.close()
+        self._close_all_but(None)
 
-    def _start(self, message: bytes, descriptors: list[int]) -> None:
-        ours, theirs = socket.socketpair()
+    def _start(self) -> None:
+        numbers = map(str, self._descriptors)
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._put_off(error)
+            return
         try:
             self._keeper = subprocess.Popen(  # noqa: S603 - our own module, and numbers
-                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", *map(str, descriptors)],
+                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", *numbers],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                pass_fds=descriptors,
+                pass_fds=self._descriptors,
                 start_new_session=True,  # Ctrl-C on the terminal is the server's to act on
             )
-            ours.settimeout(_CONTROL_S)
-            ours.sendall(message)
-            ours.setblocking(False)  # from here on nothing waits for the other end
-            self._control = ours
         except OSError as error:  # no memory, or no room for one more process: users come first
-            log.error("operators cannot be served", error=str(error))  # noqa: TRY400 - it says all
             ours.close()
+            self._put_off(error)
+            return
         finally:
             theirs.close()
-            for each in self._listeners:
+        self._started_at, self._control = time.monotonic(), ours
+        try:
+            ours.settimeout(_CONTROL_S)
+            ours.sendall(self._message)
+            ours.setblocking(False)  # from here on nothing waits for the other end
+        except OSError:
+            self._hang_up()  # so it ends, if it has not, and another is started
+
+    def _ended(self, status: int) -> None:
+        lived_s = time.monotonic() - self._started_at
+        self._keeper = None
+        self._hang_up()
+        self._failures = 1 if lived_s >= LONG_LIFE_S else self._failures + 1
+        self._start_at = time.monotonic() + pause_s(self._failures)
+        log.error(
+            "the keeper of what serves operators ended, and is replaced",
+            status=status,
+            lived_s=round(lived_s, 1),
+            pause_s=pause_s(self._failures),
+        )
+
+    def _put_off(self, error: OSError) -> None:
+        self._failures += 1
+        self._start_at = time.monotonic() + max(RETRY_S, pause_s(self._failures))
+        log.error("operators cannot be served now", error=error.strerror or str(error))
+
+    def _close_all_but(self, own: socket.socket | None) -> None:
+        for each in (*self._listeners, *(end for line in self._lines for end in line)):
+            if each is not own:
                 each.close()
-            for asking, _ in self._lines:
-                asking.close()
 
     def _hang_up(self) -> None:
         if self._control is not None:

@@ -25,6 +25,7 @@ from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 
 FAILED = 1
 REFUSED = 2  # the settings ask for what cannot be had
+TEND_S = 1.0
 
 log = structlog.get_logger("presence.server")
 
@@ -50,12 +51,20 @@ class Signals:
         writer: of the log.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
         notifier: of the service manager.
+        tend: looks after other processes, each `TEND_S` until the server stops; None: there are none.
     """
 
-    def __init__(self, writer: LogWriter, reread: Callable[[], None], notifier: Notifier = SILENT) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        reread: Callable[[], None],
+        notifier: Notifier = SILENT,
+        tend: Callable[[], object] | None = None,
+    ) -> None:
         self._writer = writer
         self._reread = reread
         self._notifier = notifier
+        self._tend = tend
         self._address = ""  # once it is ready
 
     def ready(self, host: str, port: int) -> None:
@@ -70,6 +79,7 @@ class Signals:
         with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._live)
+                nursery.start_soon(self._look_after)
                 yield self._stops(signals, reload)
                 nursery.cancel_scope.cancel()
 
@@ -78,6 +88,11 @@ class Signals:
         pulse = Pulse(self._notifier)
         while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
             await trio.sleep(pause_s)
+
+    async def _look_after(self) -> None:
+        while self._tend is not None:
+            self._tend()
+            await trio.sleep(TEND_S)
 
     async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
         async for number in signals:
@@ -91,6 +106,7 @@ class Signals:
                 if self._address:
                     self._notifier.ready(self._address)
             else:
+                self._tend = None  # whoever ends now has been told to, or is not missed
                 self._notifier.stopping("draining")
                 yield
 

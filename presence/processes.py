@@ -51,6 +51,8 @@ class Processes:
         may_start: whether a worker that started now would find what it needs; it says what is missing.
         reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
         notifier: of the service manager.
+        tend: looks after other children whenever one ends, until the end; returns in how many seconds it
+            wants to be called in any case, None: never.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Processes:
         may_start: Callable[[], bool] = lambda: True,
         reread: Callable[[], None] | None = None,
         notifier: Notifier = SILENT,
+        tend: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._work = work
         self._may_start = may_start
         self._reread = reread
         self._notifier = notifier
+        self._tend = tend
         self._pulse = Pulse(notifier)
         self._ready_line = ready_line
         self._drain_timeout_s = drain_timeout_s
@@ -95,7 +99,8 @@ class Processes:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._workers):
                 return
-            for key, _ in self._selector.select(self._wait_s(self._pulse.give())):
+            tend_s = None if self._stopping else self._tend()
+            for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s)):
                 if key.data is not None:
                     self._hear(key.data)
             taken = wakeups.take_orders()
@@ -108,10 +113,9 @@ class Processes:
             self._reap()
             self._renew_next()
 
-    def _wait_s(self, at_most_s: float | None) -> float | None:
+    def _wait_s(self, *at_most_s: float | None) -> float | None:
         due = [self._kill_at] if self._stopping else []
-        if at_most_s is not None:
-            due.append(time.monotonic() + at_most_s)
+        due += [time.monotonic() + each for each in at_most_s if each is not None]
         if not self._stopping:
             due += [each.kill_at if each.pid else each.start_at for each in self._workers]
             due = [at for at in due if at < math.inf]

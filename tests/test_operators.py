@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from presence import inquiries, operators
+from presence.admin import keeper
 from presence.operators import Operators
 from presence.ports import CannotListen
 from presence.settings import Settings
 
 PATIENCE_S = 10.0
+POPEN = subprocess.Popen
 
 
 @pytest.fixture
@@ -34,8 +37,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operators]:
 def test_a_server_goes_on_where_no_process_can_be_started(alone: Operators) -> None:
     alone.reload()
     assert alone.line(1) is not alone.line(2)
-    with pytest.raises(OSError, match="refused"):  # nobody listens where nobody would answer
-        socket.create_connection(alone.address)
+    assert 0 < (alone.tend() or 0) <= operators.RETRY_S
 
 
 def test_the_url_is_for_a_browser(alone: Operators) -> None:
@@ -43,9 +45,67 @@ def test_the_url_is_for_a_browser(alone: Operators) -> None:
 
 
 def test_a_worker_keeps_its_own_end_only(alone: Operators) -> None:
-    other = alone.line(1)
-    own = alone.become_worker(2)
-    assert (own.fileno() >= 0, other.fileno()) == (True, -1)
+    own = alone.line(2)
+    everything = [*alone._listeners, *(end for line in alone._lines for end in line)]
+    assert alone.become_worker(2) is own
+    assert [each for each in everything if each.fileno() >= 0] == [own]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
+    """The keepers that were started; each ends when it has been told what it keeps."""
+    brief = [sys.executable, "-S", "-c", "import sys; sys.stdin.buffer.raw.read(4)"]
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start(_command: list[str], **how: object) -> "subprocess.Popen[bytes]":
+        begun.append(POPEN(brief, **how))  # type: ignore[call-overload] # as it was asked for
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return begun
+
+
+def test_a_keeper_that_ended_is_replaced_at_the_same_address_and_told(
+    started: list["subprocess.Popen[bytes]"],
+) -> None:
+    found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
+    started[0].wait(PATIENCE_S)
+    with capture_logs() as lines:
+        assert found.tend() is None  # the first end is made good at once
+    assert len(started) == 2
+    assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
+    socket.create_connection(found.address, PATIENCE_S).close()
+    found.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(found.address)
+
+
+def test_a_keeper_that_always_ends_is_started_less_and_less(
+    started: list["subprocess.Popen[bytes]"],
+) -> None:
+    found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
+    for _ in range(2):
+        started[-1].wait(PATIENCE_S)
+        pause_s = found.tend()
+    assert pause_s is not None
+    assert 0 < pause_s <= keeper.pause_s(2)
+    assert len(started) == 2
+    found.stop()
+
+
+def test_a_keeper_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
+    monkeypatch.setattr(Operators, "_start", None)
+    assert found.tend() is None
+    found.stop()
+
+
+def test_where_there_is_room_again_operators_are_served(
+    alone: Operators, started: list["subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "_start_at", 0.0)
+    assert alone.tend() is None
+    assert len(started) == 1
 
 
 def test_who_takes_no_order_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,8 @@ def _serve_alone(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notif
             from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
 
             with _operators(loaded, redis_url) as operators:
-                signals = Signals(writer, _both(reread, operators), notifier)
+                tend = operators.tend if operators else None
+                signals = Signals(writer, _both(reread, operators), notifier, tend)
                 return run(settings, redis_url, signals, line=operators.line() if operators else None)
 
         return _logged(serve)

@@ -72,7 +72,7 @@ def test_the_address_is_told_before_the_server_is_ready(undisturbed: ServerProce
 def test_workers_share_nothing_with_who_serves_operators(undisturbed: ServerProcess) -> None:
     keeper = keeper_of(undisturbed)
     theirs = descriptors(keeper) | descriptors(kept_by(keeper))
-    for pid in (undisturbed.process.pid, *pids(undisturbed).values()):
+    for pid in pids(undisturbed).values():
         assert not descriptors(pid) & theirs
 
 
@@ -186,14 +186,42 @@ def status(asked: urllib.request.Request) -> int:
         return error.code
 
 
-def test_without_its_keeper_the_process_ends_and_the_server_goes_on(redis_server: EmbeddedRedis) -> None:
-    with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
-        found(lambda: answers(url_of(server)))
+@WORKERS
+def test_a_keeper_that_is_killed_is_back_soon_at_the_same_address(
+    redis_server: EmbeddedRedis, workers: str
+) -> None:
+    with running_server("--redis", redis_server.url, "--workers", workers, *ADMIN) as server:
+        url = url_of(server)
+        found(lambda: answers(url))
+        before = sampled(url)
         keeper = keeper_of(server)
         kept = kept_by(keeper)
         os.kill(keeper, signal.SIGKILL)
+        begun = time.monotonic()
         found(lambda: is_gone(kept), END_S)
         assert greets(server)
+        found(lambda: answers(url))
+        print(f"back after {time.monotonic() - begun:.2f} s")
+        assert found(lambda: sampled(url) == before)
+        assert keeper_of(server) != keeper
+        (line,) = logged(server, "the keeper of what serves operators ended, and is replaced")
+        assert (line["level"], line["status"]) == ("error", -signal.SIGKILL)
+
+
+@WORKERS
+def test_a_keeper_that_was_replaced_ends_with_the_server(redis_server: EmbeddedRedis, workers: str) -> None:
+    server = ServerProcess("--redis", redis_server.url, "--workers", workers, *ADMIN)
+    first = keeper_of(server)
+    os.kill(first, signal.SIGKILL)
+    second = found(lambda: next((each for each in [keeper_of(server)] if each != first), None))
+    kept = kept_by(second)
+    begun = time.monotonic()
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    assert time.monotonic() - begun < END_S
+    assert is_gone(kept)
+    assert is_gone(second)
+    server.stop()
 
 
 @WORKERS
