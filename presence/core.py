@@ -119,7 +119,8 @@ class Core:
         """Bytes were read; the caller sends the reply, hangs up with an end code, and calls `attend`."""
         now = self._clock.now()
         outcome = self._rules.receive(peer, data, now)
-        self._frames += outcome.frames
+        self._beats += outcome.keepalives
+        self._frames += outcome.frames - outcome.keepalives
         after = outcome.peer
         if isinstance(after, Session):
             if outcome.changes is not None:
@@ -336,7 +337,7 @@ class Core:
             len(self._registry),
             self._logins,
             self._taken_over + self.endings.taken_over,
-            self._returned,
+            self._returned + self.endings.returned,
             self._beats,
             self._frames,
             dict(self._refused),

@@ -12,9 +12,11 @@ class CoreStatistics:
     Attributes:
         sessions: that live; `away` of them are shown so.
         logins: granted.
-        taken_over: sessions whose place another login took while they were connected.
-        returned_in_grace: and those that another took while they were lost.
-        beats: plain keepalives; `frames` are all other packets that were valid.
+        taken_over: sessions whose place another login, here or on another node, took while they were
+            connected.
+        returned_in_grace: and those whose place another took while they were lost.
+        beats: keepalives of sessions, those that ask for an answer too; `frames` are all other packets that
+            were valid.
         refused: connections, by the reason that they were told.
         ended: sessions, by reason.
         saved_by_a_last_look: sessions whose packet lay unread when their time was up.

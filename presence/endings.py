@@ -44,7 +44,8 @@ class Endings:
     Attributes:
         desk: who is told that a session has left; None: nobody answers requests.
         ended: sessions, by reason.
-        taken_over: sessions that other nodes have taken over.
+        taken_over: sessions that other nodes have taken over while they were connected here.
+        returned: and those that they have taken over in their grace.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Endings:
         self._clock = clock
         self.desk: Desk | None = None
         self.ended: dict[str, int] = {}
-        self.taken_over = 0
+        self.taken_over = self.returned = 0
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session, unless it does not live any more; its connection is left as it is."""
@@ -114,8 +115,10 @@ class Endings:
         now = self._clock.now()
         if session.link is None:
             self._flapping.returned(key, now)
+            self.returned += 1
+        else:
+            self.taken_over += 1
         self.end(session, Code.REPLACED, now)
-        self.taken_over += 1
         if session.link is not None:
             self.part(session, protocol.encode(protocol.goodbye(code)))
         return True

@@ -12,6 +12,7 @@ class Outcome:
     Attributes:
         peer: who the connection belongs to from now on.
         frames: complete valid frames, each of them activity.
+        keepalives: how many of these were keepalives of a session, whether they ask for an answer or not.
         reply: bytes to send on the connection.
         end_code: set if the connection is to be hung up after the reply, with the reason.
         attentive: whether a packet said more than that the client lives.
@@ -36,6 +37,7 @@ class Outcome:
         "failure",
         "frames",
         "hold_s",
+        "keepalives",
         "peer",
         "reply",
         "requests",
@@ -43,7 +45,7 @@ class Outcome:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.frames = 0
+        self.frames = self.keepalives = 0
         self.reply = bytearray()  # bytes would be copied for each of thousands of answers to one read
         self.end_code: Code | None = None
         self.attentive = False

@@ -98,6 +98,7 @@ class SessionProtocol:
                 start = end
                 if logged_in and body == _KEEPALIVE_BODY:
                     outcome.frames += 1
+                    outcome.keepalives += 1
                     continue
                 packet = protocol.decode(body)
                 outcome.frames += 1
@@ -213,6 +214,7 @@ class SessionProtocol:
     def _answer(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         kind = packet.kind
         if kind == Kind.KEEPALIVE:
+            outcome.keepalives += 1
             if packet.id is not None:
                 outcome.reply += protocol.encode(protocol.ok(packet.id))
         elif kind == Kind.LOGOUT:

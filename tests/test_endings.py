@@ -71,6 +71,18 @@ def test_a_takeover_says_goodbye_to_the_older_connection_only() -> None:
     assert world.core.statistics().taken_over == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_login_on_another_node_is_counted_as_one_here_is(is_lost: bool) -> None:
+    world = World()
+    handle = world.login()
+    if is_lost:
+        world.sockets.close(handle)
+    (session,) = world.registry
+    assert world.core.endings.displace(session.key, world.registry.session_id(session))
+    statistics = world.core.statistics()
+    assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
+
+
 def test_the_late_close_of_a_replaced_connection_is_a_no_op() -> None:
     world = World()
     old = world.sockets.peers[world.login()]

@@ -74,13 +74,21 @@ CLIENTS: Final = (
     ),
     counter("slow_readers", "Connections cut off since they did not read", "transport.slow_readers"),
     counter("logins", "Logins that were granted", "core.logins"),
-    counter("takeovers", "Sessions whose place another login took while connected", "core.taken_over"),
-    counter("returns_in_grace", "Logins that came back within the grace", "core.returned_in_grace"),
+    counter(
+        "takeovers",
+        "Sessions whose place another login took while connected, here or on another node",
+        "core.taken_over",
+    ),
+    counter(
+        "returns_in_grace",
+        "Sessions whose place another login took within the grace",
+        "core.returned_in_grace",
+    ),
     by_reason("refusals", "Connections refused or ended by an error, by reason", "core.refused", REFUSALS),
     by_reason("sessions_ended", "Sessions that ended, by reason", "core.ended", ENDS),
     counters(
         "packets",
-        "Valid packets: plain keepalives, and all others",
+        "Valid packets: keepalives of sessions, and all others",
         "kind",
         {"keepalive": "core.beats", "other": "core.frames"},
     ),
@@ -120,7 +128,7 @@ CLIENTS: Final = (
 DETECTION: Final = (
     histogram(
         "detection_delay_seconds",
-        "From the end of a silent session's idle time-out to the decision",
+        "From the end of a silent session's idle time-out to the decision, credits for stalls included",
         "histograms.detection_delay",
     ),
     histogram("tick_lag_seconds", "How late ticks ran", "histograms.tick_lag"),

@@ -72,8 +72,17 @@ class Script:
     def keepalives(self) -> None:
         for phone in self.log_in("beat-1", "beat-2", "beat-3"):
             assert phone.ask(protocol.keepalive(7)).kind == Kind.OK
-            phone.send(protocol.KEEPALIVE)  # nothing follows it: what is read with others is no plain one
-            self.counts["packets_total", "keepalive"] += 2
+            phone.send(protocol.KEEPALIVE)
+            phone.send(
+                3 * protocol.KEEPALIVE + protocol.encode(protocol.keepalive(8)) + protocol.KEEPALIVE[:3]
+            )
+            assert phone.next().kind == Kind.OK
+            phone.send(protocol.KEEPALIVE[3:] + protocol.encode(protocol.query([], id=9)))
+            assert phone.next().kind == Kind.OK
+            self.counts["packets_total", "keepalive"] += 7
+            self.counts["queries_total", "taken"] += 1
+            self.counts["queries_total", "answered"] += 1
+            self._packets(1)
 
     def logouts(self) -> None:
         for phone in self.log_in("out-1", "out-2"):
