@@ -17,6 +17,7 @@ import structlog
 
 from presence.buckets import Buckets
 from presence.clock import Clock
+from presence.logs import RateLimited
 from presence.questions import Answers, Question
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
@@ -73,6 +74,7 @@ class Answering:
         self._thread = runtime.caller(answers.close)
         self._rate: Buckets[None] = Buckets(QUESTIONS_A_S, QUESTIONS_A_S)
         self._queue: deque[tuple[float, Question]] = deque()
+        self._log = RateLimited(_log)  # a traceback for each of a hundred questions a second helps nobody
         self._asked = self._answered = self._dropped = self._failed = 0
 
     def take(self, questions: Iterable[Question]) -> None:
@@ -112,6 +114,6 @@ class Answering:
             _log.debug("answer cannot be written", error=str(error))
         except Exception:  # what cannot be told must not end a server
             self._failed += 1
-            _log.exception("question cannot be answered")
+            self._log.error("question cannot be answered", exc_info=True)
         else:
             self._answered += 1

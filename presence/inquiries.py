@@ -14,6 +14,8 @@ import msgpack
 import structlog
 import trio
 
+from presence.logs import RateLimited
+
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker
 
@@ -49,6 +51,7 @@ class Inquiries:
     def __init__(self, line: socket.socket, answers: Answers) -> None:
         self._line = line
         self._answers = answers
+        self._log = RateLimited(_log)
         self.asked = self.dropped = 0
 
     async def run(self) -> None:
@@ -70,7 +73,7 @@ class Inquiries:
             number, verb, arguments = msgpack.unpackb(question)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
         except Exception:  # a figure that cannot be told must not end a server
-            _log.exception("inquiry cannot be answered")
+            self._log.error("inquiry cannot be answered", exc_info=True)
             return
         try:
             self._line.send(answer)

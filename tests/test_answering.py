@@ -140,3 +140,13 @@ async def test_what_cannot_be_told_ends_nobody() -> None:
             await desk.settled()
     assert desk.figures() == (2, 1, 0, 1)
     assert [line["event"] for line in logs] == ["question cannot be answered"]
+
+
+async def test_a_flood_of_what_cannot_be_told_fills_no_log() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with answering() as desk:
+            desk.answering.take([Question("broken", "0" * 32)] * 50)
+            await desk.settled()
+    assert desk.figures() == (50, 0, 0, 50)
+    assert 1 <= len(logs) < 10, "one a second"
+    assert logs[0]["exc_info"]

@@ -1,6 +1,6 @@
 """What a node remembers of sessions that ended: no more than so many, and no longer than so long."""
 
-from presence.changes import Change, Op
+from presence.changes import PLAIN, Change, Op, Profile
 from presence.lately import ENDS_MAX, KEPT_S, LatelyEnded
 
 NOW = 1000.0
@@ -43,8 +43,19 @@ def test_an_end_is_forgotten_after_its_time() -> None:
     lately.append(change(Op.END, "ann", "s1"))
     assert lately.of("ann", NOW + KEPT_S)
     assert not lately.of("ann", NOW + KEPT_S + 1)
+    assert not lately._ends, "nor is it kept"
+    lately.append(change(Op.END, "ann", "s1"))
     lately.append(change(Op.END, "bob", "s2", NOW + KEPT_S + 1))
     assert [each.uid for each in lately._ends] == ["bob"]
+
+
+def test_what_a_client_said_of_itself_is_not_kept() -> None:
+    sink = Passed()
+    lately = LatelyEnded(sink)
+    end = change(Op.END, "ann", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
+    lately.append(end)
+    assert sink.changes == [end]
+    assert [each.profile for each in lately.of("ann", NOW)] == [PLAIN]
 
 
 def test_of_many_the_last_are_remembered() -> None:
