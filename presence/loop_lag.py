@@ -1,7 +1,8 @@
 """How late the event loop is: a task that wakes up regularly, and sees when it does.
 
-Four times a second is often enough that a stall of a quarter of a second is not missed, and seldom enough to
-cost nothing. It is late by what the tasks before it took, and by what the machine kept the process waiting.
+Four times a second is seldom enough to cost nothing. It is late by what the tasks before it took, and by what
+the machine kept the process waiting, as far as that lasted beyond the moment when it was due. So a stall
+looks up to a quarter of a second shorter than it was; none that is longer is missed, and shorter ones may be.
 """
 
 from typing import Final

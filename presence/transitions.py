@@ -2,8 +2,15 @@
 
 Only Redis knows whether a session's end is the user's, so its scripts count what they write and return it
 with the answer. An answer that is lost is found again, with its count, when the batch is sent once more or
-in the trail of the generation before (see `shard_writer`), and is taken once. The one count that can be lost
-is that of a sweep or a retirement whose answer is: these are never sent again as they were.
+in the trail of the generation before (see `shard_writer`), and is taken once. Not counted by anybody is what
+Redis has written of
+
+* a sweep or a retirement whose answer is lost: these are never sent again as they were; nor of a retirement
+  whose answer comes after the node has given up its id;
+* a batch whose answer is lost, and those of more openings after it than a trail holds (`TRAIL_LIMIT` of
+  apply.lua), which then begins with a later one;
+* the gap that a first opening under a new id tells, if its answer is lost and a second opening follows: what
+  comes back with that is the trail of the old id.
 """
 
 from collections.abc import Iterable
