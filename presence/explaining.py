@@ -16,8 +16,10 @@ from presence.registry import Session
 from presence.standing import Connected
 from protocol import Code
 
-SESSIONS_MAX: Final = 48  # each packs to some 1,000 bytes at most, binary meta as hex,
-ENDED_MAX: Final = 8  # and each of these to some 300: together less than 56 KB
+SESSIONS_MAX: Final = (
+    40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,
+)
+ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
 class Explaining:
