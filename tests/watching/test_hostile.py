@@ -1,0 +1,86 @@
+"""A real server with somebody who watches, and a Redis in which somebody writes what no server does."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import protocol
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.client import open_client
+from presence.store.keys import Keys
+from protocol import Kind
+from tests.transports.harness import Client
+
+KEYS = Keys()
+PATIENCE_S = 30.0
+LATER = "9999999999999-0"  # than all that a server tells of, so it would be believed
+HINT = {"id": "1-0", "type": "offline", "uid": "bob", "at_ms": 1, "last_seen_ms": 1, "reason": "closed"}
+HINTS = [
+    b'{"a":' + b"[" * 200_000,
+    *(json.dumps(HINT | {name: []}).encode() for name in HINT),
+    *(json.dumps(HINT | {name: {}}).encode() for name in HINT),
+    *(json.dumps(HINT | {name: 1e999}).encode() for name in HINT),
+    json.dumps(HINT | {"reason": "\ud800"}).encode(),
+    json.dumps(HINT | {"type": "online", "id": LATER, "reason": "\ud800", "since_ms": 2**70}).encode(),
+]
+SESSION = {"session": "s", "node": "n", "login_ms": 1}
+RECORDS = [
+    '{"id":' + "[" * 200_000,
+    *(json.dumps({"id": "x", "since_ms": 1, "sessions": {"": SESSION | {name: []}}}) for name in SESSION),
+    json.dumps({"id": "x", "since_ms": 1, "sessions": {"": SESSION | {"node": "\ud800"}}}),
+    json.dumps({"id": "x", "since_ms": 1e999, "sessions": {"": SESSION}}),
+    json.dumps({"id": "x", "since_ms": 2**70, "sessions": {"": SESSION | {"meta": '{"a":' + "[" * 10_000}}}),
+]
+
+
+async def answer(client: Client, id: int) -> protocol.Packet:
+    """Return the answer to a request; what is pushed meanwhile is passed over."""
+    with trio.fail_after(PATIENCE_S):
+        while (packet := await client.receive()) is not None:
+            if packet.id == id:
+                return packet
+    raise AssertionError("the connection was closed")
+
+
+@asynccontextmanager
+async def ann(url: str) -> AsyncIterator[Client]:
+    """Somebody who has logged in at a server."""
+    server = Server(Settings(port=0, redis=url), url, 10, Clock())
+    async with trio.open_nursery() as nursery:
+        async with await trio.open_tcp_stream(*await nursery.start(server.serve)) as stream:
+            client = Client(stream)
+            await client.login("ann")
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_hints_that_no_server_publishes_end_nobody(redis_server: EmbeddedRedis) -> None:
+    last = "99999999999999-0"
+    async with ann(redis_server.url) as client:
+        await client.send(protocol.watch(["bob"], id=2))
+        assert (await answer(client, 2)).kind == Kind.OK
+        with open_client(redis_server.url) as redis:
+            for hint in [*HINTS, json.dumps(HINT | {"id": last})]:
+                assert redis.publish(KEYS.user_channel("bob"), hint) == 1
+        with trio.fail_after(PATIENCE_S):
+            while (packet := await client.receive()) is not None and packet.payload["id"] != last:
+                pass
+        assert packet is not None
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=range(len(RECORDS)))
+async def test_records_that_no_server_writes_end_nobody(redis_server: EmbeddedRedis, record: str) -> None:
+    async with ann(redis_server.url) as client:
+        with open_client(redis_server.url) as redis:
+            redis.hset(KEYS.online(0), "bob", record)
+            redis.zadd(KEYS.seen(0), {"bob": float("inf")})
+        for id, packet in ((2, protocol.query(["bob"], id=2)), (3, protocol.watch(["bob"], id=3))):
+            await client.send(packet)
+            assert (await answer(client, id)).kind == Kind.OK
+        await client.beat()
