@@ -43,7 +43,8 @@ class Refused(Exception):
     """A request that is not let in.
 
     Attributes:
-        code: ``no_token``, ``wrong_token``, ``wrong_role``, ``wrong_host``, ``cross_site``, ``not_json``.
+        code: ``no_token``, ``wrong_token``, ``no_tokens`` (there are none to compare with), ``wrong_role``,
+            ``wrong_host``, ``cross_site``, ``not_json``.
     """
 
     def __init__(self, code: str) -> None:
@@ -60,7 +61,7 @@ class Access:
     """The rules.
 
     Args:
-        tokens: of operators; None: there is no file of them.
+        tokens: of operators; None: there is no file of them. Empty: there is, and it cannot be used.
         host: the address that is listened on.
     """
 
@@ -114,6 +115,8 @@ class Access:
         return ANYBODY
 
     def _bearer(self, headers: Mapping[str, str]) -> Operator:
+        if self._tokens is not None and not len(self._tokens):
+            raise Refused("no_tokens")
         offered = _offered(headers.get("authorization", ""))
         if offered is None:
             raise Refused("no_token")
@@ -149,7 +152,10 @@ def _check_origin(need: Need, headers: Mapping[str, str]) -> None:
     if site not in {"none", "same-origin"} and not is_link:
         raise Refused("cross_site")
     origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+    if origin is None:
+        return
+    page = origin.partition("://")[2].lower()  # empty for `null`: a page that nobody may know of
+    if not page or page != headers.get("host", "").lower():
         raise Refused("cross_site")
 
 

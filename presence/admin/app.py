@@ -1,5 +1,7 @@
 """The HTTP interface, wired: what may be asked, who answers, the tasks beside it."""
 
+from typing import Final
+
 import structlog
 import trio
 from starlette.types import ASGIApp
@@ -15,10 +17,12 @@ from presence.admin.openapi import Description
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.tidings import Tidings
-from presence.admin.token_file import TokenFileError
+from presence.admin.token_file import TokenFileError, Tokens
 from presence.admin.verbs import Table, Verb
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+
+TOKENS_S: Final = 30.0  # between two looks at a file that could not be used
 
 log = structlog.get_logger("presence.admin")
 
@@ -33,16 +37,13 @@ class App:
         asgi: what answers requests.
         table: what may be asked.
         sources: who knows what is answered.
-
-    Raises:
-        TokenFileError: the tokens cannot be used.
     """
 
     def __init__(self, context: Context) -> None:
         settings, figures = context.settings, context.http
         self._token_file = settings.admin_tokens
-        tokens = None if self._token_file is None else token_file.load(self._token_file)
-        self._access = Access(tokens, context.host)
+        self._access = Access(None if self._token_file is None else Tokens(()), context.host)
+        self.reload()
         audit = Audit(figures)
         workers = Workers(context.lines, context.first_number)
         self.sources = Sources(
@@ -65,6 +66,7 @@ class App:
                 nursery.start_soon(self.sources.workers.run)
                 nursery.start_soon(self.sources.sampler.run)
                 nursery.start_soon(self.sources.tidings.run)
+                nursery.start_soon(self._await_tokens)
         finally:
             self.sources.views.close()
             self.sources.backlog.close()
@@ -76,17 +78,23 @@ class App:
         try:
             self._access.tokens = tokens = token_file.load(self._token_file)
         except TokenFileError as error:
-            log.error("tokens of operators stay as they were", error=str(error))  # noqa: TRY400 - all is said
+            kept = len(self._access.tokens or ())
+            log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - it says all
         else:
-            log.info("tokens of operators are read again", tokens=len(tokens))
+            log.info("tokens of operators are read", tokens=len(tokens))
+
+    async def _await_tokens(self) -> None:
+        """Look at the file until it can be used, where it could not when this process was started.
+
+        It could when the server was: whoever repairs it need not know that it was wanted meanwhile.
+        """
+        while self._access.tokens is not None and not len(self._access.tokens):
+            await trio.sleep(TOKENS_S)
+            self.reload()
 
 
 def make_app(context: Context) -> App:
-    """Return the application.
-
-    Raises:
-        TokenFileError: the tokens cannot be used.
-    """
+    """Return the application."""
     return App(context)
 
 

@@ -39,6 +39,11 @@ _REFUSALS: Final = {
         "token",
     ),
     "wrong_token": (401, "this token is not known here", "token"),
+    "no_tokens": (
+        503,
+        "nobody can be let in: the file of tokens cannot be used, see the server's log",
+        "token",
+    ),
     "wrong_role": (403, "this token may read, and not act", "role"),
     "wrong_host": (
         403,

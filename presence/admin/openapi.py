@@ -23,9 +23,9 @@ _ERRORS: Final[Mapping[int, str]] = {
     413: "too much at once",
     415: "the body is no JSON",
     429: "too many wrong tokens at once",
-    503: "Redis, or a place, is not to be had now; `retry_after` says when to ask again",
+    503: "Redis, a place, or the file of tokens is not to be had now; `retry_after`: when to ask again",
 }
-_GUARDED: Final = (401, 403, 429)  # of all that takes a token
+_GUARDED: Final = (401, 403, 429, 503)  # of all that takes a token
 _OF_BODIES: Final = (400, 408, 413, 415)
 
 

@@ -49,7 +49,7 @@ class Tokens:
     """The tokens of a file.
 
     Args:
-        tokens: at least one.
+        tokens: of a file at least one; none where no file can be used.
     """
 
     def __init__(self, tokens: tuple[Token, ...]) -> None:

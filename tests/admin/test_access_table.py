@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+import trio
 
-from presence.admin import guard
+from presence.admin import app, guard
 from presence.embedded import EmbeddedRedis
 from tests.admin.asking import JSON, Answered, Operators, operators
 
@@ -167,6 +168,34 @@ async def test_wrong_tokens_are_slow_and_few_at_once(
     answered = await secured.ask("/v1/nodes", authorization="Bearer wrong-secret-0123456789")
     assert (answered.status, answered.code) == (429, "too_many_guesses")
     assert secured.context.http.refusals["guesses"] == 1
+
+
+@pytest.mark.parametrize("origin", ["null", "", "http://"])
+async def test_a_page_that_nobody_may_know_of_is_another_whatever_the_host(
+    secured: Operators, origin: str
+) -> None:
+    headers = {"authorization": f"Bearer {ACT_SECRET}", "host": "", "origin": origin}
+    assert (await secured.ask("/v1/kick", "POST", {"uid": "ann"}, **headers)).code == "cross_site"
+    assert (await secured.ask("/v1/nodes", **headers)).code == "cross_site"
+
+
+async def test_a_process_that_begins_with_a_bad_file_lets_nobody_in_until_it_is_sound(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TOKENS_S", 0.01)
+    path = tmp_path / "tokens"
+    path.write_text("read grafana short\n")
+    path.chmod(0o600)
+    headers = {"authorization": f"Bearer {READ_SECRET}"}
+    async with operators(redis_server.url, admin_tokens=path) as running:
+        assert (await running.ask("/healthz")).status == 200
+        for given in ({}, headers):
+            told = await running.ask("/v1/nodes", **given)
+            assert (told.status, told.code) == (503, "no_tokens")
+        path.write_text(f"read grafana {READ_SECRET}\n")
+        with trio.fail_after(10):
+            while (await running.ask("/v1/nodes", **headers)).status != 200:  # noqa: ASYNC110 - as files do, it rings no bell
+                await trio.sleep(0.01)
 
 
 async def test_tokens_are_read_again_and_a_bad_file_changes_nothing(
