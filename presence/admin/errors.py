@@ -60,6 +60,11 @@ def not_found() -> ApiError:
     return ApiError(404, "not_found", "there is nothing at this path: see /openapi.json")
 
 
+def busy(message: str) -> ApiError:
+    """Return the error of a request that would be one too many at once."""
+    return ApiError(503, "busy", message, retry_after=RETRY_AFTER_S)
+
+
 def redis_away(error: BaseException | str) -> ApiError:
     """Return the error of a request that would need Redis now."""
     return ApiError(503, "redis_away", redact_text(str(error)) or "no answer", retry_after=RETRY_AFTER_S)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from presence.admin.errors import redis_away, redis_refuses
+from presence.admin.errors import busy, redis_away, redis_refuses
 from presence.explanation import Explainer
 from presence.kicking import Kicked, kick
 from presence.reader import Page, PresenceReader
@@ -68,6 +68,8 @@ class Views:
     async def kick(self, uid: str, device: str | None, wait_s: float) -> Kicked:
         """End a user's sessions, and wait for that."""
         await self.count()  # Redis that hangs shows here, before there is anything to wait for
+        if self._acting.available_tokens < 1:
+            raise busy(f"{ACTING_THREADS} kicks wait for their users' ends already")
 
         def end() -> Kicked:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, device=device)

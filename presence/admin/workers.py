@@ -14,9 +14,12 @@ import msgpack
 import structlog
 import trio
 
+from presence.admin.errors import busy
 from presence.inquiries import ANSWER_BYTES, question
 
 ANSWER_WAIT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled
+EXPLAINING_MAX: Final = 8  # at once: their answers are long, and samples share the line
+TURN_S: Final = 1.0  # for who asks beyond that
 Sample = Mapping[str, Any]
 
 _log = structlog.get_logger("presence.admin")
@@ -57,6 +60,7 @@ class Workers:
         self._first_id = self._next_id = random.randrange(2**48)  # noqa: S311 - tells two apart, no secret
         self._waiting: dict[int, dict[int, tuple[trio.Event, list[Any]]]] = {n: {} for n in self._lines}
         self._round: trio.Event | None = None  # of samples: set when it is over
+        self._explaining = trio.Semaphore(EXPLAINING_MAX)
         self._last: list[Answer] = []
         self._last_at = -math.inf
         self.heard_at: dict[int, float] = {}
@@ -100,8 +104,20 @@ class Workers:
         return self._last
 
     async def explain(self, uid: str) -> list[dict[str, Any]]:
-        """Return what the workers that answer know of a user's sessions."""
-        return [each.sample for each in await self._ask_all("explain", {"uid": uid}) if each.sample]  # type: ignore[misc]
+        """Return what the workers that answer know of a user's sessions.
+
+        Raises:
+            ApiError: many ask already, and it would not be this one's turn soon.
+        """
+        with trio.move_on_after(TURN_S) as patience:
+            await self._explaining.acquire()
+        if patience.cancelled_caught:
+            raise busy("too many ask for an explanation at once")
+        try:
+            answers = await self._ask_all("explain", {"uid": uid})
+        finally:
+            self._explaining.release()
+        return [each.sample for each in answers if each.sample]  # type: ignore[misc]
 
     async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[Answer]:
         answers: dict[int, Answer] = {}

@@ -1,11 +1,15 @@
 """A kick over HTTP, against a real server: of a whole user, and of one of his devices."""
 
 import json
+import threading
 
+import pytest
 import trio
 
+from presence.admin import views
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
+from presence.kicking import Kicked
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import open_client
@@ -46,6 +50,28 @@ async def test_a_kick_ends_one_device_or_all(redis_server: EmbeddedRedis) -> Non
     with open_client(redis_server.url) as client:
         kicked = [event for event in events(client) if event["type"] == "offline"]
     assert [(event["uid"], event["code"]) for event in kicked] == [("ann", str(int(Code.KICKED)))]
+
+
+async def test_one_kick_too_many_is_told_so(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def wait(*_: object, **__: object) -> Kicked:
+        ends.wait(30)
+        return Kicked([], {})
+
+    monkeypatch.setattr(views, "kick", wait)
+    async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
+        limiter = running.app.sources.views._acting
+        for _ in range(views.ACTING_THREADS):
+            nursery.start_soon(running.ask, "/v1/kick", "POST", {"uid": "ann"})
+        with trio.fail_after(30):
+            while limiter.available_tokens:  # noqa: ASYNC110 - nobody rings a bell for it
+                await trio.sleep(0.01)
+        told = await running.ask("/v1/kick", "POST", {"uid": "ann"})
+        assert (told.status, told.code) == (503, "busy")
+        ends.set()
 
 
 async def test_an_event_reaches_who_looks_as_it_happens(redis_server: EmbeddedRedis) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from presence.admin import workers as module
+from presence.admin.errors import ApiError
 from presence.admin.workers import Workers
 from presence.inquiries import QUESTION_BYTES, line_pair
 
@@ -44,6 +45,25 @@ async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
     assert trio.current_time() - begun < module.ANSWER_WAIT_S + 1
     assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
     assert (workers.questions, workers.unanswered, list(workers.heard_at)) == (2, 1, [1])
+
+
+async def test_few_explain_at_once_and_others_are_told_so(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_S", 0.1)
+    codes: list[str] = []
+
+    async def ask() -> None:
+        try:
+            await workers.explain("ann")
+        except ApiError as error:
+            codes.append(error.code)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(module.EXPLAINING_MAX + 3):
+            asking.start_soon(ask)
+    assert codes == ["busy"] * 3
+    assert workers.questions == 2 * module.EXPLAINING_MAX
 
 
 async def test_who_asks_meanwhile_has_the_same_answer(
