@@ -106,10 +106,14 @@ class _Serving:
             await trio.aclose_forcefully(stream)
             return
         self.figures.connections += 1
+        connection = _Connection(self, stream)
         try:
-            await _Connection(self, stream).run()
-        except Exception:
-            log.exception("a connection of an operator failed")
+            await connection.run()
+        except Exception as error:
+            if not connection.is_closed:
+                log.exception("a connection of an operator failed")
+            else:  # hypercorn may answer a request that came with others from who has gone meanwhile
+                log.debug("a connection of an operator ended", error=str(error))
         finally:
             self.figures.connections -= 1
             await trio.aclose_forcefully(stream)
@@ -143,6 +147,7 @@ class _Connection:
         self._serving = serving
         self._stream = stream
         self._writing = trio.Lock()
+        self.is_closed = False
         self._idle = trio.CancelScope()
         self._everything = trio.CancelScope()
         self._tasks = TaskGroup()
@@ -180,6 +185,7 @@ class _Connection:
             if not data:
                 break
             await self._protocol.handle(RawData(bytes(data)))
+        self.is_closed = True
         await self._protocol.handle(Closed())
         self._idle.cancel()
         await self._close()
@@ -225,6 +231,7 @@ class _Connection:
 
         hypercorn alone may leave either behind, where a client asks again before it has its answer.
         """
+        self.is_closed = True
         self._everything.deadline = min(self._everything.deadline, trio.current_time() + GONE_S)
         await self._stream.aclose()
 

@@ -5,9 +5,12 @@ import re
 import socket
 from collections.abc import AsyncIterator
 
+import h11
 import pytest
 import trio
+from hypercorn.events import Closed, Event
 from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 
 from presence.admin import bodies, http
 from presence.admin.http_figures import HttpFigures
@@ -236,6 +239,28 @@ async def test_who_is_gone_before_the_answer_is_no_failure(caplog: pytest.LogCap
         await trio.sleep(0.05)
         await stage.until_idle()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_what_goes_wrong_with_who_is_gone_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    """hypercorn may answer a request that came with others when its client has closed; that raises."""
+    handle = http._Http1.handle
+
+    async def fail(protocol: http._Http1, event: Event) -> None:
+        if is_gone == isinstance(event, Closed):
+            raise h11.LocalProtocolError("can't handle event type Response")
+        await handle(protocol, event)
+
+    monkeypatch.setattr(http._Http1, "handle", fail)
+    with capture_logs() as lines:
+        async with serving() as stage:
+            async with await stage.connect() as stream:
+                await stream.send_all(GET[:-2])
+                await stage_connected(stage)
+            await stage.until_idle()
+    assert [line["log_level"] for line in lines] == ["debug" if is_gone else "error"]
 
 
 async def test_others_are_served_beside_those_who_take_nothing() -> None:
