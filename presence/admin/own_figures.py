@@ -66,7 +66,7 @@ def _readiness(scrape: Scrape) -> Series:
 
 
 def _nodes(scrape: Scrape) -> Series:
-    for status in get_args(NodeStatus) if scrape.nodes is not None else ():
+    for status in get_args(NodeStatus) if scrape.nodes is not None and _answers(scrape) else ():
         yield (status,), sum(node.status == status for node in scrape.nodes or ())
 
 
@@ -118,7 +118,7 @@ FIGURES: Final[Mapping[str, Callable[[Scrape], Series]]] = {
     "presence_idle_timeout_seconds": _one(lambda scrape: scrape.settings.idle_timeout),
     "presence_disconnect_grace_seconds": _one(lambda scrape: scrape.settings.disconnect_grace),
     "presence_lease_seconds": _one(lambda scrape: scrape.settings.lease),
-    "presence_users_online": _one(lambda scrape: scrape.online),
+    "presence_users_online": _one(lambda scrape: scrape.online if _answers(scrape) else None),
     "presence_nodes": _nodes,
     "presence_redis_up": _one(_answers),
     "presence_redis_ping_seconds": _of_redis("ping_ms", 0.001),
