@@ -18,6 +18,7 @@ import pytest
 
 from presence.admin.http import CONNECTIONS_MAX
 from presence.admin.keeper import NICENESS
+from presence.admin.streaming import VIEWERS_MAX
 from presence.embedded import EmbeddedRedis, embedded_redis
 from tests.admin.processes import (
     ADMIN,
@@ -167,6 +168,29 @@ def test_tokens_are_read_again_at_sighup(redis_server: EmbeddedRedis, tmp_path: 
         )
         assert status(asked) == 401
         write_tokens(tokens, "read new seventeen-and-more-chars\n")
+        server.process.send_signal(signal.SIGHUP)
+        assert found(lambda: status(asked) == 200)
+
+
+def test_a_successor_that_finds_a_bad_file_serves_health_and_lets_nobody_in(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "operators"
+    write_tokens(tokens, "read old sixteen-and-more-characters\n")
+    with running_server("--redis", redis_server.url, *ADMIN, "--admin-tokens", str(tokens)) as server:
+        url = url_of(server)
+        found(lambda: answers(url))
+        write_tokens(tokens, "read old short\n")
+        os.kill(kept_by(keeper_of(server)), signal.SIGKILL)
+        assert found(lambda: answers(url) and status(urllib.request.Request(f"{url}healthz")) == 200)
+        asked = urllib.request.Request(
+            f"{url}v1/nodes", headers={"Authorization": "Bearer sixteen-and-more-characters"}
+        )
+        assert status(asked) == 503
+        (line,) = logged(server, "tokens of operators cannot be read")
+        assert (line["level"], line["kept"]) == ("error", 0)
+        assert "line 1" in line["error"]
+        write_tokens(tokens, "read old sixteen-and-more-characters\n")
         server.process.send_signal(signal.SIGHUP)
         assert found(lambda: status(asked) == 200)
 
@@ -427,6 +451,20 @@ def test_six_hundred_connections_at_once_cost_nobody_a_place_for_long(redis_serv
         begun = time.monotonic()
         assert found(lambda: answers(url))
         print(f"served again after {time.monotonic() - begun:.1f} s beside {len(crowd)} who ask nothing")
+
+
+def test_viewers_who_read_nothing_are_no_more_than_others(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, *ADMIN) as server, contextlib.ExitStack() as stack:
+        host, port = address_of(url_of(server))
+        found(lambda: answers(url_of(server)))
+        heads = []
+        for _ in range(VIEWERS_MAX + 44):
+            viewer = stack.enter_context(socket.create_connection((host, port), PATIENCE_S))
+            viewer.sendall(b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            heads.append(viewer.recv(12))  # and not a byte more
+        assert heads == [b"HTTP/1.1 200"] * VIEWERS_MAX + [b"HTTP/1.1 503"] * 44
+        assert greets(server)
+        assert answers(url_of(server))
 
 
 def address_of(url: str) -> tuple[str, int]:
