@@ -41,6 +41,7 @@ from presence.transports.connections import (
 )
 from presence.transports.entrance import Entrance, Listening
 from presence.transports.limits import (
+    TURN_CHORES,
     TURN_CONNECTIONS,
     TURN_LOGINS,
     Limits,
@@ -166,7 +167,7 @@ class EpollTransport:
         deadlines = self._connections.deadlines
         while True:
             await deadlines.wait()
-            while fds := deadlines.take_overdue(TURN_LOGINS):
+            while fds := deadlines.take_overdue(TURN_CHORES):
                 for fd in fds:
                     self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()

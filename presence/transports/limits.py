@@ -15,6 +15,7 @@ DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cu
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
 TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
+TURN_CHORES = 16  # time-outs, each as dear as a login; those of strangers come in crowds, and logins wait
 
 
 @dataclass(frozen=True, slots=True)
