@@ -49,7 +49,7 @@ class Plan:
 
     connections: int = 15_000
     rate: float = 15_000.0
-    seconds: float = 10.0
+    seconds: float = 18.0
     pairs: int = 5
     viewers: int = 50
 
