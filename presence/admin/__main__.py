@@ -30,7 +30,7 @@ def main() -> int:
             from presence.admin.process import run  # noqa: PLC0415 - as above; what fails is told in the log
 
             run(start, line)
-        except Exception:
+        except Exception:  # the keeper starts another
             structlog.get_logger().exception("operators are not served any more")
             return 1
     return 0

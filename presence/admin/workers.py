@@ -1,6 +1,7 @@
 """The workers of this machine, asked over their lines; see `presence.inquiries` for the other end.
 
-Whoever asks while a question is under way has its answer, too: however many look, a worker is asked once.
+Whoever wants figures while a worker is asked for them has that answer, too: however many look, it is asked
+once. Explanations are of one user each, and so many at once.
 """
 
 import math
@@ -117,7 +118,7 @@ class Workers:
             answers = await self._ask_all("explain", {"uid": uid})
         finally:
             self._explaining.release()
-        return [each.sample for each in answers if each.sample]  # type: ignore[misc]
+        return [dict(each.sample) for each in answers if each.sample]
 
     async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[Answer]:
         answers: dict[int, Answer] = {}
