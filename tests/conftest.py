@@ -4,20 +4,24 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
-from tests.turns import turn
 
-WORKERS = 6  # more than the cores of a small machine: most tests wait most of the time
+WORKERS = 4  # of the fast tier: some of its tests wait
+
+settings.register_profile("fast", max_examples=30, derandomize=True, deadline=None)
+settings.register_profile("system", max_examples=150, deadline=None, print_blob=True)
+settings.load_profile("fast")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Spread the whole suite over processes; what is asked for by name runs here, and prints."""
+    """Spread the fast tier over processes; what is asked for by name runs here, and prints."""
     return WORKERS if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
@@ -25,24 +29,6 @@ def pytest_configure() -> None:
     """Heed SIGINT, and let what tests start heed it: what a shell runs in the background has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put those who must be alone last: the others need not wait for each of them."""
-    items.sort(key=is_alone)
-
-
-def is_alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test wait for its turn, if others run beside it."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return (yield)
-    with turn(alone=is_alone(item)):
-        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

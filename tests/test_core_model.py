@@ -282,4 +282,4 @@ class CoreAgainstModel(RuleBasedStateMachine):
 
 
 TestCoreAgainstModel = CoreAgainstModel.TestCase
-TestCoreAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestCoreAgainstModel.settings = settings(stateful_step_count=60, deadline=None)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.explanation import Explainer
@@ -289,15 +288,3 @@ def test_after_a_restart_of_redis_the_first_call_succeeds(tmp_path: Path) -> Non
                 assert explainer.explain("ann")["event_missing"] == "trimmed"
     finally:
         server.close()
-
-
-def test_a_shard_that_moved_is_found(redis_cluster: Cluster) -> None:
-    keys = Keys(shards=16)
-    with Explainer(redis_cluster.url, wait_s=0.1) as explainer:
-        redis_cluster.primary_of(keys.meta).client.hset(keys.meta, mapping={"v": 1, "shards": 16})
-        key = keys.seen(keys.shard("ann"))
-        redis_cluster.primary_of(key).client.zadd(key, {"ann": NOW_MS})
-        assert explainer.explain("ann")["event_missing"] == "trimmed"
-        source = redis_cluster.primary_of(key)
-        redis_cluster.move(key, next(each for each in redis_cluster.members if each is not source)).run()
-        assert explainer.explain("ann")["event_missing"] == "trimmed"

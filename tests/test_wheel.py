@@ -66,7 +66,7 @@ class WheelAgainstDict(RuleBasedStateMachine):
         assert sum(self.wheel.slot_sizes(1200)) == len(self.model)
 
 
-WheelAgainstDict.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+WheelAgainstDict.TestCase.settings = settings(stateful_step_count=60, deadline=None)
 TestWheelAgainstDict = WheelAgainstDict.TestCase
 
 

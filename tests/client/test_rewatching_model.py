@@ -161,4 +161,4 @@ class Watching(RuleBasedStateMachine):
 
 
 TestWatching = Watching.TestCase
-TestWatching.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestWatching.settings = settings(stateful_step_count=50, deadline=None)

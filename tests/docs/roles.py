@@ -1,13 +1,17 @@
 """The whole work of each kind of program that uses Redis, as a user of Redis that may do nothing else."""
 
+import re
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
+import presence
 from presence.changes import Op, Profile, SessionName
 from presence.explanation import Explainer
 from presence.followups import FollowUps
@@ -51,6 +55,7 @@ from presence.watching.states import Entry as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
+PAGE = (Path(presence.__file__).parent / "docs" / "redis.md").read_text(encoding="utf-8")
 SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
 ASKED = '{"type":"explain","uid":"ann","token":"0123456789abcdef0123456789abcdef"}'
 
@@ -353,3 +358,16 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "expiry": hear,
     "wheel": touch,
 }
+
+
+def permissions(role: str, block: str | None = None) -> list[str]:
+    """Return what the page gives a role, in the block of its name or in another."""
+    found = re.search(rf"<!-- acl {block or role} -->\n```sh\n(.+?)```", PAGE, re.DOTALL)
+    assert found, role
+    lines = map(shlex.split, found[1].replace("\\\n", "").splitlines())
+    (words,) = [line[4:] for line in lines if line[3] == f"presence-{role}"]
+    return words
+
+
+def ask(admin: Redis, *words: str) -> Any:
+    return admin.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.test_acl import PAGE, ask
+from tests.docs.roles import PAGE, ask
 from tests.store.servers import Server
 
 SETTINGS = re.findall(r"^\| `([a-z-]+) ([^` ]+)` \|", PAGE, re.MULTILINE)

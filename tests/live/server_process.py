@@ -105,3 +105,15 @@ def running_server(*flags: str) -> Iterator[ServerProcess]:
         server.stop()
         raise
     assert server.stop() == 0, server.lines[-5:]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def pids(server: ServerProcess) -> dict[int, int]:
+    """The newest process of each worker."""
+    return {line["worker"]: line["pid"] for line in server.lines if line["event"] == "worker started"}

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from presence.embedded import EmbeddedRedis
-from tests.live.server_process import ServerProcess, running_server
+from tests.live.server_process import ServerProcess, pids, running_server, wait_for
 from tests.live.swarm import Swarm
-from tests.live.test_workers import pids, wait_for
 
 PATIENCE_S = 20.0
 

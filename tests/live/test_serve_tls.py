@@ -9,9 +9,8 @@ from pathlib import Path
 import protocol
 from presence.embedded import EmbeddedRedis
 from protocol import Kind
-from tests.live.server_process import ServerProcess, running_server
+from tests.live.server_process import ServerProcess, running_server, wait_for
 from tests.live.test_reload import PATIENCE_S, times
-from tests.live.test_workers import wait_for
 from tests.transports import certificates
 
 

@@ -10,10 +10,9 @@ import protocol
 from presence.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
 from tests.credentials import SECRET, token, write_keys
-from tests.live.server_process import running_server
+from tests.live.server_process import running_server, wait_for
 from tests.live.test_refusing import refused
 from tests.live.test_reload import PATIENCE_S, times
-from tests.live.test_workers import wait_for
 
 OTHER = bytes(reversed(SECRET))
 

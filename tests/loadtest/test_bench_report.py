@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench import __main__ as command
-from loadtest.bench import plots, report, run, wheel
+from loadtest.bench import plots, report, wheel
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import LOGIN
 from loadtest.bench.results import Cpu, Load, Memory, Results, Trips, Wheel, percentile
@@ -154,21 +154,3 @@ def test_this_server_is_always_measured() -> None:
 def test_more_connections_than_files_are_refused() -> None:
     with pytest.raises(SystemExit, match="may be open"):
         command.claim_descriptors(10**9)
-
-
-def test_the_command_measures_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "REST_S", 0.0)
-    line = (
-        "--connections 30 --rates 400 --warm-up 0 --seconds 0.3 --probe-seconds 0 --rounds 1 --servers uvloop"
-    )
-    status = command.main([*line.split(), "--out", str(tmp_path)])
-    found = Results.read(tmp_path / "bench.json")
-    assert status == (1 if found.complaints() else 0)  # a busy machine may make the generator late
-    assert [(each.server, each.load.kind) for each in found.cpu] == [
-        (server, kind) for server in ("presence", "uvloop") for kind in (UNANSWERED, ANSWERED)
-    ]
-    assert all(0 < each.cpu_us < 10_000 for each in found.cpu)
-    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "cpu.png", "memory.png"}
-    assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out

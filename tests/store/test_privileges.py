@@ -1,15 +1,12 @@
 """A server looks at its rights before it starts: each that is missing is named, and nothing is done."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreError
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.privileges import FOLLOWUPS, OTHERS_KEYS, SERVER, TOO_MUCH, MissingRight, look
-from tests.docs.test_acl import ask, permissions
+from tests.docs.roles import ask, permissions
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -84,23 +81,3 @@ def test_a_wrong_password_is_no_missing_right(server: Server) -> None:
     with pytest.raises(StoreError, match="invalid username-password") as caught:
         look(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
     assert not isinstance(caught.value, MissingRight)
-
-
-@pytest.fixture
-def cluster(redis_cluster: Cluster) -> Iterator[Cluster]:
-    yield redis_cluster
-    for member in redis_cluster.members:
-        ask(member.client, "ACL", "DELUSER", "tried")
-
-
-def test_each_server_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
-    keys = Keys(shards=16)
-    rules = [*rights("server"), *permissions("server", "cluster")]
-    for member in cluster.members:
-        make(member.client, rules)
-    assert look(as_tried(cluster.url), keys, followups=False) == []
-    make(cluster.primary_of("{0}").client, [rule for rule in rules if rule != "+xadd"])
-    with pytest.raises(MissingRight, match=r"\+xadd$"):
-        look(as_tried(cluster.url), keys, followups=False)
-    make(cluster.primary_of("{0}").client, [*rules, "allkeys"])
-    assert look(as_tried(cluster.url), keys, followups=False) == [OTHERS_KEYS]

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -496,24 +495,6 @@ def test_entry_ids_never_fall_behind_what_the_node_saw(busy: ManualNode, server:
     ids = [event["id"] for event in events(server.client)]
     assert len(ids) == len(busy.sessions)
     assert all(int(entry_id.split("-")[0]) >= ahead_ms for entry_id in ids)
-
-
-def test_a_hundred_thousand_offline_transitions(node: ManualNode, server: Server) -> None:
-    for i in range(100_000):
-        node.login(f"user{i}")
-    node.settle()
-    for i in range(100_000):
-        node.end(f"user{i}")
-    assert node.live == {}
-    cpu, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    while node.round():
-        pass
-    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
-    print(f"100,000 offline transitions: {took:.2f} s, {used:.2f} s of Python's CPU")
-    assert server.client.xlen(node.keys.events(0)) == 200_000
-    assert server.client.hlen(node.keys.online(0)) == 0
-    assert node.outbox.held == 0
 
 
 @pytest.mark.parametrize("devices", [[""], ["", "phone"]])

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.changes import Profile
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.watch_channel import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Left, Pong
@@ -242,33 +240,6 @@ def test_a_stream_that_does_not_reach_back_is_told(
     node.apply(login("bob", "s2"), login("cy", "s3"))
     harm(server)
     assert channel.replay(position, ["bob", "cy"]).is_broken
-
-
-def test_a_shard_that_has_moved_is_heard_where_it_is(redis_cluster: Cluster) -> None:
-    keys = Keys(shards=1)
-    store = RedisStore(redis_cluster.url, Shape(keys, maxlen=1000, seen_retention_ms=10**13))
-    channel = WatchChannel(redis_cluster.url, keys, 0)
-    node = Hand(store, "node")
-    node.open()
-    channel.open()
-    channel.order(["ann"], [])
-    hear(channel, 1)
-    channel.check()
-    source = redis_cluster.primary_of(keys.events(0))
-    target = next(each for each in redis_cluster.members if each is not source)
-    redis_cluster.move(keys.events(0), target).run()
-    with pytest.raises(StoreUnavailable):
-        channel.check()
-    channel.open()
-    channel.order(["ann"], [])
-    hear(channel, 1)
-    store.check_meta()
-    store.apply([node.batch([], node.n + 1)])  # finds out where to go
-    node.open(2)
-    node.apply(login("ann", "s1"))
-    assert entries(hear(channel, 1)) == [("ann", "online")]
-    channel.close()
-    store.close()
 
 
 def test_a_channel_hears_a_prefix_that_is_not_ascii(server: Server) -> None:

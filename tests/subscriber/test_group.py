@@ -10,7 +10,6 @@ from presence.store.access import Access
 from presence.store.client import Redis, RedisError
 from presence.subscriber import BlockingSubscription, Event, Online, subscribe_sync
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.group import GroupConsumer
 from presence.subscriber.pending import Pending
 from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
@@ -127,30 +126,6 @@ def test_events_of_a_silent_consumer_are_claimed(url: str, streams: Streams) -> 
     assert sorted(uids(claimed)) == sorted(names)
     assert {event.deliveries for event in claimed} == {2}
     assert streams.pending() == 0
-
-
-def doubled_by_a_slow_consumer(url: str, streams: Streams) -> int:
-    """A consumer takes 2 s for what it read ahead, another one claims after 1 s; return what came twice."""
-    streams.create_group()
-    names = [f"u{n}" for n in range(20)]
-    streams.write(*names)
-    handled: list[str] = []
-    with consumer(url, "slow", claim_idle_s=1.0) as slow, consumer(url, "idle", claim_idle_s=1.0) as idle:
-        while len(set(handled)) < len(names):
-            handled += uids([event for event in (slow.poll(),) if event])
-            time.sleep(0.1)
-            if len(handled) % 10 == 0:
-                handled += uids([event for event in (idle.poll(),) if event])
-    return len(handled) - len(names)
-
-
-def test_a_slow_consumer_that_lives_is_not_robbed_of_what_it_read_ahead(url: str, client: Redis) -> None:
-    assert doubled_by_a_slow_consumer(url, Streams(client)) == 0
-
-
-def test_without_renewal_it_would_be_robbed(url: str, client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupConsumer, "_renew", lambda _self, _client: None)
-    assert doubled_by_a_slow_consumer(url, Streams(client)) > 0
 
 
 def test_a_consumer_that_was_robbed_does_not_hand_out_what_others_have(url: str, client: Redis) -> None:

@@ -56,14 +56,6 @@ async def test_the_silent_go_in_time() -> None:
         assert server.core.statistics().refused == {"login_timeout": 2}
 
 
-async def test_who_shakes_hands_and_is_silent_is_told_that_his_time_is_over() -> None:
-    async with serving_tls(Limits(login_timeout=2.0)) as server:
-        client = await server.connect()
-        assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
-        client.close()
-        assert server.transport.statistics().login_timeouts == 1
-
-
 async def test_beyond_their_number_handshakes_are_refused() -> None:
     async with serving_tls(handshakes=1) as server:
         unfinished = await server.dial()

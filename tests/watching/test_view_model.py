@@ -300,5 +300,7 @@ class Views(RuleBasedStateMachine):
                 assert known == truth
 
 
-Views.TestCase.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)
+Views.TestCase.settings = settings(
+    max_examples=4 * settings().max_examples, stateful_step_count=50, deadline=None
+)
 TestViews = Views.TestCase

@@ -1,0 +1,146 @@
+"""What is copied to a Redis: the users are those of the page on Redis, the settings are its advice."""
+
+import contextlib
+import hashlib
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from presence.cli import main
+from tests.commands.test_doctor import told
+from tests.deploy.units import DEPLOY
+from tests.docs.roles import PAGE, ROLES, permissions
+from tests.live.server_process import running_server, wait_for
+from tests.store.servers import BINARIES
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+USERS = (DEPLOY / "redis" / "users.acl").read_text(encoding="utf-8")
+CONF = DEPLOY / "redis" / "redis.conf"
+SETTINGS = dict(re.findall(r"^([a-z-]+) (.+)$", CONF.read_text(encoding="utf-8"), re.MULTILINE))
+ONE_SERVER = PAGE[PAGE.index("## One server") : PAGE.index("## A replica")]
+
+
+@pytest.fixture(params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))])
+def binary(request: pytest.FixtureRequest) -> str:
+    path = BINARIES[request.param]()
+    assert path
+    return path
+
+
+class Configured:
+    """A Redis with the settings as they are copied, in a folder of the test's.
+
+    Attributes:
+        process: of it.
+    """
+
+    def __init__(self, binary: str, folder: Path, users: str) -> None:
+        (folder / "users.acl").write_text(users)
+        elsewhere = re.sub("^(port|dir|aclfile) .*$", "", CONF.read_text(), flags=re.MULTILINE)
+        here = f"port 0\nunixsocket {folder}/r.sock\ndir {folder}\naclfile {folder}/users.acl\n"
+        (folder / "redis.conf").write_text(f"{elsewhere}\n{here}")
+        self._socket = folder / "r.sock"
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen([binary, str(folder / "redis.conf")], stdout=log, stderr=log)
+        wait_for(lambda: self._answers() or self.process.poll() is not None, 20)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(self._socket))
+            probe.sendall(b"PING\r\n")
+            return probe.recv(64).startswith(b"-NOAUTH")
+        return False
+
+    def url(self, user: str) -> str:
+        """The URL for a user whose password is his name; for nobody, if that is ""."""
+        return f"unix://{user}:{user}@{self._socket}" if user else f"unix://{self._socket}"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def filled_in(users: str) -> str:
+    """Put a hash where the file has none, as its reader does: every password is its user's name."""
+    lines = []
+    for line in users.splitlines():
+        digest = hashlib.sha256(line.split()[1].encode()).hexdigest()
+        lines.append(re.sub("#SHA256-OF-[A-Z-]+", f"#{digest}", line))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def server(binary: str, tmp_path: Path) -> Iterator[Configured]:
+    with contextlib.closing(Configured(binary, tmp_path, filled_in(USERS))) as server:
+        assert server.process.poll() is None, (tmp_path / "log").read_text()
+        yield server
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_user_is_that_of_the_page(role: str) -> None:
+    rules = [f"#SHA256-OF-{rule[1:]}" if rule[0] == ">" else rule for rule in permissions(role)]
+    assert " ".join(["user", f"presence-{role}", *rules]) in USERS.splitlines()
+
+
+def test_there_is_nobody_else_but_who_administers() -> None:
+    names = [line.split()[1] for line in USERS.splitlines()]
+    assert names == ["default", "admin", *(f"presence-{role}" for role in ROLES)]
+
+
+def test_the_settings_are_the_advice_of_the_page() -> None:
+    advised = dict(re.findall(r"^\| `([a-z-]+) ([^` ]+)` \|", ONE_SERVER, re.MULTILINE))
+    assert len(advised) == 4
+    assert SETTINGS.items() >= advised.items()
+
+
+def test_the_users_cannot_be_used_before_somebody_has_given_them_passwords(
+    binary: str, tmp_path: Path
+) -> None:
+    with contextlib.closing(Configured(binary, tmp_path, USERS)) as server:
+        assert server.process.wait(20) == 1
+    assert "users.acl" in (tmp_path / "log").read_text()
+
+
+def test_a_server_serves_as_its_user_and_the_doctor_is_content(
+    server: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_server = server.url("presence-server")
+    with running_server("--redis", as_server):
+        status, checks = told(capsys, "--port", "0", "--no-admin", "--redis", as_server)
+    assert status == 0
+    of_redis = {name: found[0]["status"] for name, found in checks.items() if name.startswith("redis")}
+    refused = {"redis fsync", "redis idle clients"}
+    assert {name for name, status in of_redis.items() if status == "not tried"} == refused
+    assert {status for name, status in of_redis.items() if name not in refused} == {"ok"}
+    assert [found["status"] for name in ("data", "nodes", "nodes' settings") for found in checks[name]] == [
+        "ok",
+        "ok",
+        "ok",
+    ]
+
+
+def test_who_administers_may_ask_the_doctor_for_the_rest(
+    server: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, checks = told(capsys, "--port", "0", "--no-admin", "--redis", server.url("admin"))
+    assert [checks[name][0]["status"] for name in ("redis fsync", "redis idle clients")] == ["ok", "ok"]
+
+
+def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path) -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"<!-- passwords -->\n```sh\n(.+?)```", page, re.DOTALL)
+    (tmp_path / "users.acl").write_text(USERS)
+    run = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    passwords = dict(line.split() for line in run.stdout.splitlines())
+    with contextlib.closing(Configured(binary, tmp_path, (tmp_path / "users.acl").read_text())) as server:
+        url = server.url("presence-server").replace(":presence-server@", f":{passwords['SERVER']}@")
+        assert main(["doctor", "--port", "0", "--no-admin", "--redis", url]) == 0
+
+
+def test_nobody_gets_in_without_a_name(server: Configured, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "--redis", server.url("")]) == 1
+    assert "uthentication required" in capsys.readouterr().err

@@ -1,0 +1,256 @@
+"""Each fault is made for real and found, with what mends it; that is done where it can be, and is enough."""
+
+import json
+import os
+import resource
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.client import Redis, open_client
+from tests.docs.roles import ask, permissions
+from tests.live.server_process import ServerProcess, running_server
+from tests.transports import certificates
+
+ANY_PORT = ("--port", "0", "--no-admin")
+
+
+class Told:
+    """What the doctor said, in a process of its own.
+
+    Attributes:
+        status: the exit status.
+        checks: the findings.
+    """
+
+    def __init__(self, *flags: str, before: Callable[[], None] | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
+        run = subprocess.run(
+            [sys.executable, "-m", "presence", "doctor", "--json", *flags],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment,
+            preexec_fn=before,
+        )
+        assert run.returncode in {0, 1}, run.stderr
+        self.status = run.returncode
+        self.checks: list[dict[str, Any]] = json.loads(run.stdout)["checks"]
+
+    def of(self, check: str) -> dict[str, Any]:
+        (found,) = [each for each in self.checks if each["check"] == check]
+        return found
+
+    @property
+    def failed(self) -> list[str]:
+        return [each["check"] for each in self.checks if each["status"] == "fail"]
+
+
+@pytest.fixture
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    with closing(open_client(redis_server.url)) as client:
+        yield client
+
+
+def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
+    def low() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
+
+    flags = (*ANY_PORT, "--redis", redis_server.url, "--max-connections", "1500")
+    told = Told(*flags, before=low)
+    assert (told.status, told.failed) == (1, ["open files"])
+    found = told.of("open files")
+    assert "1,024 (soft 512)" in found["have"]
+    enough = int(found["mend"].removeprefix("LimitNOFILE=").split()[0])
+
+    def mended() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
+
+    assert Told(*flags, before=mended).status == 0
+    server = ServerProcess(*flags[3:], before=mended)
+    assert server.stop() == 0
+
+
+def test_a_redis_that_forgets(redis_server: EmbeddedRedis, admin: Redis) -> None:
+    flags = (*ANY_PORT, "--redis", redis_server.url)
+    found = Told(*flags).of("redis persistence")
+    assert (found["status"], found["have"].partition(":")[0]) == ("warn", "appendonly no")
+    mend(admin, found["mend"])
+    told = Told(*flags)
+    assert told.of("redis persistence")["status"] == "ok"
+    assert told.of("redis fsync")["status"] == "ok"
+
+
+def test_a_redis_that_deletes_and_has_no_limit(redis_server: EmbeddedRedis, admin: Redis) -> None:
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    admin.config_set("timeout", "5")
+    flags = (*ANY_PORT, "--redis", redis_server.url)
+    told = Told(*flags)
+    assert told.failed == ["redis eviction"]
+    checks = ("redis eviction", "redis memory", "redis idle clients")
+    for check in checks:
+        mend(admin, told.of(check)["mend"])
+    mended = Told(*flags)
+    assert mended.status == 0
+    assert [mended.of(check)["status"] for check in checks] == ["ok", "ok", "ok"]
+
+
+def mend(admin: Redis, line: str) -> None:
+    """Do what is said for redis-cli."""
+    words = shlex.split(line.partition(",")[0].partition(" and ")[0])
+    assert words[0] == "redis-cli", line
+    ask(admin, *words[1:])
+
+
+def test_a_right_that_is_missing(redis_server: EmbeddedRedis, admin: Redis) -> None:
+    rules = [rule for rule in permissions("server") if rule not in {"+xadd", "+zscore"}]
+    ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
+    flags = (*ANY_PORT, "--redis", redis_server.url.replace("://", "://tried:secret@"))
+    told = Told(*flags)
+    assert told.failed == ["redis rights"]
+    found = told.of("redis rights")
+    assert found["mend"] == "ACL SETUSER tried +xadd +zscore"
+    # What this user may not ask is no failure, and is not passed off as sound.
+    assert told.of("redis fsync")["status"] == "not tried"
+    assert "'+config|get'" in told.of("redis fsync")["mend"]
+    ask(admin, *shlex.split(found["mend"]))
+    mended = Told(*flags)
+    assert (mended.status, mended.of("redis rights")["status"]) == (0, "ok")
+
+
+def test_a_redis_that_is_away(tmp_path: Path) -> None:
+    told = Told(*ANY_PORT, "--redis", f"unix://u:s3cret@{tmp_path}/redis.sock")
+    assert told.failed == ["redis"]
+    assert "u:***@" in told.of("redis")["have"]
+    assert "start it, or name another" in told.of("redis")["mend"]
+    with embedded_redis() as server:
+        assert Told(*ANY_PORT, "--redis", server.url).status == 0
+
+
+def test_a_wrong_password(redis_server: EmbeddedRedis) -> None:
+    told = Told(*ANY_PORT, "--redis", redis_server.url.replace("://", "://nobody:s3cret@"))
+    assert told.failed == ["redis"]
+    assert "put user and password into the URL" in told.of("redis")["mend"]
+    assert "s3cret" not in json.dumps(told.checks)
+
+
+def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"keys": [{"kid": "main", "alg": "HS256", "kty": "oct", "k": "c2hvcnQ"}]}')
+    keys.chmod(0o600)
+    flags = (*ANY_PORT, "--redis", redis_server.url, "--token-keys", str(keys))
+    told = Told(*flags)
+    assert told.failed == ["token keys"]
+    found = told.of("token keys")
+    assert "'main'" in found["have"]
+    assert "c2hvcnQ" not in json.dumps(told.checks)
+    assert "presence token key --into FILE" in found["mend"]
+    keys.unlink()
+    make = [
+        sys.executable,
+        "-m",
+        "presence",
+        "token",
+        "key",
+        "--into",
+        str(tmp_path / "all"),
+        "--public",
+        str(keys),
+    ]
+    subprocess.run(make, check=True, capture_output=True)
+    assert Told(*flags).status == 0
+
+
+def test_a_certificate_that_has_expired(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    expired = trustme.CA().issue_cert("localhost", not_after=datetime.now(UTC) - timedelta(days=1))
+    cert.write_bytes(expired.cert_chain_pems[0].bytes())
+    key.write_bytes(expired.private_key_pem.bytes())
+    flags = (
+        *ANY_PORT,
+        "--redis",
+        redis_server.url,
+        "--tls-port",
+        "0",
+        "--tls-cert",
+        str(cert),
+        "--tls-key",
+        str(key),
+    )
+    told = Told(*flags)
+    assert told.failed == ["certificate"]
+    assert "expired since" in told.of("certificate")["have"]
+    assert told.of("certificate")["mend"].startswith(f"renew {cert}, then SIGHUP")
+    certificates.write(tmp_path)
+    assert Told(*flags).status == 0
+
+
+def test_other_shards_in_the_data(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--shards", "4"):
+        pass
+    told = Told(*ANY_PORT, "--redis", redis_server.url)
+    assert told.failed == ["data"]
+    mend = told.of("data")["mend"]
+    assert mend.startswith("--shards 4, ")
+    assert Told(*ANY_PORT, "--redis", redis_server.url, *mend.partition(",")[0].split()).status == 0
+
+
+def test_a_port_that_is_held(redis_server: EmbeddedRedis) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        flags = ("--no-admin", "--port", str(port), "--redis", redis_server.url)
+        told = Told(*flags)
+        assert told.failed == ["ports"]
+        assert f"held by process {os.getpid()} (" in told.of("ports")["have"]
+        assert told.of("ports")["mend"] == "stop it, or choose another with --port"
+    assert Told(*flags).status == 0
+
+
+def test_the_port_that_was_asked_for_operators_is_held(redis_server: EmbeddedRedis) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        told = Told("--port", "0", "--redis", redis_server.url, "--admin", address)
+        assert told.failed == ["ports"]
+        (found,) = [each for each in told.checks if each["status"] == "fail"]
+        assert found["mend"] == "stop it, or choose another with --admin"
+
+
+def test_beside_a_server_that_runs_nothing_is_amiss(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url) as server:
+        port = str(server.address[1])
+        told = Told("--no-admin", "--port", port, "--redis", redis_server.url)
+        assert told.status == 0
+        assert f"held by process {server.process.pid} (" in told.of("ports")["have"]
+        assert f"of the server, process {server.process.pid}" in told.of("open files")["have"]
+        assert told.of("nodes")["have"] == "1"
+        assert told.of("nodes' settings")["status"] == "ok"
+        assert server.process.poll() is None
+
+
+def test_two_nodes_with_other_settings(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--lease", "20"):
+        told = Told(*ANY_PORT, "--redis", redis_server.url)
+        found = told.of("nodes' settings")
+        assert (told.status, found["status"]) == (0, "warn")
+        assert "has lease=20.0; here lease=10.0" in found["have"]
+        assert (
+            Told(*ANY_PORT, "--redis", redis_server.url, "--lease", "20").of("nodes' settings")["status"]
+            == "ok"
+        )

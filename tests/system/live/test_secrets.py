@@ -1,0 +1,141 @@
+"""Canaries: passwords, tokens and keys that nothing may ever print, keep or show, whatever goes wrong."""
+
+import base64
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from presence.cli import main
+from presence.embedded import EmbeddedRedis
+from presence.store.client import Redis, open_client
+from protocol import Code, Kind, Packet
+from tests.credentials import token, write_keys
+from tests.docs.roles import permissions
+from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.test_reload import PATIENCE_S, times
+from tests.live.test_tokens import Device, answered
+from tests.system.live.test_permissions import ask
+from tests.transports import certificates
+
+PASSWORD = "canary-password-of-redis"
+SECRET = b"canary-secret-that-signs-tokens!"
+KEY = base64.urlsafe_b64encode(SECRET).rstrip(b"=").decode()
+OPAQUE = "canary-token-of-no-known-form"
+
+
+class Canaries:
+    """What must not be seen, and where it was looked for."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = texts
+        self.characters = 0
+
+    def look(self, where: str, text: str) -> None:
+        self.characters += len(text)
+        for canary in self._texts:
+            assert canary not in text, (where, text[: text.index(canary)][-200:])
+
+
+@pytest.fixture
+def admin(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    client = open_client(redis_server.url)
+    ask(client, "ACL", "SETUSER", "presence-server", *permissions("server"), f">{PASSWORD}")
+    yield client
+    client.close()
+
+
+def url_of(server: EmbeddedRedis, password: str = PASSWORD) -> str:
+    return server.url.replace("unix://", f"unix://presence-server:{password}@")
+
+
+def broken_key(folder: Path) -> Path:
+    """Return a file that holds a certificate, and a key that is none."""
+    cert, _ = certificates.write(folder)
+    with cert.open("a") as file:
+        file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
+    return cert
+
+
+def command_lines(server: ServerProcess) -> str:
+    """Return what the list of processes shows of the server's."""
+    listed = [server.process.pid, *pids(server).values()]
+    return "\n".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in listed)
+
+
+def is_told(server: ServerProcess, event: str, often: int) -> bool:
+    return times(server, event) >= often
+
+
+def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
+    """Let go wrong what secrets have to do with."""
+    forged = f"{good[:-8]}AAAAAAAA"
+    with closing(Device(server.address, "ann", good)) as ann:
+        assert ann.answer().kind == Kind.OK
+        for proof in (forged, OPAQUE, None):
+            assert answered(server.address, "bob", proof) == Code.AUTH_FAILED
+        assert ann.ask(Packet(Kind.UPDATE, 3, {"token": forged})).payload["code"] == Code.AUTH_FAILED
+        assert ann.ask(Packet(Kind.MESSAGE, 4, {"to": "bob", "body": good})).kind == Kind.ERROR
+        ask(admin, "ACL", "SETUSER", "presence-server", "off")
+        ask(admin, "CLIENT", "KILL", "USER", "presence-server")
+        wait_for(lambda: times(server, "Redis refused") >= 2, PATIENCE_S)
+        ask(admin, "ACL", "SETUSER", "presence-server", "on")
+        wait_for(lambda: times(server, "control channel is back") >= 2, PATIENCE_S)
+        cut_off, misplaced = f'{{"keys": [{{"k": "{KEY}"', f'{{"keys": [{{"kid": "a", "alg": "{KEY}"}}]}}'
+        for times_told, content in ((2, cut_off), (4, misplaced)):  # by each of two workers
+            keys.write_text(content)
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(partial(is_told, server, "token keys stay as they were", times_told), PATIENCE_S)
+        assert ann.beat().kind == Kind.OK
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_no_secret_is_seen_whatever_goes_wrong(
+    redis_server: EmbeddedRedis, admin: Redis, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    good = token("ann", secret=SECRET)
+    canaries = Canaries(PASSWORD, SECRET.decode(), KEY, OPAQUE, good.rpartition(".")[2][:16])
+    url = url_of(redis_server)
+    flags = ("--redis", url, "--token-keys", str(keys), "--workers", "2", "--log-level", "debug")
+    with running_server(*flags) as server:
+        canaries.look("the list of processes", command_lines(server))
+        bad_days(server, admin, keys, good)
+    canaries.look("the log", "\n".join(map(str, server.lines)))
+    wrong = url_of(redis_server, f"{PASSWORD}-wrong")
+    nowhere = f"redis://u:{PASSWORD}@127.0.0.1:1"
+    for words, status in [
+        (["serve", "--no-admin", "--redis", wrong], 1),
+        (["serve", "--redis", url, "--token-keys", str(keys)], 2),
+        (["serve", "--redis", f"redis:/u:{PASSWORD}@h"], 2),
+        (["config", "show", "--redis", url], 0),
+        (["config", "check", "--token-keys", str(keys)], 2),
+        (["config", "check", "--tls-cert", str(broken_key(tmp_path))], 2),
+        (["status", "--redis", nowhere, "ann"], 1),
+        (["nodes", "--redis", wrong], 1),
+        (["token", "check", "--token-keys", str(keys), good], 2),
+    ]:
+        assert main(words) == status, words
+    canaries.look("what commands print", "".join(capfd.readouterr()))
+    canaries.look("Redis", "".join(repr(admin.dump(key)) + repr(key) for key in admin.scan_iter()))
+    print(f"canary hits: 0 in {canaries.characters:,} characters, of them the log {len(server.lines)} lines")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_with_redaction_off_the_canary_is_found(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def crash(url: str, *_: object, **__: object) -> int:
+        raise RuntimeError(f"cannot go on with {url}")
+
+    monkeypatch.setattr("presence.commands.nodes.run", crash)
+    words = ["nodes", "--redis", f"redis://u:{PASSWORD}@h"]
+    assert main(words) == 1
+    Canaries(PASSWORD).look("a crash", "".join(capfd.readouterr()))
+    monkeypatch.setattr("presence.commands.outcome.redact_text", str)
+    assert main(words) == 1
+    with pytest.raises(AssertionError, match="a crash"):
+        Canaries(PASSWORD).look("a crash", "".join(capfd.readouterr()))

@@ -1,0 +1,166 @@
+"""`presence serve --workers N`: one port, several processes, and what happens when one of them ends."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from protocol import Code, Kind
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.swarm import Swarm
+from tests.live.test_serve import FAST, failed_start
+
+
+def is_serving(server: ServerProcess, times: int) -> bool:
+    return len([line for line in server.lines if line["event"] == "serving"]) >= times
+
+
+def test_workers_share_a_port_and_a_stream(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "3", *FAST) as server:
+        with Swarm(server.address, beat_s=0.4) as swarm:
+            swarm.log_in((f"user-{n}" for n in range(150)), beating=False)
+            swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+            swarm.run(0.2)
+    stopped = {line["worker"]: line for line in server.lines if line["event"] == "stopped"}
+    assert sorted(stopped) == [1, 2, 3]
+    logins = [line["core"]["logins"] for line in stopped.values()]
+    assert sum(logins) == 150
+    assert min(logins) > 10, "the kernel spreads connections"
+    events = read_events(redis_server.url)
+    assert len(of_type(events, "online")) == len(of_type(events, "offline")) == 150
+    assert len({event["node"] for event in events}) == 3
+    assert_alternation(events)
+
+
+def test_a_device_that_logs_in_at_another_worker_takes_its_session_along(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "4", "--idle-timeout", "8")
+    with running_server(*flags) as server:
+        with Swarm(server.address, beat_s=1) as swarm:
+            for _ in range(8):
+                swarm.log_in(["ann"])
+                swarm.run(0.1)
+            swarm.run(6, until=lambda: sum(not client.closed for client in swarm.clients) == 1)
+            (left,) = [client for client in swarm.clients if not client.closed]
+            assert left is swarm.clients[-1]
+            others = [client.received[-1] for client in swarm.clients[:-1]]
+    assert all(goodbye.kind == Kind.GOODBYE for goodbye in others)
+    events = read_events(redis_server.url)
+    assert [event["type"] for event in events] == ["online"]
+
+
+@pytest.mark.parametrize("everybody", [False, True], ids=["supervisor", "every process"])
+def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, *, everybody: bool) -> None:
+    server = ServerProcess("--redis", redis_server.url, "--workers", "3")
+    with Swarm(server.address, beat_s=12) as swarm:
+        swarm.log_in(f"user-{n}" for n in range(60))
+        swarm.run(5, until=swarm.logged_in)
+        for pid in [*(pids(server).values() if everybody else ()), server.process.pid]:
+            os.kill(pid, signal.SIGTERM)
+        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+    assert server.process.wait(5) == 0
+    server.stop()
+    goodbyes = [client.received[-1] for client in swarm.clients]
+    assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
+    assert len([line for line in server.lines if line["event"] == "stopped"]) == 3
+    assert len(of_type(read_events(redis_server.url), "online")) == 60
+
+
+def test_a_killed_worker_is_replaced_after_a_pause_that_doubles(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2") as server:
+        with Swarm(server.address, beat_s=12) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(40))
+            swarm.run(5, until=swarm.logged_in)
+            for kill in range(3):
+                os.kill(pids(server)[1], signal.SIGKILL)
+                wait_for(lambda kill=kill: is_serving(server, 3 + kill))  # type: ignore[misc] # bound now
+            lost = [client.uid for client in swarm.clients if client.closed]
+            swarm.run(0.2)
+            lost = [client.uid for client in swarm.clients if client.closed]
+            assert 0 < len(lost) < 40
+            back = swarm.log_in(lost)
+            swarm.run(5, until=lambda: all(client.received for client in back))
+            assert all(client.received[0].kind == Kind.OK for client in back)
+    replaced = [line for line in server.lines if line["event"] == "worker ended, and is replaced"]
+    assert [line["status"] for line in replaced] == [-signal.SIGKILL] * 3
+    assert [line["pause_s"] for line in replaced] == [0.5, 1.0, 2.0]
+    events = read_events(redis_server.url)
+    assert len(events) == 40, "those who came back were never told as offline"
+
+
+def test_a_worker_that_is_told_to_drain_is_replaced(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2") as server:
+        first = pids(server)[1]
+        os.kill(first, signal.SIGTERM)
+        wait_for(lambda: is_serving(server, 3))
+        assert pids(server)[1] != first
+    stopped = [line for line in server.lines if line["event"] == "stopped"]
+    assert len(stopped) == 3
+
+
+def test_workers_drain_when_their_supervisor_is_killed(redis_server: EmbeddedRedis) -> None:
+    server = ServerProcess("--redis", redis_server.url, "--workers", "2")
+    with Swarm(server.address, beat_s=12) as swarm:
+        swarm.log_in(f"user-{n}" for n in range(40))
+        swarm.run(5, until=swarm.logged_in)
+        server.process.kill()
+        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+    server.stop()
+    goodbyes = [client.received[-1] for client in swarm.clients]
+    assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
+    assert len([line for line in server.lines if line["event"] == "stopped"]) == 2
+
+
+def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "2", "--max-connections", "9999999")
+    status, said, seconds = failed_start(*flags)
+    assert status == 2
+    assert seconds < 5
+    assert "ready" not in said.split()
+    assert "max_connections: 9999999 do not fit" in said
+
+
+def test_the_port_of_another_supervisor_is_taken(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "2") as server:
+        port = str(server.address[1])
+        status, said, _ = failed_start("--redis", redis_server.url, "--port", port, "--workers", "2")
+    assert status == 1
+    assert port in said
+
+
+def test_a_server_loads_nothing_that_draws() -> None:
+    program = (
+        "import sys; from presence import logs; logs.configure('json'); import presence.worker;"
+        "print(*{'rich', 'pygments', 'argparse', 'tomllib'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
+def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "3", "--drain-timeout", "3", "--idle-timeout", "8")
+    with running_server(*flags) as server:
+        before = set(pids(server).values())
+        with Swarm(server.address, beat_s=1) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(60))
+            server.process.send_signal(signal.SIGUSR2)
+            swarm.run(12, until=lambda: is_serving(server, 6))
+        wait_for(lambda: is_serving(server, 6))
+        assert not before & set(pids(server).values())
+        drained = [line for line in server.lines if line["event"] == "worker drained, and is renewed"]
+        assert sorted(line["worker"] for line in drained) == [1, 2, 3]
+        told = [line for line in server.lines if line["event"] in {"stopping", "serving"}]
+        order = [line["event"] for line in sorted(told, key=lambda line: line["timestamp"])]
+        assert order == ["serving"] * 3 + ["stopping", "serving"] * 3
+    goodbyes = [client.received[-1] for client in swarm.clients if client.closed]
+    assert {goodbye.payload["code"] for goodbye in goodbyes} == {Code.SERVER_DRAIN}
+    assert len(goodbyes) == 60
+
+
+def test_one_server_alone_survives_the_order_to_renew(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url) as server:
+        server.process.send_signal(signal.SIGUSR2)
+        wait_for(lambda: any("nothing is renewed" in line["event"] for line in server.lines))

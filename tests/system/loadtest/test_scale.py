@@ -1,0 +1,48 @@
+"""The whole load test in small."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.processes import LOCUSTFILE
+
+SMALL = ("--connections", "600", "--workers", "2", "--processes", "2", "--logins", "2000")
+
+
+SHORT = (
+    "--idle-timeout",
+    "1",
+    "--tick",
+    "0.25",
+    "--beat",
+    "0.4",
+    "--hold",
+    "1.2",
+    "--floor-hold",
+    "0.4",
+    "--last-beat",
+    "0.4",
+)
+
+
+def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "loadtest.scale", *SMALL, *SHORT, "--out", str(tmp_path)],
+        cwd=LOCUSTFILE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    print(run.stdout)
+    assert run.returncode == 0, run.stdout + run.stderr
+    figures = json.loads((tmp_path / "scale.json").read_text())
+    assert figures["silence"]["offline"] == figures["last_beat"]["offline"] == 600
+    assert figures["silence"]["decided_s"]["min"] >= 1
+    (hold,) = figures["holds"]
+    assert hold["beats"] == pytest.approx(600 * 3, abs=180)
+    assert hold["cpu_us"] > 1
+    assert "600 of 600" in (tmp_path / "scale.md").read_text()

@@ -1,0 +1,31 @@
+"""A server looks at its rights on each server of a Redis Cluster."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadtest.redis_cluster import Cluster
+from presence.store.keys import Keys
+from presence.store.privileges import OTHERS_KEYS, MissingRight, look
+from tests.docs.roles import ask, permissions
+from tests.store.test_privileges import as_tried, make, rights
+
+
+@pytest.fixture
+def cluster(redis_cluster: Cluster) -> Iterator[Cluster]:
+    yield redis_cluster
+    for member in redis_cluster.members:
+        ask(member.client, "ACL", "DELUSER", "tried")
+
+
+def test_each_server_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
+    keys = Keys(shards=16)
+    rules = [*rights("server"), *permissions("server", "cluster")]
+    for member in cluster.members:
+        make(member.client, rules)
+    assert look(as_tried(cluster.url), keys, followups=False) == []
+    make(cluster.primary_of("{0}").client, [rule for rule in rules if rule != "+xadd"])
+    with pytest.raises(MissingRight, match=r"\+xadd$"):
+        look(as_tried(cluster.url), keys, followups=False)
+    make(cluster.primary_of("{0}").client, [*rules, "allkeys"])
+    assert look(as_tried(cluster.url), keys, followups=False) == [OTHERS_KEYS]

@@ -1,0 +1,39 @@
+"""The channels of watched users on a Redis Cluster whose slots move."""
+
+import pytest
+
+from loadtest.redis_cluster import Cluster
+from presence.store.batches import StoreUnavailable
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from presence.store.watch_channel import WatchChannel
+from tests.store.driving import Hand, login
+from tests.store.test_watch_channel import entries, hear
+
+
+def test_a_shard_that_has_moved_is_heard_where_it_is(redis_cluster: Cluster) -> None:
+    keys = Keys(shards=1)
+    store = RedisStore(redis_cluster.url, Shape(keys, maxlen=1000, seen_retention_ms=10**13))
+    channel = WatchChannel(redis_cluster.url, keys, 0)
+    node = Hand(store, "node")
+    node.open()
+    channel.open()
+    channel.order(["ann"], [])
+    hear(channel, 1)
+    channel.check()
+    source = redis_cluster.primary_of(keys.events(0))
+    target = next(each for each in redis_cluster.members if each is not source)
+    redis_cluster.move(keys.events(0), target).run()
+    with pytest.raises(StoreUnavailable):
+        channel.check()
+    channel.open()
+    channel.order(["ann"], [])
+    hear(channel, 1)
+    store.check_meta()
+    store.apply([node.batch([], node.n + 1)])  # finds out where to go
+    node.open(2)
+    node.apply(login("ann", "s1"))
+    assert entries(hear(channel, 1)) == [("ann", "online")]
+    channel.close()
+    store.close()

@@ -1,0 +1,8 @@
+"""The models of the fast tier, with as many examples as this tier has time for."""
+
+from tests.client.test_rewatching_model import TestWatching
+from tests.test_core_model import TestCoreAgainstModel
+from tests.test_wheel import TestWheelAgainstDict
+from tests.watching.test_view_model import TestViews
+
+__all__ = ["TestCoreAgainstModel", "TestViews", "TestWatching", "TestWheelAgainstDict"]
