@@ -175,13 +175,16 @@ class Core:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
 
         The time is taken here, after the reads: a time taken before them could end a session early whose
-        packet arrived while the batch was being read.
+        packet arrived while the batch was being read. A session that lost its connection within the batch
+        is skipped: its key may belong to another session by now, or to none.
         """
         now = self._clock.now()
         self._guard.alive(now)
         usual = self._idle_timeout
         keys = []
         for session in sessions:
+            if session.link is None:
+                continue
             session.last_seen = now
             if session.idle_timeout == usual:
                 keys.append(session.key)

@@ -56,7 +56,6 @@ class Reading:
         peers, send, wires = connections.occupants, connections.send, connections.wires
         plain: list[Session] = []
         asking: list[Session] = []
-        cut_offs = connections.cut_offs
         for fd, mask in events:
             peer = peers[fd]
             known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
@@ -81,8 +80,6 @@ class Reading:
                 self.serve_other(fd, mask)
         if connections.owed:
             connections.pay()
-        if connections.cut_offs != cut_offs:  # readers too slow for what others' packets brought them
-            plain, asking = _connected(plain), _connected(asking)
         self.batches += 1
         self._count(pace, plain, asking)
 
@@ -218,7 +215,3 @@ class Reading:
             self._connections.hang_up(fd, b"")  # it may still read what we owe it
         else:
             self._connections.close(fd)
-
-
-def _connected(sessions: list[Session]) -> list[Session]:
-    return [session for session in sessions if session.link is not None]
