@@ -17,7 +17,7 @@ import structlog
 
 from presence.buckets import Buckets
 from presence.clock import Clock
-from presence.logs import RateLimited
+from presence.faults import Faults
 from presence.questions import Answers, Question
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
@@ -55,6 +55,7 @@ class Answering:
         clock: monotonic time.
         runtime: where the task runs.
         node: this node's id at present.
+        faults: takes what goes wrong with a question.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Answering:
         runtime: Runtime,
         *,
         node: Callable[[], str],
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults or Faults()
         self._explain = explain
         self._answers = answers
         self._clock = clock
@@ -74,7 +77,6 @@ class Answering:
         self._thread = runtime.caller(answers.close)
         self._rate: Buckets[None] = Buckets(QUESTIONS_A_S, QUESTIONS_A_S)
         self._queue: deque[tuple[float, Question]] = deque()
-        self._log = RateLimited(_log)  # a traceback for each of a hundred questions a second helps nobody
         self._asked = self._answered = self._dropped = self._failed = 0
 
     def take(self, questions: Iterable[Question]) -> None:
@@ -112,8 +114,8 @@ class Answering:
         except (StoreUnavailable, StoreError) as error:
             self._failed += 1
             _log.debug("answer cannot be written", error=str(error))
-        except Exception:  # what cannot be told must not end a server
+        except Exception as error:  # what cannot be told must not end a server
             self._failed += 1
-            self._log.error("question cannot be answered", exc_info=True)
+            self._faults.note("explain request", error)
         else:
             self._answered += 1

@@ -97,7 +97,9 @@ class Control:
             self._failures = 0
             while True:
                 await self._pass_on(await self._thread.call(self._channel.next))
-        except (StoreUnavailable, StoreError) as error:
+        except Exception as error:
+            if not isinstance(error, (StoreUnavailable, StoreError)):
+                self._node.faults.note("control channel", error)
             if not self._failures:
                 _log.warning(
                     "control channel is lost: what others say comes late, what they send not at all",
@@ -109,11 +111,14 @@ class Control:
 
     async def _pass_on(self, told: list[News | Delivery | Question]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
+        faults = self._node.faults
         self._node.news([each for each in told if isinstance(each, News)])
-        self._asked([each for each in told if isinstance(each, Question)])
+        with faults.contained("explain request"):
+            self._asked([each for each in told if isinstance(each, Question)])
         deliveries = [each for each in told if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), DELIVERIES_A_TURN):
-            self._deliver(deliveries[start : start + DELIVERIES_A_TURN])
+            with faults.contained("delivery"):
+                self._deliver(deliveries[start : start + DELIVERIES_A_TURN])
             with trio.CancelScope(shield=True):  # another id of this node is no reason to lose any
                 await trio.lowlevel.checkpoint()
         if deliveries:

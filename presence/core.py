@@ -31,6 +31,7 @@ from protocol import Code
 
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
+_FAILED = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
 _EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 
@@ -175,16 +176,13 @@ class Core:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
 
         The time is taken here, after the reads: a time taken before them could end a session early whose
-        packet arrived while the batch was being read. A session that lost its connection within the batch
-        is skipped: its key may belong to another session by now, or to none.
+        packet arrived while the batch was being read.
         """
         now = self._clock.now()
         self._guard.alive(now)
         usual = self._idle_timeout
         keys = []
         for session in sessions:
-            if session.link is None:
-                continue
             session.last_seen = now
             if session.idle_timeout == usual:
                 keys.append(session.key)
@@ -216,6 +214,13 @@ class Core:
         grace = self._flapping.lost(peer.key, now)
         if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
             self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + grace)))
+
+    def fail(self, session: Session) -> None:
+        """A mistake of this server has to do with a session's connection: it ends, and its client returns."""
+        link, handle = session.link, session.handle
+        if link is not None:
+            self.closed(session, Code.SERVER_ERROR)
+            link.hang_up(handle, _FAILED)
 
     def attend(self, outcome: Outcome) -> None:
         """Have the requests among some bytes answered; the caller has sent the reply to these bytes."""

@@ -14,6 +14,7 @@ import trio
 from presence import credential_files
 from presence.aside import Aside, Hanging
 from presence.clock import Clock
+from presence.faults import Faults
 from presence.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ class Credentials:
         self._aside = Aside()
         self._renewed = self._failed = 0
 
-    async def run(self) -> None:
+    async def run(self, faults: Faults) -> None:
         """Look at the keys for ever; where there are none, do nothing."""
         self._tell_end()
         if self._rotation is not None:
-            await self._rotation.run()
+            await self._rotation.run(faults)
 
     async def reload(self) -> None:
         """Read all files again; never raises for what is wrong with them."""

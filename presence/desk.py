@@ -1,7 +1,9 @@
 """Where all requests of clients come in, and who serves them."""
 
+from functools import partial
 from typing import Protocol
 
+from presence.faults import Faults
 from presence.registry import Session
 from presence.requests import Message, Request
 from presence.watching.service import Watching
@@ -20,10 +22,12 @@ class FrontDesk:
     Args:
         watching: serves queries, watches and unwatches.
         courier: serves messages.
+        faults: contains mistakes where no request is at hand that could be refused.
     """
 
-    def __init__(self, watching: Watching, courier: Courier) -> None:
+    def __init__(self, watching: Watching, courier: Courier, faults: Faults) -> None:
         self._watching = watching
+        self._faults = faults
         self._courier = courier
 
     def take(self, session: Session, request: Request) -> None:
@@ -35,8 +39,10 @@ class FrontDesk:
 
     def drained(self, session: Session) -> None:
         """See `presence.requests.Desk`."""
-        self._watching.drained(session)
+        with self._faults.contained("push", partial(self._faults.disconnect, session)):
+            self._watching.drained(session)
 
     def left(self, session: Session) -> None:
         """See `presence.requests.Desk`."""
-        self._watching.left(session)
+        with self._faults.contained("watch"):
+            self._watching.left(session)

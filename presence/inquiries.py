@@ -14,7 +14,7 @@ import msgpack
 import structlog
 import trio
 
-from presence.logs import RateLimited
+from presence.faults import Faults
 
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker
@@ -42,16 +42,17 @@ class Inquiries:
     Args:
         line: the worker's end.
         answers: see `Answers`.
+        faults: takes what goes wrong with a question.
 
     Attributes:
         asked: questions so far.
         dropped: answers for which there was no room.
     """
 
-    def __init__(self, line: socket.socket, answers: Answers) -> None:
+    def __init__(self, line: socket.socket, answers: Answers, faults: Faults | None = None) -> None:
         self._line = line
         self._answers = answers
-        self._log = RateLimited(_log)
+        self._faults = faults or Faults()
         self.asked = self.dropped = 0
 
     async def run(self) -> None:
@@ -72,8 +73,8 @@ class Inquiries:
         try:
             number, verb, arguments = msgpack.unpackb(question)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
-        except Exception:  # a figure that cannot be told must not end a server
-            self._log.error("inquiry cannot be answered", exc_info=True)
+        except Exception as error:  # a figure that cannot be told must not end a server
+            self._faults.note("inquiry", error)
             return
         try:
             self._line.send(answer)

@@ -20,6 +20,7 @@ from presence.clock import Clock
 from presence.cluster import Cluster
 from presence.comparison import Memory
 from presence.core import Core
+from presence.faults import Faults
 from presence.flapping import Flapping
 from presence.histograms import Delays
 from presence.lately import LatelyEnded
@@ -77,6 +78,7 @@ class Node:
 
     Attributes:
         delays: what this node measures.
+        faults: contains mistakes in what is done for one client.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Node:
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             delays=self.delays.detection_delay,
         )
+        self.faults = Faults(self.core.fail)
         self.ticker = Ticker(
             self.core,
             ticks,
@@ -228,6 +231,7 @@ class Node:
             "ticker": asdict(ticker),
             "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
             "outbox": asdict(self.outbox.statistics()),
+            "faults": dict(self.faults.counts),
             **self._redis_report(),
         }
 
@@ -294,13 +298,17 @@ class Node:
     def news(self, news: Iterable[News]) -> None:
         """Do what others say about sessions of this node; those that it no longer has are passed over."""
         for each in news:
-            key = _key(each.uid, each.device)
-            if each.kind is NewsKind.KICKED:
-                self.core.endings.kick(key, each.session)
-            elif each.kind is NewsKind.LIMITED:
-                self.core.endings.limit(key, each.session)
-            else:
-                self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
+            with self.faults.contained("notice"):
+                self._obey(each)
+
+    def _obey(self, each: News) -> None:
+        key = _key(each.uid, each.device)
+        if each.kind is NewsKind.KICKED:
+            self.core.endings.kick(key, each.session)
+        elif each.kind is NewsKind.LIMITED:
+            self.core.endings.limit(key, each.session)
+        else:
+            self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
 
 
 def _goodbye(return_allowed: bool) -> Code:

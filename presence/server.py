@@ -27,6 +27,7 @@ from presence.control import Control
 from presence.credentials import Credentials
 from presence.desk import FrontDesk
 from presence.explaining import Explaining
+from presence.faults import Faults
 from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
@@ -116,8 +117,9 @@ class Server:
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
+            faults=self.node.faults,
         )
-        self._watching = _watching(redis_url, settings, self.node.keys)
+        self._watching = _watching(redis_url, settings, self.node.keys, self.node.faults)
         self._explaining = Explaining(
             self.node.core,
             clock,
@@ -133,10 +135,11 @@ class Server:
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
+            faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
         self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.core.desk = FrontDesk(self._watching, self._courier)
+        self.node.core.desk = FrontDesk(self._watching, self._courier, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
@@ -144,7 +147,7 @@ class Server:
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
-        self._inquiries = Inquiries(line, answers) if line is not None else None
+        self._inquiries = Inquiries(line, answers, self.node.faults) if line is not None else None
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -167,7 +170,7 @@ class Server:
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
             nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
-            nursery.start_soon(self._credentials.run)
+            nursery.start_soon(self._credentials.run, self.node.faults)
             nursery.start_soon(self._read_again)
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
@@ -266,8 +269,9 @@ class Server:
     async def _read_again(self) -> None:
         while True:
             if await self._asked_to_read.wait(math.inf):
-                await self._credentials.reload()
-                log.info("files are read again")
+                with self.node.faults.contained("files"):
+                    await self._credentials.reload()
+                    log.info("files are read again")
 
     def _start_transport(self, nursery: trio.Nursery, listening: ports.Ports) -> None:
         """All over epoll; where the system has none, over streams."""
@@ -317,7 +321,8 @@ class Server:
     async def _report(self) -> None:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
-            log.info("statistics", **self.report())
+            with self.node.faults.contained("statistics"):
+                log.info("statistics", **self.report())
 
 
 def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
@@ -329,13 +334,14 @@ def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
     return TurningTask(turner)
 
 
-def _watching(url: str, settings: Settings, keys: Keys) -> Watching:
+def _watching(url: str, settings: Settings, keys: Keys, faults: Faults) -> Watching:
     return Watching(
         keys.shard,
         lambda shard: WatchChannel(url, keys, shard),
         StoredStates(url, keys),
         max_watches=settings.max_watches,
         absence_s=settings.lease + settings.idle_timeout,
+        faults=faults,
     )
 
 

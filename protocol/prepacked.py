@@ -5,15 +5,17 @@ Packing 500 states and checking them takes milliseconds, putting together what i
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
 from protocol.codec import encode
-from protocol.constants import SERVER_FRAME_LIMIT_BYTES, Kind
+from protocol.constants import SERVER_FRAME_LIMIT_BYTES, UID_MAX_BYTES, UIDS_MAX, Kind
 from protocol.errors import EncodeError
 from protocol.packet import ok
 
+# `UIDS_MAX` of this size fit into one frame beside the longest uids. With a full meta it is 363 bytes.
+STATE_MAX_BYTES: Final = (SERVER_FRAME_LIMIT_BYTES - 64) // UIDS_MAX - UID_MAX_BYTES - 2
 _SOMEBODY = "somebody"  # a state has the same rules whoever it is of
 
 
@@ -21,10 +23,13 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
     """Return a state as it stands in an answer.
 
     Raises:
-        EncodeError: an answer with it would break a rule of the protocol.
+        EncodeError: an answer with it would break a rule of the protocol, or it takes more than
+            `STATE_MAX_BYTES`.
     """
     encode(ok(None, presence={_SOMEBODY: state}))
     packed: bytes = msgpack.packb(state)
+    if len(packed) > STATE_MAX_BYTES:
+        raise EncodeError(f"a state takes {len(packed)} bytes")
     return packed
 
 

@@ -139,7 +139,7 @@ async def test_what_cannot_be_told_ends_nobody() -> None:
             desk.answering.take([Question("broken", "0" * 32), ANN])
             await desk.settled()
     assert desk.figures() == (2, 1, 0, 1)
-    assert [line["event"] for line in logs] == ["question cannot be answered"]
+    assert [line["event"] for line in logs] == ["explain request failed"]
 
 
 async def test_a_flood_of_what_cannot_be_told_fills_no_log() -> None:

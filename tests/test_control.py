@@ -16,6 +16,7 @@ import presence.control
 from presence.clock import Clock
 from presence.control import DELIVERIES_A_TURN, GATHER_S, Control
 from presence.embedded import EmbeddedRedis
+from presence.faults import Faults
 from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.questions import Question
@@ -152,6 +153,7 @@ class FakeNode:
         self.renamed = TrioRuntime().bell()
         self.relay = SimpleNamespace(node="n1")
         self.told: list[News] = []
+        self.faults = Faults()
 
     def news(self, news: Iterable[News]) -> None:
         self.told += news
@@ -285,3 +287,28 @@ async def test_no_message_ends_a_server(redis_server: EmbeddedRedis, message: by
         pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after it
         await until(lambda: not pair.servers[0].node.core.sessions.has("ann"))
         assert pair.servers[0].node.core.statistics().ended == {"kicked": 1}
+
+
+async def test_a_mistake_costs_what_it_happened_to_only() -> None:
+    class Confused(FakeChannel):
+        times = 1
+
+        def next(self) -> list[News | Delivery | Question]:
+            if self.times:
+                self.times -= 1
+                raise LookupError("a mistake")
+            return super().next()
+
+    node, delivered = FakeNode(), list[Sequence[Delivery]]()
+
+    def deliver(some: Sequence[Delivery]) -> None:
+        delivered.append(some)
+        if len(delivered) == 1:
+            raise LookupError("a mistake")
+
+    control = Control(cast("Node", node), Confused([LETTER], [LETTER, KICK]), deliver)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        await until(lambda: len(delivered) == 2 and node.told == [KICK])
+        control.stop()
+    assert node.faults.counts == {"control channel": 1, "delivery": 1}

@@ -19,6 +19,7 @@ from presence.admin.metric_kinds import (
     own,
 )
 from presence.admin.service_metrics import REQUESTS, SECURITY
+from presence.faults import WORK
 from presence.ticks import SLOTS_PER_TICK
 from protocol import Code
 
@@ -68,6 +69,14 @@ CLIENTS: Final = (
     counter("connections_accepted", "Connections that were accepted", "transport.accepted"),
     counter("connections_closed", "Connections that were closed", "transport.closed"),
     counter("connection_failures", "Connections closed over a fault of the server", "transport.failures"),
+    Metric(
+        "presence_faults_total",
+        Kind.COUNTER,
+        "Mistakes of the server that cost one request, message or record, by work",
+        ("worker", "work"),
+        counts=("faults",),
+        known=tuple((work,) for work in WORK),
+    ),
     counter("accept_errors", "Accepts that failed, for want of descriptors say", "transport.accept_errors"),
     gauge(
         "connections_unsent", "Connections with bytes that wait to be sent", "transport.unsent_connections"

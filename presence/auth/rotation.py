@@ -17,6 +17,7 @@ from presence.aside import Aside, Hanging
 from presence.auth import key_file
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
+from presence.faults import Faults
 
 LOOK_S: Final = 1.0  # between two looks; a look reads some kilobytes
 log = structlog.get_logger("presence.auth")
@@ -75,10 +76,11 @@ class Rotation:
         """Return the figures."""
         return RotationStatistics(self._renewed, self._failed, not self._seen.problem)
 
-    async def run(self) -> None:
-        """Look for ever."""
+    async def run(self, faults: Faults) -> None:
+        """Look for ever; a mistake is noted, and the keys stay as they are."""
         while True:
-            await self.look()
+            with faults.contained("token keys"):
+                await self.look()
             await trio.sleep(LOOK_S)
 
     async def look(self) -> None:

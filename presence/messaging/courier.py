@@ -24,6 +24,7 @@ import trio
 
 import protocol
 from presence.clock import Clock
+from presence.faults import Faults
 from presence.messaging.handing import Handing
 from presence.messaging.letters import Delivery, Found, Letter, Post
 from presence.messaging.outages import Outages
@@ -44,6 +45,7 @@ _OFFLINE: Final = "no session of the recipient could be handed the message"
 _UNHEARD: Final = "the server that has the recipient cannot be reached at present; nothing was delivered"
 _FULL: Final = "too many messages wait here; this one was not delivered"
 _AWAY: Final = "Redis cannot be reached at present; the message was not delivered"
+_FAILED: Final = "the server failed; it is not known whether the message was delivered"
 _UNKNOWN: Final = "the connection to Redis broke: it is not known whether the message was delivered"
 
 
@@ -85,6 +87,7 @@ class Courier:
         runtime: where the task runs.
         node: this node's id at present.
         bounds: how much may wait.
+        faults: contains mistakes: the message is answered with `server_error`.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class Courier:
         *,
         node: Callable[[], str],
         bounds: Bounds = _DEFAULT_BOUNDS,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults or Faults()
         self._sessions = sessions
         self._post = post
         self._clock = clock
@@ -105,7 +110,7 @@ class Courier:
         self._node = node
         self._waiting = Waiting(bounds)
         self._bell = runtime.bell()
-        self._refusals, self._refusal_bell = Handing(), runtime.bell()
+        self._refusals, self._refusal_bell = Handing(self._faults), runtime.bell()
         self._thread = runtime.caller(post.close)
         self._outages = Outages(keys)
         self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
@@ -127,14 +132,15 @@ class Courier:
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
-        handing = Handing()
+        handing = Handing(self._faults)
         for uid, devices, frame in deliveries:
-            for device in devices:
-                session = self._sessions.get((uid, device) if device else uid)
-                if session is not None and handing.add(session, frame):
-                    self._delivered += 1
-                else:
-                    self._gone += 1
+            with self._faults.contained("delivery"):
+                for device in devices:
+                    session = self._sessions.get((uid, device) if device else uid)
+                    if session is not None and handing.add(session, frame):
+                        self._delivered += 1
+                    else:
+                        self._gone += 1
         handing.send()
 
     def statistics(self) -> CourierStatistics:
@@ -160,7 +166,8 @@ class Courier:
     async def _refuse(self) -> None:
         while True:
             await self._refusal_bell.wait(math.inf)
-            self._refusals.send()
+            with self._faults.contained("message"):
+                self._refusals.send()
 
     async def _carry(self) -> None:
         while True:
@@ -168,14 +175,26 @@ class Courier:
             if (wait_s := self._waiting.next_at() - begun) > 0:
                 await self._bell.wait(wait_s)
                 continue
-            batch = self._still_wanted(self._waiting.take(begun), begun)
-            if not batch:
-                continue
-            letters = [pending.letter for pending in batch]
-            deliver = partial(self._post.deliver, self._node(), letters, self._here(batch, begun))
-            answers = await self._thread.call(deliver)
-            self._settle(batch, answers, begun)
-            await self._runtime.sleep(begun + GATHER_S - self._clock.now())
+            taken = self._waiting.take(begun)
+            try:
+                called = await self._call(taken, begun)
+            except Exception as error:  # at most once: none of them may be tried again
+                self._faults.note("message", error)
+                with self._faults.contained("message"):
+                    self._break_off(taken)
+                called = True
+            if called:
+                await self._runtime.sleep(begun + GATHER_S - self._clock.now())
+
+    async def _call(self, taken: list[Pending], begun: float) -> bool:
+        """Hand on what was taken, in one call; False: there was nothing to call for."""
+        if not (batch := self._still_wanted(taken, begun)):
+            return False
+        letters = [pending.letter for pending in batch]
+        deliver = partial(self._post.deliver, self._node(), letters, self._here(batch, begun))
+        answers = await self._thread.call(deliver)
+        self._settle(batch, answers, begun)
+        return True
 
     def _here(self, batch: list[Pending], now: float) -> dict[str, dict[str, int]]:
         """Return which devices of the recipients have a connection here, and for how many ms."""
@@ -192,7 +211,7 @@ class Courier:
 
     def _still_wanted(self, batch: list[Pending], now: float) -> list[Pending]:
         """Refuse what has waited for too long, or cannot go out at present; return the others."""
-        wanted, handing = [], Handing()
+        wanted, handing = [], Handing(self._faults)
         for pending in batch:
             if now - pending.taken_at > PATIENCE_S:
                 self._refuse_busy(pending, _FULL, handing)
@@ -212,22 +231,39 @@ class Courier:
         self._calls += 1
         to = [pending.letter.to for pending in batch]
         self._outages.note(zip(to, answers, strict=True), begun, self._clock.now())
-        handing, put_off = Handing(), []
+        handing, put_off = Handing(self._faults), []
         for pending, answer in zip(batch, answers, strict=True):
-            if not isinstance(answer, Found):
-                self._fail(pending, answer, handing)
-            elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
-                self._handed += 1
-                self._answer(pending, protocol.ok(pending.id, delivered=delivered), handing)
-            elif not pending.is_second_look:
-                put_off.append(pending)
-            elif answer.elsewhere:
-                self._refuse_busy(pending, _UNHEARD, handing)
-            else:
-                self._offline += 1
-                refusal = protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE)
-                self._answer(pending, refusal, handing)
+            with self._faults.contained("message", partial(self._break_off, [pending])):
+                if self._settle_one(pending, answer, handing):
+                    put_off.append(pending)
         self._waiting.put_off(put_off, self._clock.now())
+        handing.send()
+
+    def _settle_one(
+        self, pending: Pending, answer: Found | StoreUnavailable | StoreError, handing: Handing
+    ) -> bool:
+        """Answer a message, or return True: its recipient is to be looked for once more."""
+        if not isinstance(answer, Found):
+            self._fail(pending, answer, handing)
+        elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
+            self._handed += 1
+            self._answer(pending, protocol.ok(pending.id, delivered=delivered), handing)
+        elif not pending.is_second_look:
+            return True
+        elif answer.elsewhere:
+            self._refuse_busy(pending, _UNHEARD, handing)
+        else:
+            self._offline += 1
+            self._answer(pending, protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE), handing)
+        return False
+
+    def _break_off(self, batch: Iterable[Pending]) -> None:
+        """Answer what has no answer yet after a mistake of ours."""
+        handing = Handing(self._faults)
+        for pending in batch:
+            if not pending.is_answered:
+                self._unknown += 1
+                self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _FAILED), handing)
         handing.send()
 
     def _hand_here(self, letter: Letter, elsewhere: tuple[str, ...], handing: Handing) -> int:
@@ -254,8 +290,9 @@ class Courier:
         self._answer(pending, _busy(pending.id, message), handing)
 
     def _answer(self, pending: Pending, packet: Packet, handing: Handing) -> None:
+        encoded = protocol.encode(packet)
         self._waiting.answered(pending)
-        handing.add(pending.sender, protocol.encode(packet))
+        handing.add(pending.sender, encoded)
 
     def _refuse_now(self, sender: Session, refused: Message, message: str) -> None:
         """Refuse a message that was never put among those who wait, in the next turn.

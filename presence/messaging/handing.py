@@ -1,12 +1,20 @@
 """The last step: packets to connections of this node, gathered so that each is written to once."""
 
+from functools import partial
+
+from presence.faults import Faults
 from presence.registry import Session
 
 
 class Handing:
-    """Packets of one batch."""
+    """Packets of one batch.
 
-    def __init__(self) -> None:
+    Args:
+        faults: contains mistakes: a connection that cannot be written to ends.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
         self._packets: dict[Session, list[bytes]] = {}
 
     def add(self, session: Session, packet: bytes) -> bool:
@@ -25,4 +33,5 @@ class Handing:
         gathered, self._packets = self._packets, {}
         for session, packets in gathered.items():
             if session.link is not None:  # an earlier write may have ended it
-                session.link.send(session.handle, b"".join(packets))
+                with self._faults.contained("message", partial(self._faults.disconnect, session)):
+                    session.link.send(session.handle, b"".join(packets))

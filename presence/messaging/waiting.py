@@ -32,16 +32,17 @@ class Pending:
         letter: what is to be handed on.
         taken_at: monotonic seconds.
         is_second_look: whether nobody was found for it already.
+        is_answered: whether its sender has an answer.
     """
 
-    __slots__ = ("id", "is_second_look", "letter", "sender", "taken_at")
+    __slots__ = ("id", "is_answered", "is_second_look", "letter", "sender", "taken_at")
 
     def __init__(self, sender: Session, id: int | None, letter: Letter, taken_at: float) -> None:
         self.sender = sender
         self.id = id
         self.letter = letter
         self.taken_at = taken_at
-        self.is_second_look = False
+        self.is_second_look = self.is_answered = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Waiting:
 
     def answered(self, pending: Pending) -> None:
         """Forget a message that was taken."""
+        pending.is_answered = True
         self.items -= 1
         self.bytes -= len(pending.letter.frame)
         left = self._of_senders[pending.sender] - 1

@@ -8,8 +8,8 @@ The time for all of this together is that for the login: it runs from the accept
 """
 
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -83,7 +83,7 @@ class Entrance:
         secured = () if tls is None else tls.listeners
         self.acceptor = Acceptor(listening.listeners, secured, self._enter, self._admit)
         self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on)
-        self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other)
+        self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
         self.late = 0
 
     async def run(self) -> None:
@@ -92,6 +92,15 @@ class Entrance:
             nursery.start_soon(self.handshakes.run)
             nursery.start_soon(self.headers.run)
             nursery.start_soon(self.acceptor.run)
+
+    @contextmanager
+    def contained(self, fd: int) -> Iterator[None]:
+        """Let a mistake in what is done for a connection end that connection only."""
+        try:
+            yield
+        except Exception as error:
+            self.headers.forget(fd)
+            self._reading.failed(fd, error)
 
     def close(self) -> None:
         """Close what is neither a connection nor one of their sets."""
@@ -133,21 +142,19 @@ class Entrance:
         """
         failed = None
         for fd in fds:
-            try:
-                self._let_in(fd)
-            except OSError as error:
-                failed = error
+            with self.contained(fd):
+                try:
+                    self._let_in(fd)
+                except OSError as error:
+                    failed = error
         self._connections.pay()
         if failed is not None:
             raise failed
 
     def _go_on(self, fd: int) -> None:
-        """More of a header has arrived, and what is behind it, too.
-
-        Raises:
-            OSError: the connection could not be watched, and is closed.
-        """
-        self._let_in(fd)
+        """More of a header has arrived, and what is behind it, too."""
+        with self.contained(fd), suppress(OSError):  # closed, for it cannot be watched
+            self._let_in(fd)
         self._connections.pay()
 
     def _let_in(self, fd: int) -> None:

@@ -169,7 +169,8 @@ class EpollTransport:
             await deadlines.wait()
             while fds := deadlines.take_overdue(TURN_CHORES):
                 for fd in fds:
-                    self._time_is_up(fd)
+                    with self._entrance.contained(fd):
+                        self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()
 
     async def _part(self) -> None:
@@ -179,7 +180,8 @@ class EpollTransport:
                 self._parting_begun = trio.Event()
                 await self._parting_begun.wait()
             for _ in range(min(PARTINGS_A_TURN, len(self._parting))):
-                self._connections.part(self._parting.popleft())
+                with self._entrance.contained(fd := self._parting.popleft()):
+                    self._connections.part(fd)
             await trio.sleep(PARTING_PAUSE_S)
 
     def stop_accepting(self) -> None:

@@ -13,7 +13,7 @@ and a crowd of them shuts nobody out.
 
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import trio
 
@@ -36,6 +36,7 @@ class Handshakes:
         tls: the certificate, and how many may be under way at once; None: nobody comes.
         let_in: called for each that is over, to read its login. May raise `OSError` for lack of resources.
         other: called with descriptor and mask of those that were hung up meanwhile.
+        contained: lets a mistake end one connection only.
 
     Attributes:
         done, failed, refused: counters since the start; refused are those given up for new ones.
@@ -47,7 +48,9 @@ class Handshakes:
         tls: TlsListening | None,
         let_in: Callable[[int], None],
         other: Callable[[int, int], None],
+        contained: Callable[[int], AbstractContextManager[None]],
     ) -> None:
+        self._contained = contained
         self._connections = connections
         self._tls = tls
         self._let_in = let_in
@@ -63,7 +66,8 @@ class Handshakes:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
             for fd, mask in events:
-                self._serve(fd, mask)
+                with self._contained(fd):
+                    self._serve(fd, mask)
             self._connections.pay()
             await trio.lowlevel.checkpoint()
 

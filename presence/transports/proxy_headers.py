@@ -12,7 +12,6 @@ An epoll set of its own watches those whose header is not complete.
 import os
 import select
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 import trio
@@ -29,7 +28,7 @@ class ProxyHeaders:
     Args:
         proxies: the networks of proxies.
         close: closes a connection.
-        go_on: called for each of which more has come. May raise `OSError` for lack of resources.
+        go_on: called for each of which more has come.
 
     Attributes:
         awaited: what has come of each header, by descriptor.
@@ -69,8 +68,7 @@ class ProxyHeaders:
                 continue
             for fd, _mask in events:
                 if fd in self.awaited:
-                    with suppress(OSError):  # closed, for it cannot be watched
-                        self._go_on(fd)
+                    self._go_on(fd)
             await trio.lowlevel.checkpoint()
 
     def read(self, fd: int) -> str | None:

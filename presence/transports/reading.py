@@ -56,30 +56,37 @@ class Reading:
         peers, send, wires = connections.occupants, connections.send, connections.wires
         plain: list[Session] = []
         asking: list[Session] = []
-        for fd, mask in events:
-            peer = peers[fd]
-            known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
-            if known and isinstance(peer, Session) and peer.partial is None:
-                try:
-                    data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(READ_BYTES)
-                except OSError as error:
-                    self._read_failed(fd, peer, error)
-                    continue
-                if data == KEEPALIVE:
-                    plain.append(peer)
-                elif answer := keepalive_answer(data):
-                    send(fd, answer)
-                    if peers[fd] is peer:  # not cut off as a slow reader
-                        asking.append(peer)
+        cut_offs = connections.cut_offs
+        fd = -1
+        try:
+            for fd, mask in events:
+                peer = peers[fd]
+                known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
+                if known and isinstance(peer, Session) and peer.partial is None:
+                    try:
+                        data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(READ_BYTES)
+                    except OSError as error:
+                        self._read_failed(fd, peer, error)
+                        continue
+                    if data == KEEPALIVE:
+                        plain.append(peer)
+                    elif answer := keepalive_answer(data):
+                        send(fd, answer)
+                        if peers[fd] is peer:  # not cut off as a slow reader
+                            asking.append(peer)
+                    else:
+                        self._take(fd, peer, data)
+                        # More may wait, and in this set its turn would only come a window later.
+                        if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
+                            self.read(fd, peer)
                 else:
-                    self._take(fd, peer, data)
-                    # More may wait, and in this set its turn would only come a window later.
-                    if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
-                        self.read(fd, peer)
-            else:
-                self.serve_other(fd, mask)
+                    self.serve_other(fd, mask)
+        except Exception as error:  # what is ready behind this connection is so in the next turn, too
+            self.failed(fd, error)
         if connections.owed:
             connections.pay()
+        if connections.cut_offs != cut_offs:  # readers too slow for what others' packets brought them
+            plain, asking = _connected(plain), _connected(asking)
         self.batches += 1
         self._count(pace, plain, asking)
 
@@ -204,6 +211,15 @@ class Reading:
         self._core.closed(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
+    def failed(self, fd: int, error: Exception) -> None:
+        """End a connection over a mistake of this server."""
+        self._note_failure(error)
+        peer = self._connections.occupants[fd]
+        if isinstance(peer, Session):
+            self._core.closed(peer, Code.SERVER_ERROR)
+        if peer is not None:
+            self._connections.close(fd)
+
     def _note_failure(self, error: Exception) -> None:
         self.failures += 1
         self._log.error("connection_failed", failures=self.failures, exc_info=error)
@@ -215,3 +231,7 @@ class Reading:
             self._connections.hang_up(fd, b"")  # it may still read what we owe it
         else:
             self._connections.close(fd)
+
+
+def _connected(sessions: list[Session]) -> list[Session]:
+    return [session for session in sessions if session.link is not None]

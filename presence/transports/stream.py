@@ -135,6 +135,8 @@ class StreamTransport:
             elif trio.current_time() >= deadline:
                 self._late += 1
                 self._core.note_refusal(Code.LOGIN_TIMEOUT)
+        except Exception as error:
+            self._note_failure(error)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -164,6 +166,8 @@ class StreamTransport:
                         with connection.reading:
                             await self._read(connection)
                         self._after_reading(connection)
+        except Exception as error:
+            self._note_failure(error)
         finally:
             self._connections -= 1
             if connection.counted:

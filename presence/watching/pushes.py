@@ -12,19 +12,24 @@ Beyond `QUEUE_MAX` changes in the queue, a change takes the place of one of the 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
 
 import protocol
+from presence.faults import Faults
 from presence.registry import Session
 from presence.watching.answers import sound
-from presence.watching.states import State
+from presence.watching.states import REASON_CHARS, State
 from presence.watching.watches import Watches
+from protocol import UID_MAX_BYTES
+from protocol.prepacked import STATE_MAX_BYTES
 
 SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
 QUEUE_MAX: Final = 20_000  # changes; some 10 MB
 JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
+FRAME_MAX_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
 
 @dataclass(slots=True)
@@ -64,7 +69,10 @@ class _Change:
 
 
 def _packed(uid: str, state: State, reason: str) -> bytes:
-    return protocol.encode(protocol.presence(uid, state.shown(), reason))
+    frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
+    if len(frame) > FRAME_MAX_BYTES:
+        raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
+    return frame
 
 
 class Pushes:
@@ -72,13 +80,15 @@ class Pushes:
 
     Args:
         watches: says who.
+        faults: contains mistakes: a connection that cannot be written to ends.
 
     Attributes:
         number: of the change told last; a watch that is answered now knows of all up to it.
     """
 
-    def __init__(self, watches: Watches) -> None:
+    def __init__(self, watches: Watches, faults: Faults) -> None:
         self._watches = watches
+        self._faults = faults
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # of each user, among those in the queue
         self._present: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
@@ -113,7 +123,8 @@ class Pushes:
             if not self._queue and self._present is None:
                 self._filled = trio.Event()
                 await self._filled.wait()
-            self.hand_out()
+            with self._faults.contained("push"):
+                self.hand_out()
             await trio.lowlevel.checkpoint()
 
     def hand_out(self) -> None:
@@ -130,7 +141,9 @@ class Pushes:
                 if self._watches.is_due(session, change.uid, change.number):
                     gathered.setdefault(session, []).append((change.uid, change.frame))
         for session, frames in gathered.items():
-            self._hand_to(session, frames)
+            # A change that is lost would leave a wrong view: its client returns and asks anew.
+            with self._faults.contained("push", partial(self._faults.disconnect, session)):
+                self._hand_to(session, frames)
 
     def _next(self) -> tuple[_Change, list[Session]] | None:
         if self._present is None or not self._present[1]:

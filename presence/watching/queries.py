@@ -7,16 +7,18 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import trio
 
 from presence import requests
+from presence.faults import Faults
 from presence.registry import Session
 from presence.requests import Query
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.watching.answers import refuse_busy, send, states_packet
+from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.states import State
 
 GATHER_S: Final = 0.003
@@ -66,10 +68,12 @@ class Queries:
     Args:
         states: nobody else uses it.
         runtime: makes calls that block.
+        faults: contains mistakes: the query is refused.
     """
 
-    def __init__(self, states: States, runtime: Runtime) -> None:
+    def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
+        self._faults = faults
         self._thread = runtime.caller(states.close)
         self._queue: deque[_Asked] = deque()
         self._by_age: deque[_Asked] = deque()
@@ -133,13 +137,27 @@ class Queries:
             for asked in batch:
                 self._fail(asked, "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses")
             return
+        except Exception as error:  # one user's record, perhaps: the other queries are not to suffer from it
+            self.statistics.failures += 1
+            if len(batch) > 1:
+                for asked in batch:
+                    await self._read([] if asked.is_answered else [asked])
+            else:
+                self._faults.note("query", error)
+                with self._faults.contained("query"):
+                    self._broken(batch[0])
+            return
         for asked in batch:
             if not asked.is_answered:
-                self.statistics.answered += 1
-                packet = states_packet(asked.query.id, {uid: states[uid] for uid in asked.uids})
-                send(asked.session, packet)
-                self._settle(asked)
+                with self._faults.contained("query", partial(self._broken, asked)):
+                    self._answer(asked, states)
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
+
+    def _answer(self, asked: _Asked, states: Mapping[str, State]) -> None:
+        packet = states_packet(asked.query.id, {uid: states[uid] for uid in asked.uids})
+        self._settle(asked)
+        self.statistics.answered += 1
+        send(asked.session, packet)
 
     async def _give_up(self) -> None:
         """Refuse those who have waited for too long, whatever a call is at."""
@@ -152,12 +170,21 @@ class Queries:
                 with trio.move_on_at(due):
                     await self._dated.wait()
                 continue
-            self._fail(self._by_age.popleft(), "Redis is away")
+            with self._faults.contained("query"):
+                self._fail(self._by_age.popleft(), "Redis is away")
 
     def _fail(self, asked: _Asked, message: str) -> None:
         if not asked.is_answered:
             self._settle(asked)
             self._refuse(asked.session, asked.query.id, message)
+
+    def _broken(self, asked: _Asked) -> None:
+        if asked.is_answered:  # its answer could not be sent
+            self._faults.disconnect(asked.session)
+            return
+        self._settle(asked)
+        self.statistics.refused += 1
+        refuse_failed(asked.session, asked.query.id)
 
     @staticmethod
     def _settle(asked: _Asked) -> None:

@@ -16,15 +16,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from presence import requests
+from presence.faults import Faults
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
 from presence.runtime import Runtime, TrioBell, TrioRuntime
-from presence.watching.answers import refuse_busy, send, states_packet
+from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.budget import Budget
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
@@ -53,6 +55,7 @@ class Watching:
         max_watches: users that one session may watch.
         absence_s: see `View`.
         runtime: makes calls that block.
+        faults: contains mistakes in what is done for one request or connection.
     """
 
     def __init__(
@@ -64,16 +67,18 @@ class Watching:
         max_watches: int,
         absence_s: float,
         runtime: Runtime | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self._runtime = runtime or TrioRuntime()
+        self._faults = faults or Faults()
         self._shard_of = shard_of
         self._channel = channel
         self._max_watches = max_watches
         self._absence_s = absence_s
         self._watches = Watches()
         self._waiting = Waiting()
-        self._pushes = Pushes(self._watches)
-        self._queries = Queries(states, self._runtime)
+        self._pushes = Pushes(self._watches, self._faults)
+        self._queries = Queries(states, self._runtime, self._faults)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
         self._dated = TrioBell()
@@ -167,7 +172,8 @@ class Watching:
                 continue
             waiter = self._complete.popleft()
             if self._waiting.take(waiter):
-                self._begin(waiter)
+                with self._faults.contained("watch", partial(self._broken, waiter)):
+                    self._begin(waiter)
             await trio.lowlevel.checkpoint()
 
     def _begin(self, waiter: Waiter) -> None:
@@ -179,10 +185,17 @@ class Watching:
         session = waiter.session
         packet = states_packet(waiter.id, {uid: waiter.states[uid] for uid in waiter.uids})
         wanted = list(waiter.wanted)
-        self._pushes.forget(session, wanted)
-        self._watches.add(session, wanted, self._pushes.number)
-        send(session, packet)
+        with self._faults.contained("watch", partial(self._faults.disconnect, session)):
+            self._pushes.forget(session, wanted)
+            self._watches.add(session, wanted, self._pushes.number)
+            send(session, packet)
         self._drop(waiter.unwatched)
+
+    def _broken(self, waiter: Waiter) -> None:
+        """Refuse a watch that could not be answered."""
+        self._refused += 1
+        self._drop(waiter.uids)
+        refuse_failed(waiter.session, waiter.id)
 
     def _unwatch(self, session: Session, request: Unwatch) -> None:
         self._waiting.unwatch(session, request.uids)
@@ -195,7 +208,8 @@ class Watching:
         while True:
             for waiter in self._waiting.overdue(trio.current_time()):
                 self._timed_out += 1
-                refuse_busy(waiter.session, waiter.id, "Redis is away")
+                with self._faults.contained("watch"):
+                    refuse_busy(waiter.session, waiter.id, "Redis is away")
                 self._drop(waiter.uids)
             deadline = self._waiting.next_deadline()
             await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
@@ -213,6 +227,7 @@ class Watching:
                     self._tell,
                     self._known,
                     runtime=self._runtime,
+                    faults=self._faults,
                 )
                 self._shards[number] = shard
                 if self._nursery is not None:

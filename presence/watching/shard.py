@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 import trio
 
+from presence.faults import Faults
 from presence.reach import backoff_s
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
@@ -73,6 +74,7 @@ class ShardWatch:
         tell: called with each change.
         ready: called with users whose states are known from now on.
         runtime: makes calls that block.
+        faults: contains mistakes: what was heard is passed over, anything else counts as a loss.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class ShardWatch:
         ready: Callable[[Iterable[str]], None],
         *,
         runtime: Runtime,
+        faults: Faults,
     ) -> None:
         self._shard = shard
+        self._faults = faults
         self._channel = channel
         self._tell = tell
         self._ready = ready
@@ -121,8 +125,10 @@ class ShardWatch:
                 continue
             try:
                 await self._watch()
-            except (StoreUnavailable, StoreError) as error:
+            except Exception as error:
                 self.statistics.losses += 1
+                if not isinstance(error, (StoreUnavailable, StoreError)):
+                    self._faults.note("watch subscription", error)
                 if self._failures == 1:  # the first may be no more than a restart
                     _log.warning("changes of watched users come later", shard=self._shard, error=str(error))
                 limit_s = backoff_s(self._failures)
@@ -173,7 +179,8 @@ class ShardWatch:
             heard = await self._hearing.call(self._channel.hear)
             for first in range(0, len(heard), TURN):
                 for each in heard[first : first + TURN]:
-                    self._take(each)
+                    with self._faults.contained("watch event"):
+                        self._take(each)
                 self._bell.ring()
                 await trio.lowlevel.checkpoint()
 
@@ -284,4 +291,5 @@ class ShardWatch:
 
     def _tell_all(self, changes: Iterable[Entry]) -> None:
         for change in changes:
-            self._tell(change)
+            with self._faults.contained("watch event"):
+                self._tell(change)

@@ -21,7 +21,7 @@ from tests.transports import certificates
 # Each has a fixed set of values, or one a worker: nothing that users choose.
 LABELS = {
     *("worker", "reason", "type", "kind", "limit", "table", "result", "use", "task", "outcome", "mode"),
-    *("status", "readiness", "route", "verb", "view", "node", "address", "version", "python"),
+    *("work", "status", "readiness", "route", "verb", "view", "node", "address", "version", "python"),
 }
 OF_INFOS = {"node", "address", "version", "python"}  # one at a time for each worker
 

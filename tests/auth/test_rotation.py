@@ -15,6 +15,7 @@ from presence.auth.key_file import load
 from presence.auth.keys import Keyring
 from presence.auth.making import key_set
 from presence.auth.rotation import Rotation, RotationStatistics
+from presence.faults import Faults
 from tests.auth.gates import entry
 
 PATIENCE_S = 30.0
@@ -190,7 +191,7 @@ async def test_looks_at_once_take_turns(scene: Scene) -> None:
 async def test_the_file_is_looked_at_again_and_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "LOOK_S", 0.01)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(scene.rotation.run)
+        nursery.start_soon(scene.rotation.run, Faults())
         for kids in ({"two"}, {"three"}):
             scene.write(*kids)
             with trio.fail_after(PATIENCE_S):

@@ -7,6 +7,7 @@ import trio
 
 import protocol
 from presence.clock import Clock
+from presence.faults import Faults
 from presence.messaging.courier import Courier
 from presence.messaging.letters import Found, Letter
 from presence.messaging.waiting import Bounds
@@ -124,6 +125,8 @@ class Office:
         self.post = FakePost()
         self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
         self.registry = Registry("boot", self.clock)
+        self.ended: list[Session] = []
+        self.faults = Faults(self.ended.append)
         self.courier = Courier(
             self.registry,
             Keys(shards=shards),
@@ -132,6 +135,7 @@ class Office:
             InlineRuntime(self.post),
             node=lambda: HERE,
             bounds=bounds or Bounds(),
+            faults=self.faults,
         )
 
     def log_in(self, uid: str, device: str = "") -> Session:

@@ -380,3 +380,46 @@ async def test_every_message_has_one_outcome(autojump_clock: MockClock) -> None:
         )
         assert counted.waiting == 1
         assert counted.taken == 9
+
+
+# Mistakes of this server
+
+
+async def test_a_call_that_fails_costs_the_messages_of_that_call_only(autojump_clock: MockClock) -> None:
+    async with working(Office()) as office:
+        ann, _ = office.log_in("ann"), office.log_in("bob")
+        faulty = [LookupError("a mistake")]
+
+        def fail() -> None:
+            if faulty:
+                raise faulty.pop()
+
+        office.post.during = fail
+        office.say(ann, "bob", id=1)
+        office.say(ann, "bob", id=2)
+        await trio.sleep(0.1)
+        office.say(ann, "bob", id=3)
+        await trio.sleep(0.1)
+        assert office.answers("ann") == [(1, "server_error"), (2, "server_error"), (3, 1)]
+        assert office.courier.statistics().waiting == 0
+    assert office.faults.counts == {"message": 1}
+
+
+async def test_a_connection_that_cannot_be_written_to_ends_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(Office()) as office:
+        ann, bob, _ = office.log_in("ann"), office.log_in("bob"), office.log_in("bob", "phone")
+        send = office.wire.send
+
+        def fail_for_one(handle: Any, data: bytes) -> None:
+            if handle == ("bob", ""):
+                raise RuntimeError("a mistake")
+            send(handle, data)
+
+        monkeypatch.setattr(office.wire, "send", fail_for_one)
+        office.say(ann, "bob")
+        await trio.sleep(SOON_S)
+        assert office.bodies("bob", "phone") == ["hello"]
+        assert office.answers("ann") == [(1, 2)]
+        assert office.ended == [bob]

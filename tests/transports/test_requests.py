@@ -1,6 +1,7 @@
 """Requests and what is sent without being asked for: order, slow readers, and connections that have gone."""
 
 import os
+from contextlib import suppress
 
 import pytest
 import trio
@@ -169,6 +170,28 @@ async def test_a_mistake_of_the_desk_ends_that_connection_and_no_other(kind: Tra
         await other.beat()
         assert server.transport.statistics().failures == 1
         assert [each.uid for each in desk.gone] == ["ada"]
+
+
+@every_kind
+async def test_a_mistake_while_waiting_bytes_are_flushed_ends_that_connection_only(
+    kind: TransportKind,
+) -> None:
+    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
+        desk = desk_of(server)
+        unlucky, other = await server.connect(receive_buffer=4096), await server.connect()
+        await unlucky.login("ada")
+        await other.login("bob")
+        await fill(server, server.session("ada"))
+
+        def fail(session: Session) -> None:
+            raise RuntimeError("a mistake of ours")
+
+        desk.refill = fail
+        with suppress(trio.BrokenResourceError):
+            await unlucky.rest()
+        await other.beat()
+        assert server.transport.statistics().failures == 1
+        assert server.session("ada").link is None
 
 
 # Slow readers

@@ -49,8 +49,8 @@ class Line:
         return found
 
 
-def session(uid: str = "watcher") -> tuple[Session, Line]:
-    line = Line()
+def session(uid: str = "watcher", line: Line | None = None) -> tuple[Session, Line]:
+    line = line or Line()
     return Session(Guest(line, 0), uid, 1, 30.0, 0.0), line
 
 

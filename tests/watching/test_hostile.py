@@ -60,6 +60,28 @@ async def ann(url: str) -> AsyncIterator[Client]:
         nursery.cancel_scope.cancel()
 
 
+async def test_records_that_are_too_large_count_as_damaged(redis_server: EmbeddedRedis) -> None:
+    large = "x" * 150_000  # two of them fit into no frame
+    async with ann(redis_server.url) as client:
+        with open_client(redis_server.url) as redis:
+            for uid in ("bob", "cy"):
+                record = {"id": large, "since_ms": 1, "sessions": {"": SESSION}}
+                redis.hset(KEYS.online(0), uid, json.dumps(record))
+        for request in (protocol.query(["bob", "cy"], id=2), protocol.watch(["bob", "cy"], id=3)):
+            await client.send(request)
+            states = (await answer(client, request.id or 0)).payload["presence"]
+            assert {uid: state["status"] for uid, state in states.items()} == dict.fromkeys(
+                ("bob", "cy"), "unknown"
+            )
+        with open_client(redis_server.url) as redis:
+            hint = json.dumps(HINT | {"type": "online", "id": LATER, "since_ms": 2, "status": large})
+            redis.publish(KEYS.user_channel("bob"), hint)
+        with trio.fail_after(PATIENCE_S):
+            packet = await client.receive()
+        assert packet is not None
+        assert packet.payload["status"] == "unknown"
+
+
 async def test_hints_that_no_server_publishes_end_nobody(redis_server: EmbeddedRedis) -> None:
     last = "99999999999999-0"
     async with ann(redis_server.url) as client:

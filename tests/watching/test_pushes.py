@@ -2,6 +2,7 @@
 
 import pytest
 
+from presence.faults import Faults
 from presence.registry import Session
 from presence.watching import pushes as module
 from presence.watching.pushes import Pushes
@@ -14,7 +15,8 @@ class Desk:
 
     def __init__(self, count: int = 1) -> None:
         self.watches = Watches()
-        self.pushes = Pushes(self.watches)
+        self.ended: list[Session] = []
+        self.pushes = Pushes(self.watches, Faults(self.ended.append))
         self.sessions: list[Session] = []
         self.lines: list[Line] = []
         for number in range(count):

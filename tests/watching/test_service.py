@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import MockClock
 
+from presence.faults import Faults
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
 from presence.runtime import TrioBell
@@ -71,17 +72,24 @@ class Node:
         self.channel = MemoryChannel(self.shard)
         self.far = MemoryChannel(Shard())
         self.records = Records(self.shard)
+        self.ended: list[Session] = []
+        self.faults = Faults(self.ended.append)
+        self.use(self.records)
+
+    def use(self, records: Records) -> None:
+        """Answer from other records."""
         self.watching = Watching(
             lambda uid: int(uid.startswith("far")),
             lambda shard: self.far if shard else self.channel,
-            self.records,
+            records,
             max_watches=1000,
             absence_s=ABSENCE_S,
             runtime=Runtime(),
+            faults=self.faults,
         )
 
-    def watch(self, *uids: str) -> tuple[Session, Line]:
-        watcher, line = session()
+    def watch(self, *uids: str, line: Line | None = None) -> tuple[Session, Line]:
+        watcher, line = session(line=line)
         self.watching.take(watcher, Watch(1, list(uids)))
         return watcher, line
 
@@ -98,8 +106,8 @@ class Node:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Node]:
-    node = Node()
+async def running(node: Node | None = None) -> AsyncIterator[Node]:
+    node = node or Node()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.watching.run)
         yield node
