@@ -1,6 +1,7 @@
 """What one node has to tell one shard, in the order in which it goes: pure.
 
 First the sessions that a resync registers, then what that resync replays, then what comes from the outbox.
+A resync is planned in slices before any of that goes.
 While others are waited for (see `settling`) ends are held back, and with them what follows of the same user.
 A login among these is announced by a mark, so that an end elsewhere does not make its user offline.
 """
@@ -11,7 +12,7 @@ from itertools import islice
 
 from presence.changes import Change, Op
 from presence.outbox import Outbox
-from presence.resync import plan
+from presence.resync import Plan
 from presence.store.batches import Item
 from protocol.constants import Code
 
@@ -36,6 +37,7 @@ class Backlog:
         self._shard = shard
         self._outbox = outbox
         self._live = live
+        self._plan: Plan | None = None  # of a resync, until it is complete; then nothing else waits here
         self._standing: Iterator[Item] | None = None  # of a resync; goes before the sequence
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
@@ -43,9 +45,14 @@ class Backlog:
         self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
 
     @property
+    def is_planning(self) -> bool:
+        """Whether `go_on_planning` is to be called before anything can be taken."""
+        return self._plan is not None
+
+    @property
     def is_replaying(self) -> bool:
         """Whether something of a resync is left that need not wait."""
-        return self._standing is not None or bool(self._sequence)
+        return self.is_planning or self._standing is not None or bool(self._sequence)
 
     @property
     def is_holding(self) -> bool:
@@ -58,7 +65,7 @@ class Backlog:
         return not (self._held or self.is_replaying or self._outbox.queued(self._shard))
 
     def begin(self, pending: Iterable[Item], *, lost: bool) -> None:
-        """Plan a resync from one moment's queue and sessions; the latter are looked at batch by batch.
+        """Begin to plan a resync from this moment's queue and sessions; see `go_on_planning`.
 
         Args:
             pending: what was under way and not applied; goes before all that waits.
@@ -66,17 +73,33 @@ class Backlog:
         """
         if lost:
             self._unheard = {}
-        waiting = [*pending, *self._held, *self._sequence]
-        waiting += map(self._item, self._outbox.take(self._shard, self._outbox.queued(self._shard)))
-        self._standing, replayed, covered = plan(
-            waiting,
+        queued = self._outbox.queued(self._shard)
+
+        def more(limit: int) -> list[Item]:
+            nonlocal queued
+            taken = self._outbox.take(self._shard, min(limit, queued))
+            queued -= len(taken)
+            return [self._item(change) for change in taken]
+
+        interrupted = self._plan.unsent if self._plan else ()
+        self._plan = Plan(
+            [*pending, *self._held, *interrupted, *self._sequence],
+            more,
             self._vouched_for(self._live(self._shard), lost),
             lost=lost,
             skipped_from=self._outbox.skipped_from(self._shard),
         )
-        self._outbox.release(self._shard, (item.change for item in covered))
-        self._sequence, self._held, self._held_uids = deque(replayed), [], set()
+        self._standing, self._sequence, self._held, self._held_uids = None, deque(), [], set()
         self.has_marks = False
+
+    def go_on_planning(self) -> None:
+        """Plan a slice of the resync that was begun; a few milliseconds at most."""
+        if self._plan is None:
+            return
+        is_complete, covered = self._plan.work()
+        self._outbox.release(self._shard, covered)
+        if is_complete:
+            self._standing, self._sequence, self._plan = self._plan.standing(), self._plan.replayed, None
 
     def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change]:
         for change in live:

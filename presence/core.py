@@ -285,9 +285,9 @@ class Core:
 
     # What the relay and the server call
 
-    def registrations(self) -> Iterator[Change]:
-        """Return registrations of the sessions that live at this moment, see `Vouching.registrations`."""
-        return self._vouching.registrations()
+    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
+        """Return registrations of sessions that live at this moment, see `Vouching.registrations`."""
+        return self._vouching.registrations(sessions)
 
     def vouched(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""

@@ -26,7 +26,7 @@ from presence.histograms import Delays
 from presence.lately import LatelyEnded
 from presence.outbox import Outbox
 from presence.packet_rate import PacketRate
-from presence.registry import Registry, SessionKey
+from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.resync import Parted
 from presence.runtime import Runtime
@@ -39,7 +39,7 @@ from presence.ticker import Ticker
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code
 
-REGISTRATIONS_FRESH_S = 0.05  # how long sorting them serves: the shards of one round are asked at once
+SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
 OUTBOX_MIN_ITEMS = 100_000
 OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
 
@@ -192,7 +192,7 @@ class Node:
             delays=self.delays,
         )
         # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
-        self._snapshot: Callable[[], Parted | None] = lambda: None
+        self._snapshot: Callable[[], Parted[Session] | None] = lambda: None
         self._snapshot_at, self._snapshot_version = -math.inf, -1
 
     async def start(self) -> None:
@@ -275,15 +275,16 @@ class Node:
     # What Redis and other nodes decided
 
     def _live(self, shard: int) -> Iterable[Change]:
-        """Registrations of a shard's sessions; all shards are asked in one go, so they share one pass."""
+        """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
         now, version = self._clock.now(), self.core.sessions.version
         shared = self._snapshot()
-        stale = version != self._snapshot_version or now - self._snapshot_at > REGISTRATIONS_FRESH_S
+        stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
         if shared is None or stale or not shared.has(shard):
-            shared = Parted(self.core.registrations(), self.keys.shard, self.keys.shards)
+            sessions = iter([*self.core.sessions])
+            shared = Parted(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
-        return shared.of(shard)
+        return self.core.registrations(shared.of(shard))
 
     def _session_of(self, uid: str, device: str) -> str | None:
         session = self.core.sessions.get(_key(uid, device))

@@ -254,8 +254,10 @@ class Relay:
         now = self._clock()
         planned: list[tuple[ShardWriter, Batch | Retirement]] = []
         for writer in self._reachable():
-            if (step := writer.next(now)) is not None:
+            step = writer.next(now)
+            if step is not None:
                 planned.append((writer, step))
+            if step is not None or writer.is_planning:
                 await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 

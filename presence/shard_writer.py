@@ -112,6 +112,11 @@ class ShardWriter:
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
 
+    @property
+    def is_planning(self) -> bool:
+        """Whether `next` has to be called again before there is anything to send."""
+        return self._is_open and self._backlog.is_planning
+
     def is_eager(self, now: float) -> bool:
         """Whether there is something to do that need not be gathered first: to send, or to take a new id."""
         if (
@@ -141,6 +146,9 @@ class ShardWriter:
             if not self._is_open or self._must_resync(now):
                 self._begin(now)
             else:
+                self._backlog.go_on_planning()
+                if self.is_planning:
+                    return None
                 self._freeze(self._gather(now), now)
         if self._frozen is not None:
             return replace(self._frozen, now=now)
@@ -291,7 +299,7 @@ class ShardWriter:
         self._frozen = Batch(self.shard, counter, (), now, opening=opening)
 
     def _opened(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
-        """Plan the resync from one moment's queue and sessions; the latter are looked at batch by batch."""
+        """Begin to plan the resync from one moment's queue and sessions."""
         known = self._acknowledged
         # Openings of which no answer came stand in the trail too: what was before them counts.
         stood = max(

@@ -4,7 +4,7 @@ After a stall a session may live whose client has long been silent; if Redis has
 it is online until the client is heard again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
@@ -28,17 +28,20 @@ class Vouching:
         self._look = look
         self._stale: dict[Session, None] = {}  # in order
 
-    def registrations(self) -> Iterator[Change]:
-        """Return registrations of the sessions that live at this moment, each made when it is asked for.
+    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
+        """Return registrations of sessions as they live at this moment, each made when it is asked for.
 
-        Whoever comes or goes in between changes nothing: a session that has ended meanwhile is registered
-        too, and its end follows in the outbox. Sessions not heard within their time-out and a tick, not even
-        when their connection was looked at, are not vouched for (`Op.UNHEARD`); they register with their
-        next packet.
+        A session that has ended meanwhile is registered too, and its end follows in the outbox. A
+        registration is made of what the session shows at that moment, so it covers every earlier update.
+        Sessions not heard within their time-out and a tick, not even when their connection was looked at, are
+        not vouched for (`Op.UNHEARD`); they register with their next packet.
+
+        Args:
+            sessions: those that lived at this moment; later changes of the registry must not change it.
         """
-        return self._registrations(list(self._registry), self._clock.now())
+        return self._registrations(sessions, self._clock.now())
 
-    def _registrations(self, sessions: list[Session], now: float) -> Iterator[Change]:
+    def _registrations(self, sessions: Iterable[Session], now: float) -> Iterator[Change]:
         for session in sessions:
             if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
                 yield self._registry.registration(session, now)

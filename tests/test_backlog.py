@@ -44,6 +44,7 @@ def test_an_update_waits_for_nobody_elses_end() -> None:
 def test_an_update_that_a_registration_covers_waits_no_more() -> None:
     outbox, backlog = backlog_of(change(Op.UPDATE, "ada", "a"), change(Op.LOGIN, "bob", "b"))
     backlog.begin((), lost=False)
+    backlog.go_on_planning()
     assert taken(outbox, backlog, settled=True) == [(Op.LOGIN, "b")]
     assert outbox.held == 1
 
@@ -52,6 +53,7 @@ def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_we
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
     backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
     backlog.begin((), lost=True)
+    backlog.go_on_planning()
     assert taken(outbox, backlog, settled=True) == []
     outbox.extend([change(Op.UPDATE, "ada", "a"), change(Op.END, "ada", "a")])
     items = backlog.take(100, settled=True, from_outbox=True)

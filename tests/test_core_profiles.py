@@ -66,7 +66,7 @@ def test_a_registration_tells_how_a_session_is_shown_now() -> None:
     handle = world.login(meta=APP)
     world.login("bob")
     update(world, handle, status="away")
-    profiles = {each.uid: each.profile for each in world.core.registrations()}
+    profiles = {each.uid: each.profile for each in world.core.registrations([*world.registry])}
     assert profiles == {"ada": Profile(True, APP_TEXT), "bob": PLAIN}
 
 

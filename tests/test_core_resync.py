@@ -11,7 +11,7 @@ def test_live_sessions_register_those_in_grace_too() -> None:
     world = World()
     world.sockets.close(world.login())
     world.login("bob", device="phone")
-    changes = list(world.core.registrations())
+    changes = list(world.core.registrations([*world.registry]))
     assert [(each.op, each.uid, each.device) for each in changes] == [
         (Op.REGISTER, "ada", ""),
         (Op.REGISTER, "bob", "phone"),
@@ -22,7 +22,7 @@ def test_registrations_are_of_one_moment_though_they_are_made_later() -> None:
     world = World()
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
-    registrations = world.core.registrations()
+    registrations = world.core.registrations([*world.registry])
     first = next(registrations)
     world.now += 1.0
     world.login("new")
@@ -46,7 +46,7 @@ def silent_through_a_stall(world: World) -> int:
 def test_a_session_not_heard_within_t_registers_with_its_next_packet() -> None:
     world = World()
     handle = silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations()] == [Op.UNHEARD]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -59,28 +59,28 @@ def test_a_session_whose_packet_lies_unread_is_vouched_for() -> None:
     world = World()
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.KEEPALIVE)
-    assert [each.op for each in world.core.registrations()] == [Op.REGISTER]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.REGISTER]
 
 
 def test_a_session_due_at_the_next_tick_is_vouched_for() -> None:
     world = World()
     world.login()
     world.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
-    assert [each.op for each in world.core.registrations()] == [Op.REGISTER]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.REGISTER]
 
 
 def test_who_left_while_his_connection_is_looked_at_ends_after_all() -> None:
     world = World()
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
-    list(world.core.registrations())
+    list(world.core.registrations([*world.registry]))
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
 def test_a_stale_session_that_is_replaced_does_not_register() -> None:
     world = World()
     silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations()] == [Op.UNHEARD]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]

@@ -164,7 +164,7 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for() -> None:
     world = World()
     world.login()
     world.now += T + 2 * TICK
-    list(world.core.registrations())
+    list(world.core.registrations([*world.registry]))
     assert only(world)["vouched"] is False
 
 

@@ -80,7 +80,7 @@ class Story:
                 gate=bool(flags & 128),
             )
         )
-        self.registering = self.stage.core.registrations()
+        self.registering = self.stage.core.registrations([*self.stage.registry])
 
     # Clients
 
@@ -217,7 +217,7 @@ class Story:
         for _ in range(self.choices.below(4)):
             change = next(self.registering, None)
             if change is None:
-                self.registering = self.stage.core.registrations()
+                self.registering = self.stage.core.registrations([*self.stage.registry])
             else:
                 assert change.op in (Op.REGISTER, Op.UNHEARD)
 
