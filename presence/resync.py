@@ -8,7 +8,7 @@ from presence.changes import Change, Op
 from presence.store.batches import Item
 from protocol.constants import Code
 
-PLANNED_A_CALL = 4096  # waiting changes, each looked at twice: some 4 ms
+PLANNED_A_CALL = 2048  # waiting changes, each looked at twice: some 2 ms
 
 Each = TypeVar("Each")
 
