@@ -32,6 +32,7 @@ _SHOWN_CHARS = 60  # of a bad value; enough to recognise it
 # What Kubernetes puts into every container of a namespace that has a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 _SERVICE_LINK_HINT = "looks like a Kubernetes service link: set enableServiceLinks: false"
+HANG_TIMEOUT_MIN_S = 10.0  # of the default: a loaded machine may keep a process waiting for seconds
 
 
 class ConfigError(Exception):
@@ -113,6 +114,9 @@ def _yielding(settings: Settings, sources: Mapping[str, str]) -> Settings:
     if sources["batch_window_ms"] == DEFAULT_SOURCE:
         window_ms = min(settings.batch_window_ms, int(settings.tick * WINDOW_OF_TICK * 1000))
         settings = dataclasses.replace(settings, batch_window_ms=window_ms)
+    if sources["hang_timeout"] == DEFAULT_SOURCE:
+        timeout = min(settings.hang_timeout, max(settings.idle_timeout, HANG_TIMEOUT_MIN_S))
+        settings = dataclasses.replace(settings, hang_timeout=timeout)
     if sources["guess_delay"] == DEFAULT_SOURCE:
         delay = min(settings.guess_delay, settings.login_timeout)
         settings = dataclasses.replace(settings, guess_delay=delay)

@@ -21,7 +21,9 @@ import structlog
 from presence.admin import frames
 from presence.admin.keeper import LONG_LIFE_S, pause_s
 from presence.admin.start import Start
+from presence.heartbeats import SilenceWatch
 from presence.inquiries import line_pair
+from presence.places import ended
 from presence.ports import Address, CannotListen
 from presence.settings import Settings, admin_host, admin_port
 from presence.transports import tcp
@@ -56,6 +58,8 @@ class Operators:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._started_at = self._start_at = 0.0
         self._failures = 0
+        self._hang_timeout_s = settings.hang_timeout
+        self._watch = SilenceWatch(settings.hang_timeout, 0.0)
         asking = [each.fileno() for each, _ in self._lines]
         heard = tuple(each.fileno() for each in listeners)
         start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
@@ -75,19 +79,34 @@ class Operators:
         return own
 
     def tend(self) -> float | None:
-        """Start the keeper again if it has ended, with a pause if it ends soon again; waits for nobody else.
+        """Start the keeper again if it has ended, with a pause if it ends soon again, and end one that hangs;
+        waits for nobody else. To be called about each second.
 
         Returns:
-            In how many seconds this must be called again; None: when the keeper has ended.
+            In how many seconds this must be called again at the latest; None: when the keeper has ended.
         """
         if self._keeper is not None:
+            self._hear()
             status = self._keeper.poll()
             if status is None:
+                if self._watch.is_hung(time.monotonic()):
+                    log.error("the keeper of what serves operators hangs, and is ended")
+                    self._keeper.kill()  # and the process that it keeps ends with it
                 return None
             self._ended(status)
         if time.monotonic() >= self._start_at:
             self._start()
         return None if self._keeper is not None else max(0.0, self._start_at - time.monotonic())
+
+    def _hear(self) -> None:
+        said = b""
+        if self._control is not None:
+            with suppress(OSError):  # nothing came
+                said = self._control.recv(frames.HEARD_BYTES)
+        if said:
+            self._watch.heard()
+        if frames.HUNG in said:
+            log.error("the process that serves operators hung, and is replaced")
 
     def reload(self) -> None:
         """Have the files read again whose content may change."""
@@ -107,7 +126,7 @@ class Operators:
         self._close_all_but(None)
 
     def _start(self) -> None:
-        numbers = map(str, self._descriptors)
+        timeout, numbers = str(self._hang_timeout_s), map(str, self._descriptors)
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -115,7 +134,7 @@ class Operators:
             return
         try:
             self._keeper = subprocess.Popen(  # noqa: S603 - our own module, and numbers
-                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", *numbers],
+                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", timeout, *numbers],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 pass_fds=self._descriptors,
@@ -128,6 +147,7 @@ class Operators:
         finally:
             theirs.close()
         self._started_at, self._control = time.monotonic(), ours
+        self._watch = SilenceWatch(self._hang_timeout_s, self._started_at)
         try:
             ours.settimeout(_CONTROL_S)
             ours.sendall(self._message)
@@ -143,7 +163,7 @@ class Operators:
         self._start_at = time.monotonic() + pause_s(self._failures)
         log.error(
             "the keeper of what serves operators ended, and is replaced",
-            status=status,
+            **ended(status),
             lived_s=round(lived_s, 1),
             pause_s=pause_s(self._failures),
         )

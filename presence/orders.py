@@ -1,17 +1,20 @@
 """What a supervisor and one of its workers say to each other.
 
-They share a socket pair. The worker writes `READY`; the supervisor writes `RELOAD` when files are to be
-read again, `DRAIN` and, if that takes too long for somebody, `END`. The end of the stream means that the
-supervisor has died: the worker drains, as it does on a signal of its own. So a signal that reaches
-supervisor and workers alike, as a service manager sends it, is one order and not two.
+They share a socket pair. The worker writes `READY`, and heartbeats from its event loop; the supervisor writes
+`RELOAD` when files are to be read again, `DRAIN` and, if that takes too long for somebody, `END`. The end of
+the stream means that the supervisor has died: the worker drains, as it does on a signal of its own. So a
+signal that reaches supervisor and workers alike, as a service manager sends it, is one order and not two.
 """
 
+import math
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
+
+from presence.heartbeats import ALIVE, interval_s
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
@@ -25,10 +28,12 @@ class Orders:
 
     Args:
         line: the worker's end of the socket pair.
+        hang_timeout_s: see `presence.heartbeats`; infinity: there are no heartbeats.
     """
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
         self._line = line
+        self._hang_timeout_s = hang_timeout_s
 
     def say_ready(self) -> None:
         """Say that this worker is at work."""
@@ -44,6 +49,7 @@ class Orders:
         Args:
             reload: called when files are to be read again; None where there are none.
         """
+        self._line.setblocking(False)
         told, orders = trio.open_memory_channel[None](2)
         handled = (*STOPS, signal.SIGHUP) if reload else STOPS
         with trio.open_signal_receiver(*handled) as signals:
@@ -51,11 +57,18 @@ class Orders:
                 once = _Once(told, reload)
                 nursery.start_soon(_obey_signals, signals, once)
                 nursery.start_soon(self._obey_supervisor, once)
+                if self._hang_timeout_s < math.inf:
+                    nursery.start_soon(self._beat)
                 yield orders
                 nursery.cancel_scope.cancel()
 
+    async def _beat(self) -> None:
+        while True:
+            with suppress(OSError):  # a supervisor that is stopped, and will know that it was; or none
+                self._line.send(ALIVE)
+            await trio.sleep(interval_s(self._hang_timeout_s))
+
     async def _obey_supervisor(self, told: "_Once") -> None:
-        self._line.setblocking(False)
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:

@@ -1,13 +1,24 @@
 """A worker's place, seen from the process that fills it: who is there, and when the next one is due."""
 
 import math
+import signal
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from presence.heartbeats import SilenceWatch
 
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
+
+
+def ended(status: int) -> dict[str, int | str]:
+    """Return what the log says of an exit status; a negative one is that of the signal that ended it."""
+    if status >= 0:
+        return {"status": status}
+    names = {each.value: each.name for each in signal.Signals}
+    return {"status": status, "signal": names.get(-status, "")}
 
 
 @dataclass
@@ -23,7 +34,9 @@ class Place:
         failures: ends in a row, each after a short life.
         is_ready: whether it has said that it is at work.
         is_renewed: whether it was asked to make room for its successor.
-        kill_at: when it is killed, if it was.
+        is_hung: whether it was ended since its event loop stood still.
+        kill_at: when it is killed if it has not ended by then, as it was asked to.
+        watch: over its heartbeats.
     """
 
     number: int
@@ -34,7 +47,9 @@ class Place:
     failures: int = 0
     is_ready: bool = False
     is_renewed: bool = False
+    is_hung: bool = False
     kill_at: float = math.inf
+    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))
 
     @property
     def pause_s(self) -> float:

@@ -1,5 +1,6 @@
 """One server in this process: its file limit, its memory, whoever gives it orders, its exit status."""
 
+import faulthandler
 import gc
 import signal
 import socket
@@ -26,6 +27,7 @@ from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 FAILED = 1
 REFUSED = 2  # the settings ask for what cannot be had
 TEND_S = 1.0
+STANDARD_ERROR = 2  # its descriptor
 
 log = structlog.get_logger("presence.server")
 
@@ -156,6 +158,7 @@ def run(
     except files.FileLimitError as error:
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
         return REFUSED
+    faulthandler.enable(STANDARD_ERROR)  # SIGABRT from whoever watches us: every thread says where it stands
     log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
 

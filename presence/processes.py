@@ -4,6 +4,7 @@ Workers are forked, not started anew: everything is loaded once, and what is loa
 copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
+One whose event loop stands still is ended, and so replaced: see `presence.heartbeats`.
 SIGUSR2 renews the workers, one after the other: each drains, and the next one's turn comes when its successor
 is at work. No worker is asked to drain while its successor could not start. SIGHUP, where it means anything,
 has all of them read their files again. What is said between a worker and this process is in
@@ -24,13 +25,16 @@ from typing import Final
 import structlog
 
 from presence import orders
+from presence.heartbeats import ALIVE, SilenceWatch, interval_s
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier, Pulse
-from presence.places import Place
+from presence.places import Place, ended
 from presence.wakeups import HANDLED, Wakeups
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
+ABORT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopped cannot
+HEARD_BYTES: Final = 4096
 FAILED: Final = 1
 
 log = structlog.get_logger("presence.supervisor")
@@ -51,6 +55,7 @@ class Processes:
         may_start: whether a worker that started now would find what it needs; it says what is missing.
         reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
         notifier: of the service manager.
+        hang_timeout_s: how long the event loop of a worker may stand still; infinity: nobody looks.
         tend: looks after other children whenever one ends, until the end; returns in how many seconds it
             wants to be called in any case, None: never.
     """
@@ -66,12 +71,15 @@ class Processes:
         may_start: Callable[[], bool] = lambda: True,
         reread: Callable[[], None] | None = None,
         notifier: Notifier = SILENT,
+        hang_timeout_s: float = math.inf,
         tend: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._work = work
         self._may_start = may_start
         self._reread = reread
         self._notifier = notifier
+        self._hang_timeout_s = hang_timeout_s
+        self._look_s = interval_s(hang_timeout_s) if hang_timeout_s < math.inf else None
         self._tend = tend
         self._pulse = Pulse(notifier)
         self._ready_line = ready_line
@@ -100,7 +108,7 @@ class Processes:
             if self._stopping and not any(each.pid for each in self._workers):
                 return
             tend_s = None if self._stopping else self._tend()
-            for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s)):
+            for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s, self._look_s)):
                 if key.data is not None:
                     self._hear(key.data)
             taken = wakeups.take_orders()
@@ -111,6 +119,7 @@ class Processes:
             if taken.renewals:
                 self._renew_all()
             self._reap()
+            self._end_hung()
             self._renew_next()
 
     def _wait_s(self, *at_most_s: float | None) -> float | None:
@@ -133,7 +142,7 @@ class Processes:
             if not each.pid and now >= each.start_at:
                 self._start(each)
             elif each.pid and now >= each.kill_at:
-                log.error("worker is killed: it did not drain in time", worker=each.number, pid=each.pid)
+                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
@@ -156,8 +165,9 @@ class Processes:
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
         each.pid, each.line, each.started_at = pid, ours, time.monotonic()
-        each.is_ready = each.is_renewed = False
+        each.is_ready = each.is_renewed = each.is_hung = False
         each.kill_at = math.inf
+        each.watch = SilenceWatch(self._hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
     def _put_off(self, each: Place, error: OSError) -> None:
@@ -194,17 +204,30 @@ class Processes:
         if each.line is None:
             return
         try:
-            said = each.line.recv(1)
+            said = each.line.recv(HEARD_BYTES)
         except OSError:
             said = b""
         if not said:
             self._hang_up(each)  # it ends; the process is reaped when it has
-        elif said == orders.READY:
+        if ALIVE in said:
+            each.watch.heard()
+        if orders.READY in said:
             each.is_ready = True
             if not self._told_ready and all(other.is_ready for other in self._workers):
                 self._told_ready = True
                 self._writer.raw_line(self._ready_line)
                 self._notifier.ready(self._ready_line)
+
+    def _end_hung(self) -> None:
+        """End workers whose event loop stands still; a stop, which has a time-out of its own, ends all."""
+        now = time.monotonic()
+        for each in self._workers:
+            if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
+                each.is_hung = True
+                silent_s = round(each.watch.silent_s, 1)
+                log.error("worker hangs, and is ended", worker=each.number, pid=each.pid, silent_s=silent_s)
+                os.kill(each.pid, signal.SIGABRT)  # it says where it stands, if it can
+                each.kill_at = now + ABORT_S
 
     def _hang_up(self, each: Place) -> None:
         if each.line is not None:
@@ -227,7 +250,7 @@ class Processes:
         if self._stopping:
             if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
                 self._status = self._status or FAILED
-                log.error("worker did not end cleanly", worker=each.number, status=status)
+                log.error("worker did not end cleanly", worker=each.number, **ended(status))
             return
         if not self._told_ready and not was_ready:
             # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
@@ -243,7 +266,7 @@ class Processes:
         log.error(
             "worker ended, and is replaced",
             worker=each.number,
-            status=status,
+            **ended(status),
             lived_s=round(lived_s, 1),
             pause_s=each.pause_s,
         )

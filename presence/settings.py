@@ -108,6 +108,13 @@ class Settings:
         None, "directory in which serve's own Redis keeps its data; without it, in memory only"
     )
     drain_timeout: float = _server(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
+    hang_timeout: float = _server(
+        30.0,
+        "time for which the event loop of a watched process may stand still before the process is replaced; "
+        "the default yields to idle_timeout, down to 10 s",
+        unit="s",
+        bounds=(0.5, 3600),
+    )
     admin: str = _server(
         "127.0.0.1:7480",
         "HTTP address for operators: live page, metrics, API; port 0 picks one",

@@ -69,6 +69,7 @@ def run(
             may_start=lambda: _may_start(settings),
             reread=reread,
             notifier=notifier,
+            hang_timeout_s=settings.hang_timeout,
             tend=operators.tend if operators else lambda: None,
         ).run()
     finally:

@@ -36,12 +36,11 @@ def run(
         line: the worker's end of the socket pair.
         operators: its end of the line to whoever serves operators.
     """
+    conductor = Supervised(line, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(
-                settings, redis_url, Supervised(line), family=family, line=operators, worker=number
-            )
+            return process.run(settings, redis_url, conductor, family=family, line=operators, worker=number)
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -50,6 +50,7 @@ BAD = {
     "lease": ["0", "nan", "3601"],
     "login_timeout": ["0", "301"],
     "drain_timeout": ["-1", "inf"],
+    "hang_timeout": ["0.1", "inf"],
     "max_connections": ["-1", "1e6"],
     "max_sessions": ["0", "65", "many"],
     "session_policy": ["kick", "Oldest"],

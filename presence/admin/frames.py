@@ -1,5 +1,7 @@
 """How the operators' process is told what it needs: one message over its standard input, then single bytes.
 
+The other way come heartbeats (`presence.heartbeats`), and to the server `HUNG`.
+
 Nothing secret is in arguments or in the environment so, where others could read it. The end of the input is
 the order to end: it comes however whoever holds the other end has died.
 """
@@ -9,6 +11,8 @@ import struct
 from typing import Final
 
 RELOAD: Final = b"h"  # files are to be read again
+HUNG: Final = b"x"  # the other way: the kept process hung, and is replaced
+HEARD_BYTES: Final = 4096
 _SIZE: Final = struct.Struct(">I")
 _PIECE_BYTES: Final = 65_536
 

@@ -1,10 +1,12 @@
-"""Keeps the process alive that serves operators: ``python -m presence.admin.keeper DESCRIPTOR…``.
+"""Keeps the process alive that serves operators: ``python -m presence.admin.keeper TIMEOUT DESCRIPTOR…``.
 
 It stands between a server and that process, so that the server need not look after it: it starts it, again
-whenever it ends, and ends it when the server is gone. It loads next to nothing and does nothing in between.
+whenever it ends or hangs, and ends it when the server is gone. It loads next to nothing, and between two
+heartbeats (`presence.heartbeats`; the server watches the keeper) it does nothing.
 Signals are not its orders: it ends when its standard input does, and so when whoever started it has died.
 
 Args:
+    TIMEOUT: how many seconds the process's event loop may stand still.
     DESCRIPTOR: what the process inherits: sockets that listen, the asking ends of the lines.
 """
 
@@ -19,6 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from presence.admin import frames
+from presence.heartbeats import ALIVE, SilenceWatch, interval_s
 
 LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
 BACKOFF_FIRST_S: Final = 0.5
@@ -35,12 +38,17 @@ class Keeper:
         control: from whoever started us: orders, and the end.
         message: what the process is told when it starts.
         descriptors: what it inherits.
+        hang_timeout_s: how long its event loop may stand still.
     """
 
-    def __init__(self, control: socket.socket, message: bytes, descriptors: list[int]) -> None:
+    def __init__(
+        self, control: socket.socket, message: bytes, descriptors: list[int], hang_timeout_s: float
+    ) -> None:
         self._control = control
         self._message = frames.framed(message)
         self._descriptors = descriptors
+        self._hang_timeout_s = hang_timeout_s
+        self._watch = SilenceWatch(hang_timeout_s, time.monotonic())
         self._kept: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._started_at = self._start_at = 0.0
@@ -51,7 +59,10 @@ class Keeper:
         while True:
             if self._kept is None and time.monotonic() >= self._start_at:
                 self._start()
-            wait_s = None if self._kept else max(0.0, self._start_at - time.monotonic())
+            self._say(ALIVE)
+            wait_s = interval_s(self._hang_timeout_s)
+            if self._kept is None:
+                wait_s = min(wait_s, max(0.0, self._start_at - time.monotonic()))
             watched = [each for each in (self._control, self._line) if each is not None]
             ready, _, _ = select.select(watched, [], [], wait_s)
             if self._control in ready:
@@ -59,7 +70,10 @@ class Keeper:
                 if not order:
                     break
                 self._tell(order)
-            if self._line in ready:  # it says nothing: this is its end
+            if self._line is not None and self._line in ready:
+                self._hear(self._line)
+            if self._kept is not None and self._watch.is_hung(time.monotonic()):
+                self._say(frames.HUNG)
                 self._end(0.0)
         self._end(END_GRACE_S)
 
@@ -68,6 +82,20 @@ class Keeper:
             return self._control.recv(64)
         except ConnectionError:
             return b""
+
+    def _say(self, word: bytes) -> None:
+        with suppress(OSError):  # it is stopped, and will know that it was; or gone, which an order tells
+            self._control.send(word, socket.MSG_DONTWAIT)
+
+    def _hear(self, line: socket.socket) -> None:
+        try:
+            said = line.recv(frames.HEARD_BYTES)
+        except OSError:
+            said = b""
+        if said:
+            self._watch.heard()
+        else:
+            self._end(0.0)  # it has ended, or is about to
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -85,6 +113,7 @@ class Keeper:
         finally:
             theirs.close()
         self._started_at, self._line = time.monotonic(), ours
+        self._watch = SilenceWatch(self._hang_timeout_s, self._started_at)
         ours.settimeout(END_GRACE_S)  # the message may be longer than what the kernel keeps
         self._tell(self._message)
 
@@ -127,7 +156,8 @@ def main() -> int:
     control = socket.socket(fileno=0)
     message = frames.read(control)
     if message is not None:
-        Keeper(control, message, [int(each) for each in sys.argv[1:]]).run()
+        hang_timeout, *descriptors = sys.argv[1:]
+        Keeper(control, message, [int(each) for each in descriptors], float(hang_timeout)).run()
     return 0
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 import trio
@@ -11,6 +12,7 @@ from presence.admin.app import make_app
 from presence.admin.context import Context
 from presence.admin.http import serve_http
 from presence.admin.start import Start
+from presence.heartbeats import ALIVE, interval_s
 
 log = structlog.get_logger("presence.admin")
 
@@ -35,19 +37,28 @@ async def _serve(start: Start, line: socket.socket) -> None:
         port=start.address.port,
         url=start.url,
     )
+    line.setblocking(False)
     listeners = [socket.socket(fileno=each) for each in start.listeners]
     async with trio.open_nursery() as nursery:
         app = make_app(context)
         nursery.start_soon(_obey, line, app.reload, stop)
+        nursery.start_soon(_beat, line, start.settings.hang_timeout)
         nursery.start_soon(app.run)
         log.info("operators are served", url=start.url, pid=os.getpid())
         await serve_http(app.asgi, listeners, context.http, stop)
         nursery.cancel_scope.cancel()
 
 
+async def _beat(line: socket.socket, hang_timeout_s: float) -> None:
+    """Tell whoever keeps us that this loop turns."""
+    while True:
+        with suppress(OSError):  # the keeper is stopped, and will know that it was; or gone, as `_obey` sees
+            line.send(ALIVE)
+        await trio.sleep(interval_s(hang_timeout_s))
+
+
 async def _obey(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
     """Take the orders of whoever keeps us, until there is nobody who could give one."""
-    line.setblocking(False)
     orders = trio.socket.from_stdlib_socket(line)
     while True:
         try:

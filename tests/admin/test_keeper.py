@@ -47,7 +47,7 @@ def test_a_line_that_ends_early_has_no_message(said: bytes) -> None:
 def control() -> Iterator[tuple[socket.socket, int]]:
     """The control line of a keeper whose process ends as soon as it has begun, and the keeper's process."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "presence.admin.keeper"]
+    command = [sys.executable, "-m", "presence.admin.keeper", "30"]
     with ours:
         with theirs:
             process = subprocess.Popen(command, stdin=theirs.fileno(), stderr=subprocess.DEVNULL)

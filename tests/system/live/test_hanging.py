@@ -1,0 +1,120 @@
+"""A process that hangs is replaced by the one that watches it; a pause that all of them share is no hang."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from presence.embedded import EmbeddedRedis
+from protocol import Kind
+from tests.admin.processes import ADMIN, answers, found, keeper_of, kept_by, logged, url_of
+from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.swarm import Swarm
+
+HANG_S = 1.0
+TIMING = ("--idle-timeout", "2.5", "--lease", "2.5", "--tick", "0.2", "--disconnect-grace", "1")
+FLAGS = ("--workers", "4", "--hang-timeout", str(HANG_S), *TIMING)
+REPLACED = "worker ended, and is replaced"
+LOGGED = {
+    "the process for operators": "the process that serves operators hung, and is replaced",
+    "its keeper": "the keeper of what serves operators hangs, and is ended",
+}
+STUCK_AT_SIGUSR1 = """
+import signal, time
+
+def stuck(*_):
+    while True:
+        time.sleep(0.01)
+
+signal.signal(signal.SIGUSR1, stuck)
+"""
+
+
+@pytest.fixture
+def server(redis_server: EmbeddedRedis) -> Iterator[ServerProcess]:
+    with running_server("--redis", redis_server.url, *FLAGS) as running:
+        yield running
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
+    server: ServerProcess, redis_server: EmbeddedRedis
+) -> None:
+    with Swarm(server.address, beat_s=0.4) as swarm:
+        swarm.log_in(f"user-{n}" for n in range(60))
+        swarm.run(5, until=swarm.logged_in)
+        hung = pids(server)[2]
+        os.kill(hung, signal.SIGSTOP)
+        begun = time.monotonic()
+        swarm.run(3 * HANG_S, until=lambda: pids(server)[2] != hung)
+        assert pids(server)[2] != hung, "within three time-outs"
+        swarm.run(3, until=lambda: len(logged(server, "serving")) == 5)
+        print(f"a hung worker's successor serves after {time.monotonic() - begun:.1f} s")
+        lost = [client.uid for client in swarm.clients if client.closed]
+        back, gone = lost[::2], lost[1::2]
+        assert min(len(back), len(gone)) > 1, "the kernel spreads connections"
+        new = swarm.log_in([*back, *(f"new-{n}" for n in range(60))])
+        swarm.run(3, until=lambda: all(client.received for client in new))
+        assert all(client.received and client.received[0].kind == Kind.OK for client in new)
+        offline: list[str] = []
+        while len(offline) < len(gone) and time.monotonic() < begun + 12:
+            swarm.run(0.2)
+            offline = [*of_type(read_events(redis_server.url), "offline")]
+    events = read_events(redis_server.url)
+    assert sorted(offline) == sorted(gone)
+    assert_alternation(events)
+    (told,) = logged(server, "worker hangs, and is ended")
+    (ended,) = logged(server, REPLACED)
+    assert told["pid"] == hung
+    assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
+
+
+def test_a_loop_that_is_stuck_says_where(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STUCK_AT_SIGUSR1)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_server("--redis", redis_server.url, "--workers", "2", "--hang-timeout", "0.5") as server:
+        os.kill(pids(server)[1], signal.SIGUSR1)
+        wait_for(lambda: len(logged(server, "serving")) == 3)
+    (ended,) = logged(server, REPLACED)
+    assert ended["signal"] == "SIGABRT"
+    assert any("in stuck" in line["event"] for line in server.lines)
+
+
+def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
+    redis_server: EmbeddedRedis,
+) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "3", "--hang-timeout", "2", "--idle-timeout", "2")
+    with running_server(*flags) as server, Swarm(server.address, beat_s=0.4) as swarm:
+        swarm.log_in(f"user-{n}" for n in range(30))
+        swarm.run(5, until=swarm.logged_in)
+        workers = pids(server)
+        for paused, seconds in (([workers[1]], 1.2), ([server.process.pid, *workers.values()], 3.0)):
+            for pid in paused:
+                os.kill(pid, signal.SIGSTOP)
+            swarm.run(seconds)
+            for pid in reversed(paused):
+                os.kill(pid, signal.SIGCONT)
+            swarm.run(1.0)
+        assert pids(server) == workers
+        assert not any(client.closed for client in swarm.clients)
+    assert [event["type"] for event in read_events(redis_server.url)] == ["online"] * 30
+
+
+@pytest.mark.parametrize("hung", ["the process for operators", "its keeper"])
+def test_what_serves_operators_is_replaced_when_it_hangs(redis_server: EmbeddedRedis, hung: str) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "2", "--hang-timeout", str(HANG_S), *ADMIN)
+    with running_server(*flags) as server:
+        url = url_of(server)
+        found(lambda: answers(url))
+        keeper = keeper_of(server)
+        kept = kept_by(keeper)
+        os.kill(keeper if hung == "its keeper" else kept, signal.SIGSTOP)
+        found(lambda: logged(server, LOGGED[hung]), 10)
+        found(lambda: len(logged(server, "operators are served")) == 2)
+        assert answers(url)
+    assert len(logged(server, LOGGED[hung])) == 1
