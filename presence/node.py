@@ -8,7 +8,6 @@ import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
 from weakref import ref
 
@@ -30,6 +29,7 @@ from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.resync import Parted
 from presence.runtime import Runtime
+from presence.samples import Readiness
 from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store
@@ -42,15 +42,6 @@ from protocol import Code
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
 OUTBOX_MIN_ITEMS = 100_000
 OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
-
-
-class Readiness(Enum):
-    """Whether clients had better be sent here."""
-
-    STARTING = "starting"
-    READY = "ready"
-    REDIS_AWAY = "redis_away"  # its lease has ended: others take this node for dead
-    DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +196,10 @@ class Node:
         await self.cluster.start()
 
     def readiness(self) -> Readiness:
-        """Return whether clients had better be sent here."""
+        """Return whether this node can serve clients."""
         if self.readiness_told is Readiness.READY:
+            if self.relay.is_fenced:
+                return Readiness.FENCED
             renewed_at = self.cluster.statistics().renewed_at
             if renewed_at is not None and self._clock.now() - renewed_at > self._settings.lease:
                 return Readiness.REDIS_AWAY

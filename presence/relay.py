@@ -153,6 +153,11 @@ class Relay:
         """Whether a shard is not away, as far as this task has noticed."""
         return self._reach[writer.shard].may_be_sent_to
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether other nodes took this one for dead, and some sessions are not registered anew yet."""
+        return any(writer.lost_to_fence and self.answers(writer) for writer in self.writers)
+
     def disown(self, node: str) -> None:
         """Give up the node id `node`, if it is ours: others take it for dead."""
         if node == self.node:

@@ -6,9 +6,25 @@ many sessions there are. What operators are told (see `presence.admin`) is made 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 VERSION: Final = 1  # a process that serves operators and finds another one here says so
+
+
+class Readiness(Enum):
+    """Whether a worker can serve clients, and what keeps it from that."""
+
+    STARTING = "starting"
+    READY = "ready"
+    REDIS_AWAY = "redis_away"  # its lease has ended, and it serves clients from memory
+    FENCED = "fenced"  # other nodes took it for dead, and its sessions are not all registered anew
+    DRAINING = "draining"
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients may be sent here. Without Redis they may: an outage of Redis hits all nodes."""
+        return self in {Readiness.READY, Readiness.REDIS_AWAY}
 
 
 @dataclass(frozen=True, slots=True)

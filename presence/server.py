@@ -34,8 +34,9 @@ from presence.followups.turning import Turner
 from presence.footprint import Footprint
 from presence.inquiries import Answers, Inquiries
 from presence.messaging.courier import Courier
-from presence.node import Node, Readiness, Stores
+from presence.node import Node, Stores
 from presence.runtime import TrioRuntime
+from presence.samples import Readiness
 from presence.settings import Settings
 from presence.standing import Connected
 from presence.store.control_channel import ControlChannel

@@ -73,6 +73,7 @@ class ShardWriter:
     Attributes:
         settling: the other nodes here, and the wait for them after a resync.
         fenced: whether nothing is taken from this node id any more; until `rename` nothing is sent.
+        lost_to_fence: whether the sessions went with a fenced id, and are not all registered anew.
         resyncs: how many there were.
         inbox_read: the number up to which the inbox was read.
     """
@@ -90,7 +91,7 @@ class ShardWriter:
     ) -> None:
         self.shard = shard
         self.settling = Settling(alive, known)
-        self.fenced = False
+        self.fenced = self.lost_to_fence = False
         self.resyncs = 0
         self.inbox_read = 0
         self._node = node
@@ -186,6 +187,7 @@ class ShardWriter:
             return ()
         self._frozen = None
         self._told_complete |= step.complete
+        self.lost_to_fence &= not step.complete
         if step.settled:
             self._backlog.has_marks = False
         self._acknowledge(step.items)
@@ -256,7 +258,7 @@ class ShardWriter:
     def rename(self, node: str) -> None:
         """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
         self._interrupt()
-        self._node, self.fenced = node, False
+        self._node, self.fenced, self.lost_to_fence = node, False, True
         self._generation = self.inbox_read = 0
 
     def _is_known(self, counter: Counter) -> bool:

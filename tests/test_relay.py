@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -16,12 +16,12 @@ from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.reach import BACKOFF_LIMIT_S
 from presence.relay import PROBE_INTERVAL_S, Relay
-from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
+from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import News, NewsKind, Probe, Superseded
+from presence.store.replies import News, NewsKind, Probe, Reply, Superseded
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
 from tests.store.driving import check_alternation, events, online_sessions
 from tests.store.servers import Server
@@ -190,15 +190,28 @@ async def test_an_answer_that_waiting_may_not_cure_is_logged_and_retried(
 
 
 async def test_a_fenced_node_goes_on_under_a_new_id(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+    clock: MockClock,
+    relay: Relay,
+    outbox: Outbox,
+    fake: FakeStore,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nursery.start_soon(relay.run)
     await until(lambda: fake.batches)
+    apply, fenced = fake.apply, list[bool]()
+
+    def noting(steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
+        fenced.append(relay.is_fenced)
+        return apply(steps)
+
+    monkeypatch.setattr(fake, "apply", noting)
     fake.fenced = {"first"}
     outbox.append(login("u"))
     await until(lambda: fake.applied)
-    assert relay.node == "second"
+    assert fenced[:2] == [False, True]
     assert fake.counters[0].node == "second"
+    await until(lambda: not relay.is_fenced)
 
 
 async def test_a_probe_that_sees_the_fence_is_enough(

@@ -72,4 +72,4 @@ def redis_away(error: BaseException | str) -> ApiError:
 
 def redis_refuses(error: BaseException) -> ApiError:
     """Return the error of a request that Redis does not grant, or for which it holds what it should not."""
-    return ApiError(503, "redis_error", redact_text(str(error)), retry_after=RETRY_AFTER_S)
+    return ApiError(503, "redis_refused", redact_text(str(error)), retry_after=RETRY_AFTER_S)

@@ -26,8 +26,10 @@ from presence.admin.streaming import EventStream, Mailbox, message
 from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+from presence.samples import Readiness
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
+SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
 FRESH_S: Final = 0.5  # answers that a scrape shares with the live page
 
 
@@ -71,14 +73,16 @@ class Handlers:
         return json_answer(answer, 200 if is_well else 503)
 
     async def readyz(self, _request: Request) -> Response:
-        """Whether clients had better be sent here."""
-        reasons = {}
-        for answer in await self._of.workers.samples(max_age_s=FRESH_S):
-            readiness = "no_answer" if answer.sample is None else str(answer.sample.get("readiness"))
-            if readiness != "ready":
-                reasons[str(answer.number)] = readiness
-        status = "not_ready" if reasons else "ready"
-        return json_answer({"status": status, "workers": reasons}, 503 if reasons else 200)
+        """Whether this server can serve clients: all of its workers can."""
+        answers = await self._of.workers.samples(max_age_s=FRESH_S)
+        workers = {
+            str(a.number): "no_answer" if a.sample is None else str(a.sample.get("readiness"))
+            for a in answers
+        }
+        serves = SERVING.issuperset(workers.values())
+        is_ready = all(each == Readiness.READY.value for each in workers.values())
+        status = "not_ready" if not serves else "ready" if is_ready else "degraded"
+        return json_answer({"status": status, "workers": workers}, 200 if serves else 503)
 
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""

@@ -139,8 +139,8 @@ _PATHS: Final[Mapping[str, Mapping[str, Part]]] = {
     "/readyz": {
         "get": _verb(
             "readyz",
-            "whether clients had better be sent here: all workers of this machine are ready",
-            {200: _json("they are", ref("Readiness")), 503: _json("some are not", ref("Readiness"))},
+            "whether this server can serve clients: all of its workers can, if need be without Redis",
+            {200: _json("they can", ref("Readiness")), 503: _json("some cannot", ref("Readiness"))},
             is_open=True,
         )
     },

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from presence.samples import Readiness
+
 Schema: TypeAlias = Mapping[str, Any]
 
 INTEGER: Final[Schema] = {"type": "integer"}
@@ -68,10 +70,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Readiness": closed(
         {
-            "status": one_of("ready", "not_ready"),
+            "status": {
+                **one_of("ready", "degraded", "not_ready"),
+                "description": "degraded: clients are served, and a worker does not reach Redis",
+            },
             "workers": {
-                **map_of(one_of("starting", "redis_away", "draining", "no_answer")),
-                "description": "those that are not ready, by number, and why",
+                **map_of(one_of(*(each.value for each in Readiness), "no_answer")),
+                "description": "all of them, by number",
             },
         }
     ),

@@ -11,15 +11,9 @@ from typing import Any, Final, get_args
 from presence import __version__
 from presence.admin.http_figures import HttpFigures
 from presence.admin.workers import Answer
+from presence.samples import Readiness
 from presence.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus
-
-READINESS: Final = (
-    "starting",
-    "ready",
-    "redis_away",
-    "draining",
-)  # `presence.node.Readiness`, which brings the core
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,8 @@ def _worker_info(scrape: Scrape) -> Series:
 
 def _readiness(scrape: Scrape) -> Series:
     for number, sample in _samples(scrape):
-        for each in READINESS:
-            yield (number, each), sample.get("readiness") == each
+        for each in Readiness:
+            yield (number, each.value), sample.get("readiness") == each.value
 
 
 def _nodes(scrape: Scrape) -> Series:

@@ -8,11 +8,10 @@ import pytest
 
 from presence.admin.metric_kinds import Kind, Metric, Path
 from presence.admin.metric_table import REFUSALS, TABLE
-from presence.admin.own_figures import FIGURES, HISTOGRAMS, READINESS
+from presence.admin.own_figures import FIGURES, HISTOGRAMS
 from presence.admin.service_metrics import TOKEN_REASONS
 from presence.auth.tokens import Reason
 from presence.embedded import EmbeddedRedis
-from presence.node import Readiness
 from presence.rules import Rule
 from tests.credentials import SECRET, write_keys
 from tests.test_server import served
@@ -50,7 +49,6 @@ def test_what_is_of_no_worker_has_its_figures() -> None:
 
 def test_tables_are_those_of_their_rooms() -> None:
     assert tuple(reason.value for reason in Reason) == TOKEN_REASONS
-    assert tuple(each.value for each in Readiness) == READINESS
     assert len(set(REFUSALS)) == len(REFUSALS)
 
 

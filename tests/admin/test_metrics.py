@@ -108,7 +108,7 @@ def test_the_readiness_is_one_of_all_that_there_are() -> None:
     states = {
         dict(labels)["readiness"]: told for (name, labels), told in found.items() if "readiness" in name
     }
-    assert states == {"starting": 0, "ready": 0, "redis_away": 0, "draining": 1}
+    assert states == {"starting": 0, "ready": 0, "redis_away": 0, "fenced": 0, "draining": 1}
 
 
 def test_what_redis_says_is_told() -> None:

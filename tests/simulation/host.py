@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import protocol
 from presence.changes import Change, Op
 from presence.clock import Clock
-from presence.node import Node, Readiness, Stores
+from presence.node import Node, Stores
+from presence.samples import Readiness
 from presence.store.batches import StoreUnavailable
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape

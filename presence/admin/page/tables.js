@@ -9,6 +9,7 @@ const LAG_SAMPLES = 60;
 const READINESS = {
   ready: "ready",
   redis_away: "Redis is away",
+  fenced: "taken for dead, registering anew",
   draining: "draining",
   starting: "starting",
   no_answer: "no answer",

@@ -1,18 +1,25 @@
 """Debian's HAProxy with the configuration as it is copied, in front of a real server."""
 
 import contextlib
+import json
+import math
+import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import protocol
-from presence.embedded import EmbeddedRedis
+from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.settings import Settings
 from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
@@ -24,9 +31,11 @@ pytestmark = pytest.mark.needs("haproxy")
 FILE = DEPLOY / "haproxy" / "presence.cfg"
 TEXT = FILE.read_text(encoding="utf-8")
 PATIENCE_S = 20.0
+OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))  # of Redis, at least
+CHECKS_S = 1.5  # two of them, and more
 # What the proxy comes from, and what clients come from: addresses of this machine, all of them.
 SOURCES = {"10.0.0.2": "127.0.0.2", "10.0.0.3": "127.0.0.3"}
-SERVER, DEAD = "10.0.0.11", "10.0.0.12"
+FIRST, SECOND = "10.0.0.11", "10.0.0.12"
 
 
 class Proxy:
@@ -36,11 +45,11 @@ class Proxy:
         plain, secured: where it listens.
     """
 
-    def __init__(self, server: ServerProcess, folder: Path) -> None:
+    def __init__(self, servers: Sequence[ServerProcess], folder: Path) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain, self.secured = (each.getsockname() for each in listeners)
         fds = [each.fileno() for each in listeners]
-        (folder / "haproxy.cfg").write_text(here(TEXT, server, folder, fds))
+        (folder / "haproxy.cfg").write_text(here(TEXT, servers, folder, fds))
         command = ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
         self._log = folder / "haproxy.log"
         with self._log.open("wb") as log:
@@ -57,26 +66,36 @@ class Proxy:
         self.process.wait()
 
 
-def here(text: str, server: ServerProcess, folder: Path, fds: list[int]) -> str:
+def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[int]) -> str:
     """Return the configuration for this machine: other addresses, and nothing else."""
-    (secured,) = [line["port"] for line in server.lines if line["event"] == "serving tls"]
-    operators = urlsplit(url_of(server))
     changes = {
-        f"{SERVER}:7400": f"127.0.0.1:{server.address[1]}",
-        f"{SERVER}:7443": f"127.0.0.1:{secured}",
-        DEAD: "127.0.0.4",
         "bind :7400": f"bind fd@{fds[0]}",
         "bind :7443": f"bind fd@{fds[1]}",
-        "check port 7480": f"check port {operators.port}",
         "/run/haproxy/admin.sock": str(folder / "admin.sock"),
         "    user haproxy\n    group haproxy\n": "",
         "maxconn 200000": "maxconn 2000",  # files of this machine
+        "inter 2s": "inter 200ms",  # patience of this test, and none of a check on a busy machine
+        "timeout connect 5s": "timeout connect 5s\n    timeout check 10s",
         **SOURCES,
     }
-    for before, after in changes.items():
-        assert before in text, before
+    for server, address in zip(servers, (FIRST, SECOND), strict=False):
+        secured = [line["port"] for line in server.lines if line["event"] == "serving tls"]
+        check = f"check port {urlsplit(url_of(server)).port}"
+        for before, port in (("7400", server.address[1]), ("7443", *secured))[: 1 + len(secured)]:
+            changes[f"{address}:{before}"] = f"127.0.0.1:{port} {check}"
+    for before, after in {**changes, SECOND: "127.0.0.4"}.items():
+        assert before in text or before == SECOND, before
         text = text.replace(before, after)
     return text
+
+
+def readyz(server: ServerProcess) -> tuple[int, str]:
+    """Return how a server answers the proxy's checks, and as what."""
+    try:
+        with urllib.request.urlopen(f"{url_of(server)}readyz", timeout=PATIENCE_S) as answered:
+            return answered.status, json.load(answered)["status"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["status"]
 
 
 @pytest.fixture
@@ -90,7 +109,7 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProces
 
 @pytest.fixture
 def proxy(server: ServerProcess, tmp_path: Path) -> Iterator[Proxy]:
-    with contextlib.closing(Proxy(server, tmp_path)) as proxy:
+    with contextlib.closing(Proxy([server], tmp_path)) as proxy:
         wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, PATIENCE_S)
         yield proxy
 
@@ -159,10 +178,38 @@ def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Proxy) 
     assert "/a-" not in "".join(line for line in proxy.said.splitlines() if "DOWN" in line)
 
 
-def test_who_is_not_ready_any_more_gets_no_new_clients(proxy: Proxy, redis_server: EmbeddedRedis) -> None:
+def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
+    proxy: Proxy, server: ServerProcess
+) -> None:
     with dial(proxy.plain, "127.0.0.5") as sock:
         assert answer(sock, "ann").kind == Kind.OK
-        redis_server.process.kill()
-        wait_for(lambda: "Server presence/a-1 is DOWN" in proxy.said, 60)
-        sock.sendall(protocol.encode(protocol.keepalive(2)))
-        assert sock.recv(4096), "who is connected stays"
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "Server presence/a-1 is DOWN" in proxy.said, PATIENCE_S)
+        assert sock.recv(4096), "a goodbye"
+    server.process.wait(PATIENCE_S)  # a second signal would cut the drain short
+
+
+def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
+    flags = ["--proxy-from", ",".join(SOURCES.values()), *ADMIN, "--lease", "1"]
+    with contextlib.ExitStack() as stack:
+        redis = stack.enter_context(embedded_redis())
+        servers = [stack.enter_context(running_server("--redis", redis.url, *flags)) for _ in range(2)]
+        proxy = stack.enter_context(contextlib.closing(Proxy(servers, tmp_path)))
+        stack.callback(redis.process.send_signal, signal.SIGCONT)
+        wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), PATIENCE_S)
+        redis.process.send_signal(signal.SIGSTOP)
+        begun, refused, granted, degraded_at = time.monotonic(), 0, 0, math.inf
+        # From then on, for as long as checks that fail would take to turn both servers away.
+        while (now := time.monotonic()) < begun + OUTAGE_S or now < degraded_at + CHECKS_S:
+            assert now < begun + OUTAGE_S + PATIENCE_S
+            with dial(proxy.plain, "127.0.0.5") as sock:
+                try:
+                    granted += answer(sock, f"user-{granted}").kind == Kind.OK
+                except (AssertionError, OSError):
+                    refused += 1
+            if degraded_at == math.inf and all(readyz(each) == (200, "degraded") for each in servers):
+                degraded_at = time.monotonic()
+            time.sleep(0.05)
+        print(f"{granted} logins granted, {refused} refused, degraded after {degraded_at - begun:.1f} s")
+        assert (refused, granted > 10) == (0, True)
+        assert "Server presence/" not in proxy.said
