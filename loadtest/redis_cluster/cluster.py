@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from loadtest.redis_cluster.members import BUS_OFFSET, HOST, Member
+from loadtest.redis_cluster.members import BUS_OFFSET, HOST, Member, agree
 from loadtest.redis_cluster.moves import Move, move_at_once
 from loadtest.redis_cluster.waiting import wait
 from presence.embedded import find_binary
@@ -106,13 +106,13 @@ class Cluster:
         their primaries have.
 
         Raises:
-            SystemExit: it does not come about in time, or a member ended.
+            TimeoutError: it does not come about in time.
+            RuntimeError: a member ended.
         """
         running = [member for member in self.members if member.is_running]
 
         def are_well() -> bool:
-            first, *others = running
-            return all(map(Member.check, running)) and all(each.view() == first.view() for each in others)
+            return all(map(Member.check, running)) and agree(running)
 
         wait(are_well, seconds, f"all of {len(running)} members are well")
 
@@ -149,7 +149,7 @@ class Cluster:
     def move(self, where: int | str, target: Member) -> Move:
         """Return the classic move of a slot, or of a key's slot, to another primary; nothing is done yet."""
         slot = self.slot_of(where) if isinstance(where, str) else where
-        return Move(slot, self.primary_of(slot), target, self.primaries())
+        return Move(slot, self.primary_of(slot), target, [each for each in self.members if each.is_running])
 
     def move_at_once(self, slots: Iterable[int], target: Member) -> None:
         """Move slots of any primaries to another; see `moves.move_at_once`."""
@@ -167,7 +167,7 @@ class Cluster:
             is_graceful: whether the replica is told to take over (CLUSTER FAILOVER).
 
         Raises:
-            SystemExit: it does not come about in time.
+            TimeoutError: it does not come about in time.
         """
         replicas = self.replicas_of(primary)
         if is_graceful:
@@ -184,7 +184,7 @@ def _takes_over(replica: Member) -> bool:
     """Tell a replica to take its primary's place; return whether it has, a little later."""
     if not replica.is_primary:
         replica.call("CLUSTER", "FAILOVER")
-    with contextlib.suppress(SystemExit):
+    with contextlib.suppress(TimeoutError):
         wait(lambda: replica.is_primary, TAKE_OVER_S, "")
     return replica.is_primary
 

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,12 +119,15 @@ class Member:
         spans = [word.partition("-") for word in mine[8:] if not word.startswith("[")]
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
 
-    def view(self) -> dict[str, list[str]]:
-        """Return by name the primaries with their slots as it sees them; nothing if it does not answer."""
+    def view(self) -> dict[str, tuple[str, list[str]]]:
+        """Return by name the primaries with their epochs and slots as it sees them.
+
+        Nothing if it does not answer.
+        """
         with contextlib.suppress(RedisError):
             lines = [line.split() for line in self.call("CLUSTER", "NODES").decode().splitlines()]
             spans = {fields[0]: [word for word in fields[8:] if not word.startswith("[")] for fields in lines}
-            return {name: slots for name, slots in spans.items() if slots}
+            return {fields[0]: (fields[6], slots) for fields in lines if (slots := spans[fields[0]])}
         return {}
 
     @property
@@ -135,11 +139,17 @@ class Member:
         """Return whether it finds the cluster whole, and has all of its primary's data if it is a replica.
 
         Raises:
-            SystemExit: the process has ended.
+            RuntimeError: the process has ended.
         """
         if not self.is_running:
             log = (self.folder / "server.log").read_text(errors="replace").splitlines()
-            raise SystemExit(f"a member of the cluster ended: {' / '.join(log[-3:])}")
+            raise RuntimeError(f"a member of the cluster ended: {' / '.join(log[-3:])}")
         is_whole = self.info("CLUSTER", "INFO").get("cluster_state") == "ok"
         link = self.info("INFO", "replication")
         return is_whole and bool(link) and link.get("master_link_status", "up") == "up"
+
+
+def agree(members: Iterable[Member]) -> bool:
+    """Return whether all of these see the same slots at the same primaries, at the same epochs."""
+    first, *others = (member.view() for member in members)
+    return bool(first) and all(view == first for view in others)

@@ -1,9 +1,9 @@
 """Slots that move from one primary to another while clients go on: key by key, or all at once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loadtest.redis_cluster.members import HOST, Member
+from loadtest.redis_cluster.members import HOST, Member, agree
 from loadtest.redis_cluster.waiting import wait
 
 MIGRATE_TIMEOUT_MS: Final = 5000  # for one call; keys move in milliseconds
@@ -20,12 +20,12 @@ class Move:
         slot: the slot.
         source: who serves it now.
         target: who will.
-        primaries: all, to be told of it.
+        members: all that run; each has to know where the slot is before it moves again.
     """
 
-    def __init__(self, slot: int, source: Member, target: Member, primaries: Iterable[Member]) -> None:
+    def __init__(self, slot: int, source: Member, target: Member, members: Sequence[Member]) -> None:
         self.slot, self.source, self.target = slot, source, target
-        self._others = [each for each in primaries if each not in (source, target)]
+        self._members = members
 
     def begin(self) -> None:
         """Open the slot on both sides; no key moves yet."""
@@ -41,13 +41,21 @@ class Move:
         return len(names)
 
     def finish(self) -> None:
-        """Give the slot to the target; no key may be left.
+        """Give the slot to the target; no key may be left. Return when all members know.
+
+        A slot that goes straight back may be lost otherwise: what members still hear of the first move then
+        contradicts the second, and in the end each of the two primaries takes the other for the owner.
 
         Raises:
             RedisError: the source still has keys.
+            TimeoutError: the members do not come to agree.
         """
-        for member in (self.target, self.source, *self._others):
+        others = [
+            each for each in self._members if each not in (self.target, self.source) and each.is_primary
+        ]
+        for member in (self.target, self.source, *others):
             member.call("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.name)
+        wait(lambda: agree(self._members), MOVE_TIMEOUT_S, f"all know where slot {self.slot} is")
 
     def run(self) -> int:
         """Move the slot from beginning to end; return how many keys it had."""
@@ -64,7 +72,8 @@ def move_at_once(slots: Iterable[int], source: Member, target: Member) -> None:
 
     Raises:
         RedisError: the server does not know how.
-        SystemExit: it does not come about in time.
+        TimeoutError: it does not come about in time.
+        RuntimeError: the source has given up.
     """
     words = [word for slot in slots for word in (slot, slot)]
     before = {job[b"name"] for job in _jobs(source)}
@@ -73,7 +82,7 @@ def move_at_once(slots: Iterable[int], source: Member, target: Member) -> None:
     def is_done() -> bool:
         mine = [job for job in _jobs(source) if job[b"name"] not in before]
         if broken := [job for job in mine if job[b"state"] in {b"failed", b"cancelled"}]:
-            raise SystemExit(f"Redis Cluster: slots did not move: {broken}")
+            raise RuntimeError(f"Redis Cluster: slots did not move: {broken}")
         return all(job[b"state"] == b"success" for job in mine)
 
     wait(is_done, MOVE_TIMEOUT_S, "slots moved at once")

@@ -16,10 +16,10 @@ def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
         what: it is, in words.
 
     Raises:
-        SystemExit: it did not come about in time.
+        TimeoutError: it did not come about in time.
     """
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
-            raise SystemExit(f"Redis Cluster: not within {seconds:g} s: {what}")
+            raise TimeoutError(f"Redis Cluster: not within {seconds:g} s: {what}")
         time.sleep(LOOK_S)

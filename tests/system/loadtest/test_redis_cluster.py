@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadtest.redis_cluster import Cluster
+from loadtest.redis_cluster.members import agree
 from presence.store.client import RedisError
 
 
@@ -21,8 +22,9 @@ def key_of(cluster: Cluster, number: int) -> str:
     return next(key for key in map(str, range(1000)) if cluster.primary_of(key) is member)
 
 
-def test_all_slots_are_served_evenly(cluster: Cluster) -> None:
-    assert [sum(map(len, member.ranges())) for member in cluster.members] == [5461, 5461, 5462]
+def test_all_slots_are_served_evenly() -> None:
+    with Cluster() as cluster:
+        assert [sum(map(len, member.ranges())) for member in cluster.members] == [5461, 5461, 5462]
 
 
 def test_a_slot_half_moved_is_served_by_nobody_alone(cluster: Cluster) -> None:
@@ -42,6 +44,15 @@ def test_a_slot_half_moved_is_served_by_nobody_alone(cluster: Cluster) -> None:
     move.finish()
     assert target.client.mget(here, there) == [b"1", b"2"]
     assert cluster.primary_of(key) is target
+
+
+def test_a_move_ends_when_all_members_know_so_that_the_slot_may_go_straight_back() -> None:
+    with Cluster(3, 1) as cluster:
+        here = cluster.primary_of("key")
+        there = next(member for member in cluster.primaries() if member is not here)
+        for target in (there, here) * 5:
+            cluster.move("key", target).run()
+            assert agree(cluster.members)
 
 
 def test_slots_move_at_once(cluster: Cluster) -> None:
