@@ -32,7 +32,7 @@ from protocol import Code
 from tests.transports.harness import Client
 
 KEYS = Keys()
-AT_ONCE_S = 0.2
+AT_ONCE_S = 1.0  # the inbox tells after 2.5 s
 PATIENCE_S = 10.0
 
 

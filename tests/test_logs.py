@@ -16,6 +16,7 @@ from presence.logs import LogWriter, RateLimited, configure
 from presence.redaction import redact_text
 
 CANARY = "canary-3f9c"
+PATIENCE_S = 10.0
 
 
 class Pipe:
@@ -128,7 +129,7 @@ def test_stuck_reader_does_not_hold_up_who_logs(pipe: Pipe) -> None:
     began = time.monotonic()
     for number in range(10_000):
         writer.line(f"line {number}")
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < PATIENCE_S
     assert writer.dropped >= 10_000 - 100 - 1  # one line may be in the writing thread's hands
     os.close(pipe.read_fd)  # lets the writing thread go
     pipe.read_fd = -1
@@ -141,7 +142,7 @@ def test_close_gives_up_on_a_stuck_reader(pipe: Pipe) -> None:
     writer.line("never read")
     began = time.monotonic()
     writer.close(0.05)
-    assert 0.04 < time.monotonic() - began < 1.0
+    assert 0.04 < time.monotonic() - began < PATIENCE_S
     os.close(pipe.read_fd)
     pipe.read_fd = -1
     writer._thread.join(5)

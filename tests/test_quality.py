@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.timeout(300)  # the types take a while the first time
 @pytest.mark.parametrize(
     "command",
     [

@@ -61,12 +61,12 @@ def test_who_came_back_in_a_hole_is_left_in_peace(recent: Shard) -> None:
 
 
 def test_who_came_and_went_in_a_hole_waits_anew(recent: Shard) -> None:
-    recent.pass_time(MINUTE_MS - 1000)
+    recent.pass_time(MINUTE_MS // 2)
     recent.comes("first")
     recent.goes("first")
     trim(recent)
     recent.turn(times=2)
-    recent.pass_time(2000)
+    recent.pass_time(MINUTE_MS // 2 + 1)
     recent.turn()
     assert recent.told() == []
     recent.pass_time(MINUTE_MS)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 40.0
 
 
 class ServerProcess:

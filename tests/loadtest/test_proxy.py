@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.proxy import CLEAR, Faults, Proxy
+from loadtest.proxy import CLEAR, Faults, Proxy, connection
 from presence.embedded import EmbeddedRedis
 from presence.store.client import RedisError, open_client
 
@@ -93,25 +93,24 @@ def test_it_leads_to_a_unix_socket(tmp_path: Path) -> None:
 def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> None:
     near, far = ends
     proxy.disturb(Faults(latency_s=0.05), down=False)
-    proxy.disturb(Faults(latency_s=0.1, jitter_s=0.05), up=False)
+    proxy.disturb(Faults(latency_s=0.5, jitter_s=0.05), up=False)
     begun = time.monotonic()
     near.sendall(b"ask")
     far.recv(100)
     up = time.monotonic()
     far.sendall(b"answer")
     near.recv(100)
-    assert 0.05 <= up - begun < 0.1
-    assert 0.1 <= time.monotonic() - up < 0.25
+    assert 0.05 <= up - begun < 0.5 <= time.monotonic() - up
     assert proxy.injected.delayed_bytes == len(b"askanswer")
 
 
 def test_slices_arrive_one_by_one(ends: Ends, proxy: Proxy) -> None:
     near, far = ends
-    proxy.disturb(Faults(slice_bytes=1, bytes_per_s=1000))
+    proxy.disturb(Faults(slice_bytes=1, bytes_per_s=100))
     near.sendall(b"0123456789" * 3)
     pieces = receive(far, 30)
     assert b"".join(pieces) == b"0123456789" * 3
-    assert len(pieces) > 10
+    assert len(pieces) > 1
     assert proxy.injected.cuts == 29
 
 
@@ -250,7 +249,10 @@ def test_new_connections_lead_to_a_new_target(ends: Ends, proxy: Proxy) -> None:
     assert far.recv(100) == b"still here"
 
 
-def test_a_request_is_carried_out_and_its_reply_is_lost(redis_server: EmbeddedRedis) -> None:
+def test_a_request_is_carried_out_and_its_reply_is_lost(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "QUIET_S", 0.4)  # a busy machine sends a request in pieces
     with Proxy(redis_server.url.removeprefix("unix://")) as proxy, open_client(proxy.url) as client:
         proxy.drop_reply(2, containing=b"RPUSH")
         for n in range(4):

@@ -223,7 +223,6 @@ def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
             events.fail("later")
         if step == "own":
             events.close()  # an answer may have been lost
-            assert uids([next(events)]) == ["b"]
         monkeypatch.setattr(Pending, step, empty_before)
         time.sleep(0.03)
         told = [next_within(events)]
