@@ -18,6 +18,7 @@ ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refus
 ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises
 LATE_BEAT_S = 0.25  # a beat that is sent later than this tells that the load generator is at its limits
 BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
+_EXPECTED = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISCONNECTED, Code.RATE_LIMITED)
 ANSWERED = "keepalive, answered"
 LATE = "(load generator late with a beat)"
 
@@ -158,7 +159,7 @@ class Device:
         seconds = time.monotonic() - begun
         if packet.kind == Kind.OK:
             self._run.tally.took(name, seconds)
-        elif packet.payload["code"] in (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RATE_LIMITED):
+        elif packet.payload["code"] in _EXPECTED:
             self._run.report(f"{name}, answered {packet.payload['reason']}", seconds)
         else:
             self._run.report(name, seconds, failure=packet.payload["reason"])

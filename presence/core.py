@@ -305,6 +305,11 @@ class Core:
         """Return when whose time is up, for operators; see `presence.outlook`."""
         return outlook(self._wheel, self._ticks, self._clock.now(), self._idle_timeout)
 
+    def ends_at(self, session: Session) -> float:
+        """Return when a session ends if nothing more is heard of it."""
+        slot = self._wheel.tick_of(session.key)
+        return self._clock.now() if slot is None else self._ticks.starts(slot)
+
     def standing(self, session: Session) -> Standing:
         """Return when a session's time is up, as things stand; nothing changes."""
         wheel, starts = self._wheel, self._ticks.starts

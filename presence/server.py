@@ -118,6 +118,7 @@ class Server:
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
+            ends_at=self.node.core.ends_at,
             faults=self.node.faults,
         )
         self._watching = _watching(redis_url, settings, self.node.keys, self.node.faults)

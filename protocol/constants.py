@@ -49,6 +49,7 @@ class Code(IntEnum):
     RECIPIENT_OFFLINE = 314
     TOO_LARGE = 315
     NOT_LOGGED_IN = 316
+    RECIPIENT_DISCONNECTED = 317
     SERVER_DRAIN = 400
     SERVER_RESTART = 401
     NODE_DOWN = 402
@@ -74,6 +75,7 @@ _RECONNECT: Final = frozenset(
         Code.AUTH_EXPIRED,
         Code.RATE_LIMITED,
         Code.LOGIN_TIMEOUT,
+        Code.RECIPIENT_DISCONNECTED,
         Code.SERVER_DRAIN,
         Code.SERVER_RESTART,
         Code.NODE_DOWN,

@@ -127,7 +127,7 @@ def _judge_message(
             verdict.note("refused though the recipient was connected", story)
     elif message.code:
         verdict.lost[message.code] += 1
-        if message.code == Code.BUSY and received:
+        if message.code in (Code.BUSY, Code.RECIPIENT_DISCONNECTED) and received:
             verdict.note("said to be surely not delivered, and received", story)
     else:
         verdict.handed += 1

@@ -79,6 +79,7 @@ REQUESTS: Final = (
         {
             "handed": "messages.handed",
             "offline": "messages.refused_offline",
+            "disconnected": "messages.refused_disconnected",
             "busy": "messages.refused_busy",
             "unknown": "messages.unknown",
         },

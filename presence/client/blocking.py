@@ -90,9 +90,9 @@ class BlockingClient:
 
     # Requests
 
-    def send_message(self, to: str, body: Any) -> int:
+    def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body` to all sessions of a user; return their number. See `Client.send_message`."""
-        return delivered(self._ask(protocol.message(to, body)))
+        return delivered(self._ask(protocol.message(to, body), retries=retry))
 
     def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users."""
@@ -223,7 +223,8 @@ class BlockingClient:
                 raise StopIteration from None
             raise
 
-    def _ask(self, packet: Packet) -> Payload:
+    def _ask(self, packet: Packet, *, retries: bool = False) -> Payload:
         with self._link.news:
-            id = self._link.machine.request(packet, self._request_timeout_s, time.monotonic())
+            now = time.monotonic()
+            id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
             return self._link.answer(id)

@@ -73,6 +73,13 @@ class RecipientOffline(RequestFailed):
     """The user whom a message was for has no session (314)."""
 
 
+class RecipientDisconnected(RequestFailed):
+    """The user whom a message was for has lost its connection, and has not returned yet (317).
+
+    It may until `retry_after`; nothing was delivered.
+    """
+
+
 class LimitReached(RequestFailed):
     """More than the server allows, say of watches on one connection (315); nothing was done."""
 
@@ -111,6 +118,7 @@ class SessionLimit(Ended):
 _FAILED: dict[int, type[RequestFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
+    Code.RECIPIENT_DISCONNECTED: RecipientDisconnected,
     Code.TOO_LARGE: LimitReached,
     Code.SERVER_ERROR: ServerFailed,
     Code.BUSY: Busy,

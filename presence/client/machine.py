@@ -198,11 +198,13 @@ class Machine:
             caused = [*self._connection.tick(now), *self._end(None)]
         return caused
 
-    def request(self, packet: Packet, timeout_s: float, now: float) -> int:
+    def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
         """Send a request; its `Answer` comes later, exactly once.
 
         Returns:
             The id that the answer will carry.
+
+        With `retries` a message waits for a recipient who may return, see `Session.request`.
 
         Raises:
             Offline: not logged in now.
@@ -213,7 +215,7 @@ class Machine:
             raise self.over().with_traceback(None)
         if self.state is not State.ONLINE or self._connection is None:
             raise Offline(f"{self.state.value}: nothing was sent")
-        return self._connection.session.request(packet, timeout_s, now)
+        return self._connection.session.request(packet, timeout_s, now, retries=retries)
 
     def log_out(self, reason: str | None, now: float) -> int:
         """Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.

@@ -1,10 +1,10 @@
 """One logged-in connection as the client sees it: its beats, its requests, and what comes unasked."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import protocol
-from presence.client.errors import PresenceError, RequestTimeout, request_failed
+from presence.client.errors import PresenceError, RecipientDisconnected, RequestTimeout, request_failed
 from presence.client.lasting import Lasting
 from presence.client.pacing import Beats, Chance
 from presence.client.pushes import Delivered, PresenceChanged, Push, user_state
@@ -24,9 +24,30 @@ class Answer(NamedTuple):
 Caused = list[Push | Answer]
 
 
+RETRY_S: Final = 1.0  # between two attempts to reach a recipient who may return at any moment
+
+
 class _Pending(NamedTuple):
+    """A request without an answer.
+
+    Attributes:
+        packet: what is asked.
+        deadline: when its time is over.
+        retries: whether a message is sent again to a recipient that has lost its connection.
+        again_at: when it is to be sent again; None: its answer is awaited.
+        refusal: why.
+    """
+
     packet: Packet
     deadline: float
+    retries: bool = False
+    again_at: float | None = None
+    refusal: PresenceError | None = None
+
+    @property
+    def due(self) -> float:
+        """When something is to be done about it."""
+        return self.deadline if self.again_at is None else min(self.again_at, self.deadline)
 
 
 class Session:
@@ -45,7 +66,7 @@ class Session:
         refusal: code, reason and message of an error after which a server closes, if it came last.
     """
 
-    __slots__ = ("_ids", "_lasting", "_outgoing", "_requests", "beats", "refusal", "since")
+    __slots__ = ("_held", "_ids", "_lasting", "_outgoing", "_requests", "beats", "refusal", "since")
 
     def __init__(
         self, beats: Beats, now: float, ids: Iterator[int], outgoing: bytearray, lasting: Lasting
@@ -54,6 +75,7 @@ class Session:
         self._outgoing = outgoing
         self._lasting = lasting
         self._requests: dict[int, _Pending] = {}
+        self._held: dict[str, _Pending] = {}  # by recipient, the newest that waits to be sent again
         self.beats = beats
         self.refusal: tuple[int, str, str] | None = None
         self.since = now
@@ -61,18 +83,26 @@ class Session:
     @property
     def deadline(self) -> float:
         """When something is due: a beat, a beat's answer, or a request's."""
-        due = [pending.deadline for pending in self._requests.values()]
+        due = [pending.due for pending in self._requests.values()]
         return min(self.beats.next_at, self.beats.dead_at, *due)
 
-    def request(self, packet: Packet, timeout_s: float, now: float) -> int:
+    def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
         """Send a request and return its id.
+
+        With `retries` a message is sent again, within its time, while its recipient may return. What follows
+        to the same recipient waits behind it, so that all of it arrives in order.
 
         Raises:
             protocol.EncodeError: the packet breaks a rule of the protocol; nothing was sent.
         """
         id = next(self._ids)
-        self._outgoing += protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
-        self._requests[id] = _Pending(packet, now + timeout_s)
+        encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
+        pending = _Pending(packet, now + timeout_s, retries)
+        if retries and (before := self._held.get(packet.payload["to"])) is not None:
+            pending = pending._replace(again_at=before.again_at, refusal=before.refusal)
+        else:
+            self._outgoing += encoded
+        self._requests[id] = pending
         self._lasting.asked(id, packet)
         return id
 
@@ -89,12 +119,18 @@ class Session:
         return True
 
     def expire(self, now: float) -> Caused:
-        """Give up requests whose time is over."""
-        late = [id for id, pending in self._requests.items() if now >= pending.deadline]
+        """Give up requests whose time is over, and send again what is due."""
+        due = sorted(id for id, pending in self._requests.items() if now >= pending.due)
         caused: Caused = []
-        for id in late:
-            self.give_up(id)
-            caused.append(Answer(id, RequestTimeout("no answer came in time")))
+        for id in due:
+            pending = self._requests[id]
+            if now >= pending.deadline:
+                self.give_up(id)
+                caused.append(Answer(id, pending.refusal or RequestTimeout("no answer came in time")))
+                continue
+            self._held.pop(pending.packet.payload["to"], None)
+            self._requests[id] = pending._replace(again_at=None, refusal=None)
+            self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
         return caused
 
     def give_up(self, id: int) -> None:
@@ -108,9 +144,9 @@ class Session:
     def fail(self, error: PresenceError) -> Caused:
         """The connection has ended: nothing more will be answered."""
         self._lasting.watches.left()
-        ids = list(self._requests)
+        requests = list(self._requests.items())
         self._requests.clear()
-        return [Answer(id, error) for id in ids]
+        return [Answer(id, pending.refusal or error) for id, pending in requests]
 
     def take(self, packet: Packet, now: float) -> Caused:
         """Take any packet but a goodbye. Kinds that this version does not know are ignored."""
@@ -142,6 +178,14 @@ class Session:
         error = request_failed(
             payload["code"], payload["reason"], payload["message"], payload.get("retry_after")
         )
+        if pending.retries and isinstance(error, RecipientDisconnected):
+            to = pending.packet.payload["to"]
+            before = self._held.get(to)
+            again_at = before.again_at if before else now + min(RETRY_S, error.retry_after or 0.0)
+            held = pending._replace(again_at=again_at, refusal=error)
+            if held.due < held.deadline:
+                self._held[to] = self._requests[id] = held
+                return []
         return [Answer(id, error)]
 
 

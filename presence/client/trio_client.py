@@ -133,8 +133,14 @@ class Client:
 
     # Requests
 
-    async def send_message(self, to: str, body: Any) -> int:
+    async def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body`, any value of MessagePack's own types, to all sessions of the user `to`.
+
+        Args:
+            to: the recipient's uid.
+            body: what to send.
+            retry: send it again every second, within `request_timeout`, while the recipient has lost its
+                connection and may return; what this client sends to the same user meanwhile waits behind it.
 
         Returns:
             The number of sessions that it went to, at least 1.
@@ -143,12 +149,13 @@ class Client:
 
         Raises:
             RecipientOffline: the user has none.
+            RecipientDisconnected: the user has lost its connection, and has not returned in time.
             Busy, Unsupported, RequestFailed: the server refused, and delivered it to nobody.
             Uncertain: it may have been delivered, or not: `ConnectionLost`, `RequestTimeout`, `ServerFailed`.
             Offline, Ended: not logged in; nothing was sent.
             protocol.EncodeError: an argument breaks a rule of the protocol.
         """
-        return delivered(await self._ask(protocol.message(to, body)))
+        return delivered(await self._ask(protocol.message(to, body), retries=retry))
 
     async def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users. Raises as `send_message`."""
@@ -315,8 +322,9 @@ class Client:
             await self._link.news.park()
         return self._link.inbox.take()
 
-    async def _ask(self, packet: Packet) -> Payload:
-        id = self._link.machine.request(packet, self._request_timeout_s, trio.current_time())
+    async def _ask(self, packet: Packet, *, retries: bool = False) -> Payload:
+        now = trio.current_time()
+        id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
         return await self._link.answer(id)
 
     async def _leave(self) -> None:

@@ -39,9 +39,11 @@ from protocol import Code, Packet
 GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
 PATIENCE_S: Final = 2.0  # whoever waited longer is refused: by then a client had better know
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # drawn from, so that whoever is refused does not come back at once
+RETURN_MIN_S: Final = 0.1  # until a grace that is just over is seen to be
 _DEFAULT_BOUNDS: Final = Bounds()
 
 _OFFLINE: Final = "no session of the recipient could be handed the message"
+_LOST: Final = "the recipient has lost its connection and may return; the message was not delivered"
 _UNHEARD: Final = "the server that has the recipient cannot be reached at present; nothing was delivered"
 _FULL: Final = "too many messages wait here; this one was not delivered"
 _AWAY: Final = "Redis cannot be reached at present; the message was not delivered"
@@ -56,7 +58,8 @@ class CourierStatistics:
     Attributes:
         taken: messages that clients have sent.
         handed: of these, handed to one session or more.
-        refused_offline: to none: the recipient is offline, or has no connection.
+        refused_offline: to none: the recipient is offline.
+        refused_disconnected: to none: the recipient has lost its connection, and may return.
         refused_busy: to none: a bound was hit, or Redis or the recipient's node was away.
         unknown: Redis broke off in the middle.
         waiting: no outcome yet.
@@ -68,6 +71,7 @@ class CourierStatistics:
     taken: int
     handed: int
     refused_offline: int
+    refused_disconnected: int
     refused_busy: int
     unknown: int
     waiting: int
@@ -86,6 +90,7 @@ class Courier:
         clock: monotonic time.
         runtime: where the task runs.
         node: this node's id at present.
+        ends_at: when a session that lost its connection ends, monotonic seconds.
         bounds: how much may wait.
         faults: contains mistakes: the message is answered with `server_error`.
     """
@@ -99,6 +104,7 @@ class Courier:
         runtime: Runtime,
         *,
         node: Callable[[], str],
+        ends_at: Callable[[Session], float],
         bounds: Bounds = _DEFAULT_BOUNDS,
         faults: Faults | None = None,
     ) -> None:
@@ -108,12 +114,14 @@ class Courier:
         self._clock = clock
         self._runtime = runtime
         self._node = node
+        self._ends_at = ends_at
         self._waiting = Waiting(bounds)
         self._bell = runtime.bell()
         self._refusals, self._refusal_bell = Handing(self._faults), runtime.bell()
         self._thread = runtime.caller(post.close)
         self._outages = Outages(keys)
         self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
+        self._disconnected = 0
         self._delivered = self._gone = 0
 
     def take(self, sender: Session, message: Message) -> None:
@@ -149,6 +157,7 @@ class Courier:
             self._taken,
             self._handed,
             self._offline,
+            self._disconnected,
             self._busy,
             self._unknown,
             self._waiting.items,
@@ -252,10 +261,20 @@ class Courier:
             return True
         elif answer.elsewhere:
             self._refuse_busy(pending, _UNHEARD, handing)
+        elif (ends_at := self._grace_ends_at(pending.letter.to)) is not None:
+            self._disconnected += 1
+            retry_after = round(max(RETURN_MIN_S, ends_at - self._clock.now()), 2)
+            refusal = protocol.error(pending.id, Code.RECIPIENT_DISCONNECTED, _LOST, retry_after)
+            self._answer(pending, refusal, handing)
         else:
             self._offline += 1
             self._answer(pending, protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE), handing)
         return False
+
+    def _grace_ends_at(self, uid: str) -> float | None:
+        """Return when the last session of a user here that lost its connection ends; None: there is none."""
+        lost = [session for session in self._sessions.of(uid) if session.link is None]
+        return max((self._ends_at(session) for session in lost), default=None)
 
     def _break_off(self, batch: Iterable[Pending]) -> None:
         """Answer what has no answer yet after a mistake of ours."""

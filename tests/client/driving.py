@@ -107,8 +107,8 @@ class Driven:
                     self.receive(protocol.ok(packet.id))
         self.now = end
 
-    def ask(self, packet: Packet, timeout_s: float = 10.0) -> int:
-        id = self.machine.request(packet, timeout_s, self.now)
+    def ask(self, packet: Packet, timeout_s: float = 10.0, *, retries: bool = False) -> int:
+        id = self.machine.request(packet, timeout_s, self.now, retries=retries)
         self.note([])
         return id
 

@@ -18,6 +18,7 @@ from presence.client import (
     LoginRefused,
     Offline,
     PresenceChanged,
+    RecipientDisconnected,
     RecipientOffline,
     Replaced,
     RequestFailed,
@@ -31,6 +32,7 @@ from presence.client import (
     UserState,
 )
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
+from presence.client.session import RETRY_S
 from protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, Driven, login_ok
 
@@ -302,6 +304,7 @@ def test_what_follows_a_goodbye_is_dropped(online: Driven) -> None:
     [
         (Code.UNSUPPORTED, Unsupported),
         (Code.RECIPIENT_OFFLINE, RecipientOffline),
+        (Code.RECIPIENT_DISCONNECTED, RecipientDisconnected),
         (Code.AUTH_FAILED, RequestFailed),
         (Code.RATE_LIMITED, Busy),
         (Code.BUSY, Busy),
@@ -324,6 +327,72 @@ def test_answers_find_their_requests_in_any_order(online: Driven) -> None:
     first, second = online.ask(protocol.message("bob", 1)), online.ask(protocol.message("bob", 2))
     online.receive(protocol.ok(second, delivered=2), protocol.ok(first, delivered=1))
     assert online.answers == {first: {"delivered": 1}, second: {"delivered": 2}}
+
+
+def messages(driven: Driven) -> list[tuple[int | None, object]]:
+    """Return id and body of each message that was sent since the last call."""
+    found = [(each.id, each.payload["body"]) for each in driven.sent if each.kind == Kind.MESSAGE]
+    driven.sent.clear()
+    return found
+
+
+def gone(driven: Driven, *ids: int, retry_after: float = 4.0) -> None:
+    """Their recipient has lost its connection."""
+    code = Code.RECIPIENT_DISCONNECTED
+    driven.receive(*(protocol.error(id, code, "may return", retry_after) for id in ids))
+
+
+def test_a_message_is_sent_again_while_its_recipient_may_return(online: Driven) -> None:
+    first = online.ask(protocol.message("bob", 1), retries=True)
+    gone(online, first)
+    assert messages(online) == [(first, 1)]
+    online.run(RETRY_S - 0.01)
+    assert messages(online) == []
+    online.run(0.02)
+    assert messages(online) == [(first, 1)]
+    gone(online, first, retry_after=0.1)
+    online.run(0.11)
+    assert messages(online) == [(first, 1)]
+    online.receive(protocol.ok(first, delivered=1))
+    assert online.answers == {first: {"delivered": 1}}
+
+
+def test_what_follows_to_the_same_recipient_stays_behind(online: Driven) -> None:
+    one, two = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
+    gone(online, one)
+    three = online.ask(protocol.message("bob", 3), retries=True)
+    other = online.ask(protocol.message("eve", "hi"), retries=True)
+    gone(online, two)
+    assert messages(online) == [(one, 1), (two, 2), (other, "hi")]
+    online.run(RETRY_S)
+    assert messages(online) == [(one, 1), (two, 2), (three, 3)]
+
+
+def test_a_recipient_that_does_not_return_in_time_is_told(online: Driven) -> None:
+    id = online.ask(protocol.message("bob", 1), 2.5, retries=True)
+    behind = online.ask(protocol.message("bob", 2), 1.5, retries=True)
+    sent = 0
+    for _ in range(30):
+        for each, _body in messages(online):
+            sent += 1
+            gone(online, each or 0, retry_after=60.0)
+        online.run(0.1)
+    assert isinstance(online.answers[id], RecipientDisconnected)
+    assert isinstance(online.answers[behind], RecipientDisconnected)
+    assert sent == 5
+
+
+def test_a_message_is_not_sent_again_where_the_program_does_not_want_it(online: Driven) -> None:
+    id = online.ask(protocol.message("bob", 1))
+    gone(online, id)
+    assert isinstance(online.answers[id], RecipientDisconnected)
+
+
+def test_a_message_that_waits_is_surely_not_delivered_when_the_connection_ends(online: Driven) -> None:
+    id = online.ask(protocol.message("bob", 1), retries=True)
+    gone(online, id)
+    online.lose()
+    assert isinstance(online.answers[id], RecipientDisconnected)
 
 
 def test_a_request_without_an_answer_times_out_and_a_late_answer_is_dropped(online: Driven) -> None:

@@ -134,6 +134,7 @@ class Office:
             self.clock,
             InlineRuntime(self.post),
             node=lambda: HERE,
+            ends_at=lambda session: session.last_seen + 5.0,
             bounds=bounds or Bounds(),
             faults=self.faults,
         )

@@ -126,14 +126,20 @@ async def test_who_arrives_before_the_second_look_gets_the_message(autojump_cloc
         assert office.answers("ann") == [(1, 1)]
 
 
-async def test_a_session_in_its_grace_is_nobody_to_hand_to(autojump_clock: MockClock) -> None:
+async def test_a_recipient_in_its_grace_may_return(autojump_clock: MockClock) -> None:
     async with working(Office()) as office:
         ann, bob = office.log_in("ann"), office.log_in("bob")
         office.post.records["bob"] = {HERE: [""]}
         office.part(bob)
         office.say(ann, "bob")
         await trio.sleep(BOTH_LOOKS_S)
-        assert office.answers("ann") == [(1, "recipient_offline")]
+        (refusal,) = office.packets("ann")
+        assert refusal.payload["reason"] == "recipient_disconnected"
+        assert refusal.payload["retry_after"] == pytest.approx(5.0 - BOTH_LOOKS_S, abs=0.1)
+        office.end(bob)
+        office.say(ann, "bob", id=2)
+        await trio.sleep(2 * BOTH_LOOKS_S)
+        assert office.answers("ann")[-1] == (2, "recipient_offline")
 
 
 async def test_what_follows_to_the_same_recipient_waits_behind_a_second_look(

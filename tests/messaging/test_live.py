@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
 import protocol
 from loadtest.proxy import Proxy
+from presence.client import RecipientDisconnected, connect
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
@@ -160,6 +162,23 @@ async def test_nobody_there_is_recipient_offline(redis_server: EmbeddedRedis) ->
         ann = await pair.log_in(0, "ann")
         await ann.send(protocol.message("nobody", "hello", id=1))
         assert await outcome(ann) == (1, "recipient_offline")
+
+
+async def test_a_recipient_within_its_grace_is_waited_for(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        bob = await pair.log_in(0, "bob")
+        async with connect(*pair.addresses[0], uid="ann") as ann:
+            bob.close()
+            await until(lambda: pair.servers[0].node.core.sessions.of("bob")[0].link is None)
+            assert (await ann.query(["bob"]))["bob"].status == "online"
+            with pytest.raises(RecipientDisconnected) as refused:
+                await ann.send_message("bob", "now or never", retry=False)
+            assert 0 < (refused.value.retry_after or 0) <= Settings().disconnect_grace + Settings().tick
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ann.send_message, "bob", "when you are back")
+                await trio.sleep(0.2)
+                back = await pair.connect(0, "bob")
+                assert (await received(back)).payload["body"] == "when you are back"
 
 
 async def test_a_lost_reply_is_reported_and_delivers_once(redis_server: EmbeddedRedis) -> None:

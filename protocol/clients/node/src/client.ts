@@ -146,11 +146,16 @@ export class PresenceClient {
   /**
    * Send `body` to all sessions of the user `to`; resolves with their number, at least 1.
    *
-   * Rejects with `RecipientOffline` if there is none, with `Busy` if it was surely not delivered, with
+   * Rejects with `RecipientOffline` if there is none, with `RecipientDisconnected` if the user has lost its
+   * connection and has not returned in time, with `Busy` if it was surely not delivered for another reason, with
    * `OutcomeUnknown`, `ConnectionLost` or `RequestTimeout` if nobody knows. It is delivered at most once.
+   *
+   * @param retry send it again every second, within `requestTimeoutMs`, while the user has lost its connection
+   *   and may return; what this client sends to the same user meanwhile waits behind it. True if left out.
    */
-  sendMessage(to: string, body: Value): Promise<number> {
-    return this.ask(Kind.MESSAGE, { to, body }, (payload) => Number(payload["delivered"] ?? 0));
+  sendMessage(to: string, body: Value, { retry = true }: { retry?: boolean } = {}): Promise<number> {
+    const count = (payload: ValueMap): number => Number(payload["delivered"] ?? 0);
+    return this.ask(Kind.MESSAGE, { to, body }, count, retry);
   }
 
   /** Resolves with the states of at most 500 users. */
@@ -262,10 +267,11 @@ export class PresenceClient {
     kind: number,
     payload: Readonly<Record<string, unknown>>,
     grant: (payload: ValueMap) => Result,
+    retries = false,
   ): Promise<Result> {
     return new Promise((resolve, reject) => {
       const timeoutMs = this.options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS;
-      const id = this.machine.request(kind, payload, timeoutMs, performance.now());
+      const id = this.machine.request(kind, payload, timeoutMs, performance.now(), retries);
       const settle = (answer: ValueMap): void => {
         try {
           resolve(grant(answer));

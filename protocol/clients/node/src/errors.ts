@@ -86,6 +86,12 @@ export class Unsupported extends RequestFailed {}
 /** The user whom a message was for has no session (314). */
 export class RecipientOffline extends RequestFailed {}
 
+/**
+ * The user whom a message was for has lost its connection, and has not returned yet (317). It may until
+ * `refusal.retryAfterMs` is over; nothing was delivered.
+ */
+export class RecipientDisconnected extends RequestFailed {}
+
 /** The client has ended and does not come back by itself. */
 export class Ended extends PresenceError {
   constructor(readonly refusal: Refusal) {
@@ -116,6 +122,8 @@ export function requestFailed(refusal: Refusal): RequestFailed {
       return new Unsupported(refusal);
     case Code.RECIPIENT_OFFLINE:
       return new RecipientOffline(refusal);
+    case Code.RECIPIENT_DISCONNECTED:
+      return new RecipientDisconnected(refusal);
     case Code.BUSY:
     case Code.RATE_LIMITED:
       return new Busy(refusal);

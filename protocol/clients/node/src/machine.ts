@@ -225,21 +225,28 @@ export class Machine {
   }
 
   /**
-   * Send a request; its `Answer` comes later, exactly once.
+   * Send a request; its `Answer` comes later, exactly once. With `retries` a message waits for a recipient
+   * who may return, see `Session.request`.
    *
    * @returns the id that the answer will carry.
    * @throws Offline not logged in now.
    * @throws Ended over for good.
    * @throws EncodeError the packet breaks a rule of the protocol.
    */
-  request(kind: number, payload: Readonly<Record<string, unknown>>, timeoutMs: number, now: number): number {
+  request(
+    kind: number,
+    payload: Readonly<Record<string, unknown>>,
+    timeoutMs: number,
+    now: number,
+    retries = false,
+  ): number {
     if (this.state === "ended") {
       throw this.over();
     }
     if (this.state !== "online" || !this.session) {
       throw new Offline(`${this.state}: nothing was sent`);
     }
-    return this.session.request(kind, payload, timeoutMs, now);
+    return this.session.request(kind, payload, timeoutMs, now, retries);
   }
 
   /**

@@ -107,6 +107,13 @@ export class Driven {
     return id;
   }
 
+  /** Send a message that waits for a recipient who may return. */
+  send(to: string, body: number, timeoutMs = 10_000): number {
+    const id = this.machine.request(Kind.MESSAGE, { to, body }, timeoutMs, this.now, true);
+    this.note([]);
+    return id;
+  }
+
   get beats(): Packet[] {
     return this.sent.filter(({ kind }) => kind === Kind.KEEPALIVE);
   }

@@ -14,6 +14,7 @@ import {
   mayReturn,
   Offline,
   OutcomeUnknown,
+  RecipientDisconnected,
   RecipientOffline,
   Replaced,
   RequestFailed,
@@ -22,6 +23,7 @@ import {
   Unsupported,
 } from "../src/index.js";
 import { CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS, Machine } from "../src/machine.js";
+import { RETRY_MS } from "../src/session.js";
 import { Driven, KEEPALIVE_MS, packet } from "./driving.js";
 
 const CODES = Object.entries(Code).map(([name, code]) => ({
@@ -321,6 +323,7 @@ test("what follows a goodbye is dropped", () => {
 for (const [code, type] of [
   [Code.UNSUPPORTED, Unsupported],
   [Code.RECIPIENT_OFFLINE, RecipientOffline],
+  [Code.RECIPIENT_DISCONNECTED, RecipientDisconnected],
   [Code.BUSY, Busy],
   [Code.SERVER_ERROR, OutcomeUnknown],
   [Code.RATE_LIMITED, Busy],
@@ -336,6 +339,59 @@ for (const [code, type] of [
     assert.deepEqual(error.refusal, { code, reason: "x", message: "no", retryAfterMs: 500 });
   });
 }
+
+/** Id and body of each message that was sent since the last call. */
+function messages(driven: Driven): unknown[] {
+  return driven.sent
+    .splice(0)
+    .filter(({ kind }) => kind === Kind.MESSAGE)
+    .map(({ id, payload }) => [id, payload["body"]]);
+}
+
+function gone(driven: Driven, id: number, retryAfter = 4): void {
+  const extra = { retry_after: retryAfter };
+  driven.receive(packet(Kind.ERROR, id, refusal(Code.RECIPIENT_DISCONNECTED, "x", extra)));
+}
+
+test("a message is sent again while its recipient may return, and what follows stays behind it", () => {
+  const driven = online();
+  messages(driven);
+  const one = driven.send("bob", 1);
+  const two = driven.send("bob", 2);
+  gone(driven, one);
+  const three = driven.send("bob", 3);
+  gone(driven, two);
+  assert.deepEqual(messages(driven), [[one, 1], [two, 2]]);
+  driven.run(RETRY_MS - 1);
+  assert.deepEqual(messages(driven), []);
+  driven.run(1);
+  assert.deepEqual(messages(driven), [[one, 1], [two, 2], [three, 3]]);
+  driven.receive(packet(Kind.OK, one, { delivered: 1 }));
+  assert.deepEqual(driven.answers.get(one), { delivered: 1 });
+});
+
+test("a recipient that does not return in time is told", () => {
+  const driven = online();
+  const id = driven.send("bob", 1, 2500);
+  gone(driven, id);
+  const lost = driven.send("eve", 1);
+  gone(driven, lost);
+  for (let turn = 0; turn < 30; turn += 1) {
+    driven.run(100);
+    if (messages(driven).some((each) => Array.isArray(each) && each[0] === id)) {
+      gone(driven, id, 60);
+    }
+  }
+  assert.ok(driven.answers.get(id) instanceof RecipientDisconnected);
+});
+
+test("a message that waits is surely not delivered when the connection ends", () => {
+  const driven = online();
+  const id = driven.send("bob", 1);
+  gone(driven, id);
+  driven.lose();
+  assert.ok(driven.answers.get(id) instanceof RecipientDisconnected);
+});
 
 test("answers find their requests in any order", () => {
   const driven = online();
