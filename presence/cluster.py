@@ -111,6 +111,8 @@ class Cluster:
         self._contact = Contact(2 * self._beat_s)
         self.observer = Observer(lease_s, idle_timeout_s, self._contact)
         self._next_beat = -math.inf
+        self._leaves_at_ms = 0  # once it leaves
+        self._has_left = self._runtime.bell()
         self._failures = 0  # in a row
         self._renewed_at: float | None = None
         self._renewals = self._fenced = self._certificates = self._swept = self._swept_sessions = 0
@@ -132,6 +134,9 @@ class Cluster:
                 await self._runtime.sleep(HEALTH_LOOK_S)
                 continue
             try:
+                if self._leaves_at_ms:
+                    await self._leave()
+                    return
                 await self._beat()
                 await self._act()
             except (StoreUnavailable, StoreError) as error:
@@ -140,6 +145,26 @@ class Cluster:
                 self._failures = 0
                 due_s = min(self._next_beat - self._clock(), self.observer.next_due_s())
                 await self._bell.wait(due_s)
+
+    async def leave(self, at_ms: int, timeout_s: float) -> None:
+        """Tell the others that this node has drained and ends: its silence is no death. `run` returns.
+
+        Args:
+            at_ms: when, in Unix milliseconds.
+            timeout_s: for Redis; later it ends without a mark, as a node that dies.
+        """
+        self._leaves_at_ms = at_ms
+        self._next_beat = -math.inf  # which ends a sweep after its next call
+        self._bell.ring()
+        await self._has_left.wait(timeout_s)
+
+    async def _leave(self) -> None:
+        me = self._relay.node
+        if await self._beat():
+            row = LeaseRow(str(self._renewals), str(self._renewals))
+            left = row.left_at(self._leaves_at_ms)
+            await self._thread.call(lambda: self._table.claim(me, row.text, left.text))
+        self._has_left.ring()
 
     def hurry(self) -> None:
         """Beat at once: this node has another id."""
@@ -153,20 +178,24 @@ class Cluster:
         """Return the other nodes that hold a lease."""
         return self.observer.leased() - self._relay.former
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> bool:
+        """Renew the lease; False: this id was declared dead."""
         me = self._relay.node
         self._renewals += 1
-        counter, stats, sweeping = self._renewals, json.dumps(self._describe()), self._sweeping(me)
+        left = {"left_ms": self._leaves_at_ms} if self._leaves_at_ms else {}
+        counter, stats = self._renewals, json.dumps({**self._describe(), **left})
+        sweeping = self._sweeping(me)
         self._next_beat = self._clock() + self._beat_s
         rows = await self._thread.call(lambda: self._table.renew(me, counter, stats, sweeping))
         if rows is None:
             self._relay.disown(me)
             self._bell.ring()  # the new id is to be seen at once
-            return
+            return False
         self._renewed_at = self._clock()
         self._contact.made(self._renewed_at)
         traced = {node for writer in self._relay.writers for node in writer.settling.others}
         self.observer.saw(rows, traced, self._relay.node)
+        return True
 
     def _sweeping(self, me: str) -> list[str]:
         return [each.node for each in self.observer.watched.values() if each.row and each.row.sweeper == me]
@@ -198,7 +227,10 @@ class Cluster:
                 silent = by_id[step.other]
                 if not silent.shards:
                     self._fenced += 1
-                    _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
+                    if silent.has_left:
+                        _log.info("lease of a node that left has ended", left=silent.node)
+                    else:
+                        _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
                 self.observer.fenced(silent, step.shard)
 
         for first in range(0, len(steps), FENCES_A_CALL):
@@ -219,9 +251,13 @@ class Cluster:
         if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
             return False
         self._certificates += 1
-        _log.warning(
-            "a node is dead: its users go offline", dead=each.node, sweeper_before=row and row.sweeper
-        )
+        before = row.sweeper if row else ""
+        if before:
+            each.ended = None
+        if each.has_left:
+            _log.info("sweeping a node that left", left=each.node, sweeper_before=before)
+        else:
+            _log.warning("a node is dead: its users go offline", dead=each.node, sweeper_before=before)
         self.observer.claimed(each, wanted)
         return True
 
@@ -253,19 +289,24 @@ class Cluster:
 
         def note(step: Step, reply: Reply) -> None:
             self._swept_sessions += reply.ended
+            if each.ended is not None:
+                each.ended += reply.ended
+            each.offline += sum(told.n for told in reply.told if told.type == "offline")
             self._relay.transitions.note(reply.told)
             self.observer.swept(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):
             await self._perform(steps, note)
             return True
-        if self.observer.is_swept(each, len(self._relay.writers)) and await self._thread.call(
-            lambda: self._table.claim(each.node, each.text, "")
-        ):
+        if not self.observer.is_swept(each, len(self._relay.writers)):
+            return False
+        told = await self._thread.call(lambda: self._table.bury(each.node, each.text))
+        if told is not None:
             self._swept += 1
             for writer in self._relay.writers:
                 writer.settling.swept(each.node)
-            _log.info("a dead node's users are offline", dead=each.node)
+            event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
+            _log.info(event, node=each.node, users_offline=each.offline, returned=_returned(told, each.ended))
         return False
 
     def _next_sweeps(self, each: Watched) -> list[Step]:
@@ -323,3 +364,12 @@ class Cluster:
             errors=self._errors,
             last_error=self._last_error,
         )
+
+
+def _returned(told: str, ended: int | None) -> int | None:
+    """Return how many of the sessions that a node told of last were elsewhere when it was swept."""
+    try:
+        sessions = json.loads(told).get("sessions")
+    except (ValueError, RecursionError, AttributeError):  # it told nothing, or something else
+        return None
+    return max(0, sessions - ended) if isinstance(sessions, int) and ended is not None else None

@@ -195,6 +195,10 @@ class Node:
         await self.relay.start()
         await self.cluster.start()
 
+    async def leave(self, timeout_s: float) -> None:
+        """Tell the others that this node has drained, and ends; after that it does nothing more in Redis."""
+        await self.cluster.leave(self._clock.seen_ms(self._clock.now()), timeout_s)
+
     def readiness(self) -> Readiness:
         """Return whether this node can serve clients."""
         if self.readiness_told is Readiness.READY:

@@ -12,6 +12,8 @@ Answers = Mapping[str, Mapping[str, Any]]
 _SILENT = {
     ("dead", "not_listening"): "it is dead, and others end its sessions",
     ("dead", "no_answer"): "it is dead, and others end its sessions",
+    ("left", "not_listening"): "it has drained and ended; its users have time to return",
+    ("left", "no_answer"): "it has drained and ended; its users have time to return",
     ("silent", "not_listening"): "its lease has ended, and it does not listen",
     ("silent", "no_answer"): "its lease has ended",
     ("alive", "not_listening"): "it does not listen: it starts or stops, or its connection to Redis broke",

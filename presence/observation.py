@@ -75,6 +75,9 @@ class Watched:
         since: seconds of contact at which its counter was first seen as it is.
         sweeper_since: the same of what its certificate says.
         shards: the shards in which it is fenced.
+        has_left: whether it has drained and ended; it remains so when it has its certificate.
+        ended: sessions that this node has ended of it, as its only sweeper; None: there was another.
+        offline: the users who went offline by that.
     """
 
     node: str
@@ -82,6 +85,9 @@ class Watched:
     since: float
     sweeper_since: float
     shards: dict[int, ShardSweep] = field(default_factory=dict)
+    has_left: bool = False
+    ended: int | None = 0
+    offline: int = 0
 
     @property
     def text(self) -> str:
@@ -115,11 +121,11 @@ class Observer:
         for node in sorted(ids):
             row, known = rows.get(node), self.watched.get(node)
             if known is None or _counter(known.row) != _counter(row):
-                self.watched[node] = Watched(node, row, now, now)
-                continue
-            if known.text != (row.text if row else ""):
+                self.watched[node] = known = Watched(node, row, now, now)
+            elif known.text != (row.text if row else ""):
                 known.sweeper_since = now
             known.row = row
+            known.has_left = known.has_left or (row is not None and row.left_ms > 0)
 
     def claimed(self, node: Watched, row: LeaseRow) -> None:
         """This node has changed another's row."""

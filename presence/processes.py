@@ -88,6 +88,7 @@ class Processes:
         self._workers = [Place(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
         self._to_renew: deque[Place] = deque()
+        self._renewal_began_at: float | None = None
         self._told_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -279,15 +280,22 @@ class Processes:
             return
         log.info("renewing the workers, one after the other", workers=len(self._workers))
         self._to_renew = deque(self._workers)
+        self._renewal_began_at = time.monotonic()
 
     def _renew_next(self) -> None:
         """Ask the next worker to drain once all others are at work, and so the one renewed before it."""
-        if self._stopping or not self._to_renew:
+        if self._stopping or self._renewal_began_at is None:
             return
         if all(each.is_ready and not each.is_renewed for each in self._workers):
+            if not self._to_renew:
+                lasted_s = round(time.monotonic() - self._renewal_began_at, 1)
+                log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
+                self._renewal_began_at = None
+                return
             if not self._may_start():
                 log.error("no more workers are renewed: their successors could not start")
                 self._to_renew.clear()
+                self._renewal_began_at = None
                 return
             each = self._to_renew.popleft()
             each.is_renewed = True

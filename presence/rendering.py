@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from presence import meta
@@ -64,3 +65,11 @@ def _value(value: object) -> str:
     if isinstance(value, str) and (not text or not _NEEDS_QUOTES.isdisjoint(text)):
         text = json.dumps(text, ensure_ascii=False)
     return printable(text)
+
+
+def utc_time(unix_ms: int) -> str:
+    """Return a time for people."""
+    try:
+        return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
+        return f"{unix_ms} ms"

@@ -62,7 +62,9 @@ GOODBYES_A_TURN = 256
 RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping server are asked to return
 RETURNS_PER_S = 2000  # and the rate that longer ones are made for
 FAREWELLS_PER_S = 4000  # half of what the transport says without hurry
-STOP_RESERVE_S = 0.5  # of the drain time-out, for ending tasks and writing the last log line
+STOP_RESERVE_S = 0.5  # of the drain time-out, for leaving, ending tasks and writing the last log line
+LEAVE_RESERVE_S = 0.2  # of that
+LEAVE_TIMEOUT_S = 2.0  # for two calls to Redis, after one that may be under way
 
 
 class Server:
@@ -211,6 +213,8 @@ class Server:
         left = 0
         if self._serving is not None:
             left = await self.node.relay.drain(deadline - trio.current_time())
+            if not left:  # else it ends as one that dies: others have to sort out what it could not tell
+                await self.node.leave(min(LEAVE_TIMEOUT_S, deadline - trio.current_time() + LEAVE_RESERVE_S))
             self._serving.cancel()
         self.stopped = True
         return left

@@ -1,6 +1,7 @@
 """Who takes it upon himself to sweep after a dead node, in time that jumps."""
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -8,18 +9,22 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.cluster import Cluster
 from presence.relay import Relay
 from presence.store.batches import Counter, Fencing, Step, StoreError, Sweep
 from presence.store.interface import LeaseRow, LeaseTable, Store
+from presence.store.packing import read_lease_row
 from presence.store.replies import Reply, Status
-from presence.transitions import Transitions
+from presence.transitions import Told, Transitions
+from protocol import Code
 from tests.relaying import AtOnce
 
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"
+SESSIONS, ENDED = 7, 2  # of the dead node, and of these in each shard
 
 
 class Claim(NamedTuple):
@@ -61,26 +66,32 @@ class Redis:
     node: str = "me"
     former: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
     transitions: Transitions = field(default_factory=Transitions)
 
     def answers(self, writer: Writer) -> bool:
         return writer.shard not in self.away
 
-    def renew(self, node: str, counter: int, *_: object) -> Mapping[str, LeaseRow]:
+    def renew(self, node: str, counter: int, told: str, *_: object) -> Mapping[str, LeaseRow]:
+        self.told.append(told)
         return {**self.rows, node: LeaseRow(str(counter), str(counter))}
 
     def claim(self, node: str, _seen: str, wanted: str) -> bool:
         self.did.append(Claim("claim" if wanted else "bury", node))
         if wanted:
-            counter, sweeper, n = wanted.split()
-            self.rows[node] = LeaseRow(wanted, counter, sweeper, int(n))
+            self.rows[node] = read_lease_row(wanted, 0)
         else:
             del self.rows[node]
         return True
 
+    def bury(self, node: str, seen: str) -> str:
+        self.claim(node, seen, "")
+        return json.dumps({"sessions": SESSIONS})
+
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
         self.did += steps
-        return [Reply(Status.OK, "r", cursor="0", done=True) for _ in steps]
+        told = (Told("offline", Code.NODE_DOWN, ENDED),)
+        return [Reply(Status.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
 
     @property
     def kinds(self) -> list[str]:
@@ -92,9 +103,8 @@ def redis() -> Redis:
     return Redis()
 
 
-async def live(redis: Redis, seconds: float) -> None:
-    """Let a node watch for so long."""
-    cluster = Cluster(
+def made(redis: Redis) -> Cluster:
+    return Cluster(
         cast(Relay, redis),
         cast(LeaseTable, redis),
         cast(Store, redis),
@@ -105,8 +115,12 @@ async def live(redis: Redis, seconds: float) -> None:
         clock=trio.current_time,
         runtime=AtOnce(),
     )
+
+
+async def live(redis: Redis, seconds: float) -> None:
+    """Let a node watch for so long."""
     with trio.move_on_after(seconds):
-        await cluster.run()
+        await made(redis).run()
 
 
 async def test_a_dead_node_is_fenced_then_claimed_swept_and_buried(
@@ -115,6 +129,34 @@ async def test_a_dead_node_is_fenced_then_claimed_swept_and_buried(
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds == ["fence", "fence", "claim", "sweep", "sweep", "bury"]
     assert redis.rows == {}
+
+
+@pytest.mark.parametrize("has_left", [True, False], ids=["left", "died"])
+async def test_who_left_is_swept_without_a_warning_and_each_sweep_ends_with_numbers(
+    autojump_clock: MockClock, redis: Redis, *, has_left: bool
+) -> None:
+    row = LeaseRow("7", "7")
+    redis.rows[DEAD] = row.left_at(1_700_000_000_000) if has_left else row
+    with capture_logs() as lines:
+        await live(redis, LEASE_S + IDLE_S + 1)
+    levels = [line["log_level"] for line in lines]
+    assert levels == (["info"] * 3 if has_left else ["warning", "warning", "info"])
+    assert lines[-1]["users_offline"] == 2 * ENDED
+    assert lines[-1]["returned"] == SESSIONS - 2 * ENDED
+
+
+async def test_a_node_that_leaves_says_so_and_renews_no_more(autojump_clock: MockClock, redis: Redis) -> None:
+    cluster = made(redis)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.run)
+        await trio.sleep(LEASE_S)
+        await cluster.leave(1_700_000_000_000, 1.0)
+        assert trio.current_time() < LEASE_S + 2, "it says so at once"
+        await trio.sleep(LEASE_S)
+    (told,) = [each for each in redis.did if isinstance(each, Claim)]
+    assert told == Claim("claim", redis.node)
+    assert redis.rows[redis.node].left_ms == 1_700_000_000_000
+    assert json.loads(redis.told[-1])["left_ms"] == 1_700_000_000_000
 
 
 async def test_a_shard_that_is_away_keeps_the_others_from_nothing(

@@ -120,7 +120,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "required": ["node", "status", "lease_left_s"],
         "properties": {
             "node": TEXT,
-            "status": one_of("alive", "silent", "dead"),
+            "status": one_of("alive", "left", "silent", "dead"),
             "lease_left_s": {**or_null(NUMBER), "description": "below 0: seconds since it has ended"},
             "sweeper": or_null(TEXT),
             "readiness": or_null(TEXT),
@@ -129,6 +129,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "pid": or_null(INTEGER),
             "version": or_null(TEXT),
             "started_ms": or_null(INTEGER),
+            "left_ms": or_null(INTEGER),
             "sessions": or_null(COUNT),
             "connections": or_null(COUNT),
             "outbox": or_null(COUNT),

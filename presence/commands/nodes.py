@@ -6,7 +6,7 @@ from dataclasses import asdict
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
-from presence.rendering import json_line, printable
+from presence.rendering import json_line, printable, utc_time
 from presence.store.nodes import NodeState
 
 LINE_CHARS = 100  # names of containers are long: they are cut if a line would be longer than this
@@ -41,7 +41,9 @@ def _table(nodes: list[NodeState]) -> Iterator[str]:
     yield _aligned(_HEADINGS, widths)
     for node, row in zip(nodes, rows, strict=True):
         yield _aligned(row, widths)
-        if node.sweeper:
+        if node.sweeper and node.status == "left":
+            yield f"  swept by {printable(node.sweeper)}: users who have not returned go offline"
+        elif node.sweeper:
             yield f"  dead: its users go offline, swept by {printable(node.sweeper)}"
 
 
@@ -71,6 +73,8 @@ def _cut(text: str, width: int) -> str:
 
 
 def _described(node: NodeState) -> str:
+    if node.left_ms is not None:
+        return f"left at {utc_time(node.left_ms)}"
     left_s = node.lease_left_s
     if left_s is None:
         return "no lease"

@@ -3,14 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from presence import meta
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
-from presence.rendering import json_line, plain_state, printable
+from presence.rendering import json_line, plain_state, printable, utc_time
 from presence.store.records import State
 
 
@@ -81,12 +80,12 @@ def _described(state: dict[str, Any]) -> str:
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in {"online", "away"}:
         said = f"  {printable(_text(state['meta']))}" if "meta" in state else ""
-        return f"{status:<7}  since {_time(state['since_ms'])}  {devices}{said}"
+        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
     if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
-        return f"unknown  online since {_time(state['since_ms'])}, but silent: {devices}"
+        return f"unknown  online since {utc_time(state['since_ms'])}, but silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
-    return f"offline  last seen {_time(state['last_seen_ms'])}"
+    return f"offline  last seen {utc_time(state['last_seen_ms'])}"
 
 
 def _session(session: dict[str, Any], status: str) -> str:
@@ -96,10 +95,3 @@ def _session(session: dict[str, Any], status: str) -> str:
 
 def _text(said: dict[str, Any]) -> str:
     return meta.to_text(said)
-
-
-def _time(unix_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
-        return f"{unix_ms} ms"

@@ -105,7 +105,8 @@ def nodes(found: RedisFacts) -> Finding:
     unwell = [
         f"{node.node} {node.status if node.status != 'alive' else node.readiness}"
         for node in found.nodes
-        if node.status != "alive" or node.readiness not in {"ready", None}
+        if node.status not in {"alive", "left"}
+        or (node.status == "alive" and node.readiness not in {"ready", None})
     ]
     alive = [node for node in found.nodes if node.status == "alive"]
     versions = sorted({node.version or "unknown" for node in alive})

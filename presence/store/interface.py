@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from presence.store.batches import Step, StoreError, StoreUnavailable
 from presence.store.replies import Probe, Reply
+
+LEFT: Final = "left"  # in the place of a sweeper; no id of a node is like that
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class LeaseRow:
         counter: as the node has renewed last.
         sweeper: the node that its death certificate names; "" without one.
         sweeper_n: advanced by the sweeper while it is at work.
+        left_ms: Unix milliseconds at which the node drained and ended; 0: it has not.
         lease_end_ms: by Redis' clock; 0: not known.
     """
 
@@ -25,6 +28,12 @@ class LeaseRow:
     sweeper: str = ""
     sweeper_n: int = 0
     lease_end_ms: int = 0
+    left_ms: int = 0
+
+    def left_at(self, at_ms: int) -> "LeaseRow":
+        """Return the row of a node that has drained and ends now."""
+        text = f"{self.counter} {LEFT} {at_ms}"
+        return LeaseRow(text, self.counter, lease_end_ms=self.lease_end_ms, left_ms=at_ms)
 
     def claimed_by(self, sweeper: str) -> "LeaseRow":
         """Return the row with a death certificate that names `sweeper`; see lease.lua for its text."""
@@ -46,7 +55,13 @@ class LeaseTable(Protocol):
     def claim(self, node: str, seen: str, wanted: str) -> bool:
         """Change the text of a row from `seen` to `wanted`; False: it is another by now.
 
-        `seen` is "" where there is no row. `wanted` is "" to bury a node that was swept.
+        `seen` is "" where there is no row.
+        """
+
+    def bury(self, node: str, seen: str) -> str | None:
+        """Take the row of a node that was swept away, and return what the node told of itself last.
+
+        None: the row is another by now, and nothing was changed.
         """
 
     def close(self) -> None:

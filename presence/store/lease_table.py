@@ -39,9 +39,16 @@ class RedisLeaseTable:
 
     def claim(self, node: str, seen: str, wanted: str) -> bool:
         """Change a row if it is as seen; see `LeaseTable.claim`."""
+        return self._change(node, seen, wanted) is not None
+
+    def bury(self, node: str, seen: str) -> str | None:
+        """Take a row away; see `LeaseTable.bury`."""
+        return self._change(node, seen, "")
+
+    def _change(self, node: str, seen: str, wanted: str) -> str | None:
         arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
         answer = unpacked(self._scripting.one(Call("claim", self._keys.lease_keys, arguments)))
-        return bool(answer["status"] == "ok")
+        return answer.get("told", "") if answer["status"] == "ok" else None
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread fails."""

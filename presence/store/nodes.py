@@ -13,7 +13,7 @@ from presence.store.access import Access
 from presence.store.keys import Keys
 from presence.store.packing import read_lease_row
 
-NodeStatus = Literal["alive", "silent", "dead"]
+NodeStatus = Literal["alive", "left", "silent", "dead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class NodeState:
 
     Attributes:
         node: its id.
-        status: ``alive``; ``silent``: its lease has ended; ``dead``: it has its death certificate, and its
+        status: ``alive``; ``left``: it has drained and ended, and those of its users who do not return go
+            offline; ``silent``: its lease has ended; ``dead``: it has its death certificate, and its
             users go offline.
         lease_left_s: until its lease ends, or, below 0, since; None: it never had one.
         sweeper: of a dead node, the node that ends its users' sessions.
@@ -33,6 +34,7 @@ class NodeState:
         started_ms: Unix milliseconds.
         sessions, connections: how many it has.
         outbox: changes that wait for Redis.
+        left_ms: Unix milliseconds at which it has drained and ended; None: it has not.
         settings: what nodes had better have alike, see `presence.settings.Settings.shared`.
     """
 
@@ -49,6 +51,7 @@ class NodeState:
     sessions: int | None = None
     connections: int | None = None
     outbox: int | None = None
+    left_ms: int | None = None
     settings: str | None = None
 
 
@@ -104,13 +107,18 @@ def _ms(clock: tuple[int, int]) -> float:
 
 def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeState:
     row = read_lease_row(text, 0)
-    alive: NodeStatus = "alive" if left_s is not None and left_s > 0 else "silent"
+    told = _what_it_told(stats)
+    status: NodeStatus = "alive" if left_s is not None and left_s > 0 else "silent"
+    if "left_ms" in told:
+        status = "left"  # also while it is swept
+    elif row.sweeper:
+        status = "dead"
     return NodeState(
         node=node,
-        status="dead" if row.sweeper else alive,
+        status=status,
         lease_left_s=left_s,
         sweeper=row.sweeper or None,
-        **_what_it_told(stats),
+        **told,
     )
 
 

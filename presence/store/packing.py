@@ -10,7 +10,7 @@ import msgpack
 
 from presence.changes import PLAIN, Op, Profile, SessionName
 from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
-from presence.store.interface import LeaseRow
+from presence.store.interface import LEFT, LeaseRow
 from presence.store.keys import Keys
 from presence.store.replies import (
     News,
@@ -274,6 +274,8 @@ def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:
     counter, _, certificate = text.partition(" ")
     sweeper, _, n = certificate.partition(" ")
     end_ms = int(lease_end_ms) if math.isfinite(lease_end_ms) else 0
+    if sweeper == LEFT:
+        return LeaseRow(text, counter, lease_end_ms=end_ms, left_ms=_count(n) or 0)
     return LeaseRow(text, counter, sweeper, _count(n) or 0, end_ms)
 
 

@@ -115,7 +115,12 @@ def test_what_redis_says_is_told() -> None:
     found = series(scrape(sample()))
     assert value(found, "redis_up") == 1
     assert value(found, "users_online") == 12
-    assert [value(found, "nodes", status=status) for status in ("alive", "silent", "dead")] == [1, 1, 0]
+    assert [value(found, "nodes", status=status) for status in ("alive", "left", "silent", "dead")] == [
+        1,
+        0,
+        1,
+        0,
+    ]
     assert value(found, "redis_memory_bytes") == 1_000_000
 
 

@@ -55,6 +55,21 @@ def test_silent_and_dead_nodes_are_told_apart(
     assert third == "  dead: its users go offline, swept by node-c"
 
 
+def test_a_node_that_left_is_shown_so_also_while_it_is_swept(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in ("node-a", "node-b"):
+        table = renew(redis_server, node, left_ms=1_700_000_000_000)
+        client.zadd("presence:nodes", {node: 1000})
+    table.claim("node-b", "1", "1 node-c 1")
+    table.close()
+    assert main(["nodes", "--redis", redis_server.url]) == 0
+    _, first, second, third = capsys.readouterr().out.splitlines()
+    assert first.endswith("  left at 2023-11-14 22:13:20 UTC")
+    assert second.endswith("  left at 2023-11-14 22:13:20 UTC")
+    assert third == "  swept by node-c: users who have not returned go offline"
+
+
 def test_lines_fit_a_terminal(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> None:
     renew(
         redis_server, NODE, host="a-pod-of-some-deployment-7d9f8b6c5-x2x4z", address="192.168.100.200:65535"

@@ -176,7 +176,8 @@ class Host:
 
     async def _last_words(self) -> None:
         await self.runtime.sleep(1.5)
-        await self.node.relay.drain(self._world.plan.settings.drain_timeout - 2.0)
+        if not await self.node.relay.drain(self._world.plan.settings.drain_timeout - 2.0):
+            await self.node.leave(0.4)
         # Not from inside of a task of its own, which would be closed while it runs.
         self._world.agenda.after(0.0, self.machine.end)
 

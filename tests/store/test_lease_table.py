@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from presence.store.interface import LeaseRow
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from tests.store.servers import Server
@@ -102,6 +103,19 @@ def test_who_is_buried_stays_dead(table: RedisLeaseTable, server: Server) -> Non
     leases, stats = KEYS.lease_keys[1:3]
     assert not server.client.hexists(leases, "a")
     assert not server.client.hexists(stats, "a")
+
+
+def test_a_node_that_left_has_a_mark_and_is_swept_like_any_other(table: RedisLeaseTable) -> None:
+    table.renew("a", 5, '{"sessions": 7}', [])
+    assert table.claim("a", "5", LeaseRow("5", "5").left_at(1_700_000_000_000).text)
+    rows = table.renew("b", 1, "{}", [])
+    assert rows is not None
+    row = rows["a"]
+    assert (row.counter, row.sweeper, row.left_ms) == ("5", "", 1_700_000_000_000)
+    swept = row.claimed_by("b")
+    assert table.claim("a", row.text, swept.text)
+    assert table.bury("a", "another text") is None
+    assert table.bury("a", swept.text) == '{"sessions": 7}'
 
 
 def test_a_tombstone_is_forgotten_in_the_end(table: RedisLeaseTable, server: Server) -> None:

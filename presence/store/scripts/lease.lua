@@ -3,13 +3,14 @@
 -- KEYS (one hash slot, another than any shard's)
 --   1 nodes    sorted set: node id -> ms of this server's clock at which its lease ends; to be shown, never a
 --              reason to act: that is the counter, watched by each observer's own clock
---   2 leases   hash: node id -> "<counter>", or "<counter> <sweeper> <n>" once it has its death certificate
+--   2 leases   hash: node id -> "<counter>"; "<counter> left <ms>" once it has drained and ended; "<counter>
+--              <sweeper> <n>" once it has its death certificate
 --   3 stats    hash: node id -> JSON, what the node tells of itself
 --   4 tombs    sorted set: id of a node that was swept -> ms at which it may be forgotten
 -- ARGV
 --   1 node id   2 counter, higher with each renewal   3 lease, ms   4 stats
 --   5 MessagePack: the ids whose certificate names the caller as the sweeper: their n is advanced
--- Returns MessagePack: {status = "dead"} if the id has a certificate or was swept, else {status = "ok", now_ms,
+-- Returns MessagePack: {status = "dead"} if the id has left, has a certificate or was swept, else {status = "ok", now_ms,
 -- rows = [[node, text of the row, lease's end in ms]...]}.
 
 local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from presence.embedded import EmbeddedRedis
+from presence.reader import PresenceReader
 from protocol import Code, Kind
+from tests.admin.processes import logged
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, pids, running_server, wait_for
 from tests.live.swarm import Swarm
@@ -158,6 +160,26 @@ def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) ->
     goodbyes = [client.received[-1] for client in swarm.clients if client.closed]
     assert {goodbye.payload["code"] for goodbye in goodbyes} == {Code.SERVER_DRAIN}
     assert len(goodbyes) == 60
+
+
+def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, "--workers", "2", "--idle-timeout", "2", "--lease", "2")
+    with running_server(*flags) as server:
+        with Swarm(server.address, beat_s=0.5) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(40))
+            swarm.run(5, until=swarm.logged_in)
+            server.process.send_signal(signal.SIGUSR2)
+            swarm.run(8, until=lambda: all(client.closed for client in swarm.clients))
+            swarm.log_in(f"user-{n}" for n in range(30))
+            wait_for(lambda: bool(logged(server, "workers are renewed")))
+            with PresenceReader(redis_server.url) as reader:
+                assert sorted(node.status for node in reader.nodes()) == ["alive"] * 2 + ["left"] * 2
+            swarm.run(9, until=lambda: len(logged(server, "a node that left is swept")) == 2)
+    swept = logged(server, "a node that left is swept")
+    assert sum(line["users_offline"] for line in swept) == 10
+    assert sum(line["returned"] for line in swept) == 30
+    worrying = {line["event"] for line in server.lines if line.get("level") in {"warning", "error"}}
+    assert worrying <= {"this user of Redis may do more than servers need"}
 
 
 def test_one_server_alone_survives_the_order_to_renew(redis_server: EmbeddedRedis) -> None:
