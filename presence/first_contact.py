@@ -28,7 +28,7 @@ async def first_contact(node: Node, redis_url: str, settings: Settings) -> None:
     told = False
     while True:
         try:
-            too_much = await _look_at_rights(node, redis_url, settings)
+            rights = await _look_at_rights(node, redis_url, settings)
             await node.start()
         except StoreUnavailable as error:
             if trio.current_time() > give_up:
@@ -39,14 +39,16 @@ async def first_contact(node: Node, redis_url: str, settings: Settings) -> None:
             await trio.sleep(RETRY_S)
         else:
             break
-    if too_much:
-        log.warning("this user of Redis may do more than servers need", may=too_much)
+    if rights.too_much:
+        log.warning("this user of Redis may do more than servers need", may=rights.too_much)
+    if rights.no_events and not settings.no_admin:
+        log.warning("this user of Redis may not read events", fix=rights.no_events)
 
 
-async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> list[str]:
-    """Return what the user may do beside its work; one of our own Redis may do all."""
+async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> privileges.Rights:
+    """Return what the user may do; nothing is said of our own Redis, where it may do all."""
     if settings.redis is None:
-        return []
+        return privileges.Rights([], "")
     followups = settings.followups is not None
     look = partial(privileges.look, redis_url, node.keys, followups=followups)
     return await trio.to_thread.run_sync(look, abandon_on_cancel=True)

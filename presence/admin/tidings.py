@@ -10,10 +10,11 @@ import structlog
 import trio
 
 from presence.admin.answering import to_json
-from presence.admin.errors import redis_away
+from presence.admin.errors import ApiError, redis_away, redis_refuses
 from presence.event_lines import entry_of, entry_values
 from presence.redaction import redact_text
 from presence.store.client import RedisError
+from presence.store.failures import passes
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
@@ -84,7 +85,7 @@ class Tidings:
         self._wanted = trio.Event()
         self._changed = trio.Event()  # replaced whenever it is set
         self._places: dict[int, str] | None = None
-        self._trouble: str | None = None
+        self._trouble: ApiError | None = None
 
     @property
     def places(self) -> Places | None:
@@ -95,7 +96,7 @@ class Tidings:
         """Have `reader` called with all events after those places that are returned, until it leaves.
 
         Raises:
-            ApiError: Redis does not answer.
+            ApiError: Redis does not answer, or refuses.
         """
         self._readers.add(reader)
         self._wanted.set()
@@ -110,7 +111,7 @@ class Tidings:
             raise
         if self._places is None:
             self.leave(reader)
-            raise redis_away(self._trouble or "no answer")
+            raise self._trouble or redis_away("no answer")
         return dict(self._places)
 
     def join_when_there(self, reader: Reader) -> None:
@@ -149,7 +150,7 @@ class Tidings:
             except (RedisError, ValueError, OSError) as error:
                 if self._trouble is None:
                     log.warning("events cannot be read, trying again", error=redact_text(str(error)))
-                self._trouble = redact_text(str(error)) or type(error).__name__
+                self._trouble = (redis_away if passes(error) else redis_refuses)(error)
                 self._note_change()
                 await trio.sleep(RETRY_S)
                 continue

@@ -68,6 +68,7 @@ class RedisFacts:
         slots: of a cluster.
         missing: what a server may not do, in words that mend it; "" if it may.
         too_much: what else the user may do.
+        no_events: the command that lets the live page show events; "" if it may.
         data: version and number of shards, as written; None each where nobody wrote.
         nodes: the table of leases.
     """
@@ -79,6 +80,7 @@ class RedisFacts:
     slots: Sequence[Slots] | Unknown = ()
     missing: str | Unknown = ""
     too_much: Sequence[str] = ()
+    no_events: str = ""
     data: tuple[str | None, str | None] | Unknown = (None, None)
     nodes: Sequence[NodeState] | Unknown = ()
 
@@ -92,7 +94,7 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
         except (RedisError, OSError) as error:
             return RedisFacts(url=url, is_cluster=access.is_cluster, failure=_said(error))
         keys = Keys(settings.prefix, settings.shard_count)
-        missing, too_much = _rights(settings, redis_url, keys)
+        missing, rights = _rights(settings, redis_url, keys)
         return RedisFacts(
             url=url,
             is_cluster=access.is_cluster,
@@ -100,7 +102,8 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
             servers=servers,
             slots=_asked(lambda: _slots(access)) if access.is_cluster else (),
             missing=missing,
-            too_much=too_much,
+            too_much=rights.too_much,
+            no_events="" if settings.no_admin else rights.no_events,
             data=_asked(lambda: _data(access, keys)),
             nodes=_asked(lambda: read_nodes(access, keys)),
         )
@@ -151,14 +154,13 @@ def _slots(access: Access) -> list[Slots]:
     return [Slots(int(row[0]), int(row[1]), len(row) - 3) for row in rows]
 
 
-def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unknown, Sequence[str]]:
+def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unknown, privileges.Rights]:
     try:
-        too_much = privileges.look(redis_url, keys, followups=settings.followups is not None)
+        return "", privileges.look(redis_url, keys, followups=settings.followups is not None)
     except privileges.MissingRight as error:
-        return str(error), ()
+        return str(error), privileges.Rights([], "")
     except (StoreError, StoreUnavailable) as error:
-        return Unknown(_said(error)), ()
-    return "", too_much
+        return Unknown(_said(error)), privileges.Rights([], "")
 
 
 def _data(access: Access, keys: Keys) -> tuple[str | None, str | None]:

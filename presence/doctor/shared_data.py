@@ -22,6 +22,8 @@ def rights(found: RedisFacts) -> list[Finding]:
     if found.missing:
         have, _, mend = found.missing.partition(": mend it with ")
         return [fail(check, need, have, mend or "make the user anew, as presence/docs/redis.md says")]
+    if found.no_events:
+        return [warn(check, need, "the live page and /v1/events cannot read events", found.no_events)]
     if found.too_much:
         have = f"may {', '.join(found.too_much)}, too"
         mend = "a user of its own for servers: deploy/redis/users.acl, or presence/docs/redis.md"

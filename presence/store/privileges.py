@@ -1,15 +1,17 @@
 """Whether a server's user of Redis may do what servers do, seen without doing any of it.
 
 Each command is queued in a transaction that is never executed: what a user may not do is refused when it is
-queued, and with the connection the queue is gone. So a missing right shows before the first user is online,
-and not in the middle of a sweep. A right too many is seen in the same way. Rights change nothing until they
-are used, so this is looked at once, when a server starts. What is asked in vain stands in `ACL LOG`, with the
-context `multi`.
+queued, and with the connection the queue is gone. Nothing is sent before Redis has shown that it queues, and
+each command has arguments with which it would write nothing even if it were executed: an odd number of
+fields, a number that is none (HSETNX and SADD have no such arguments). So a missing right shows before the
+first user is online, and not in the middle of a sweep. A right too many is seen in the same way. Rights
+change nothing until they are used, so this is looked at once, when a server starts. What is asked in vain
+stands in `ACL LOG`, with the context `multi`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -32,36 +34,38 @@ SERVER: Final = {
     "hlen": "HLEN KEY",
     "hmget": "HMGET KEY x",
     "hscan": "HSCAN KEY 0",
-    "hset": "HSET KEY x x",
+    "hset": "HSET KEY x x y",
     "hsetnx": "HSETNX KEY x x",
     "info": "INFO replication",
-    "pexpire": "PEXPIRE KEY 1",
+    "pexpire": "PEXPIRE KEY x",
     "ping": "PING",
     "publish": "PUBLISH CHANNEL x",
     "pubsub|numpat": "PUBSUB NUMPAT",
     "pubsub|numsub": "PUBSUB NUMSUB CHANNEL",
     "sadd": "SADD KEY x",
-    "setrange": "SETRANGE KEY 0 x",
+    "setrange": "SETRANGE KEY x x",
     "smembers": "SMEMBERS KEY",
     "srem": "SREM KEY x",
     "subscribe": "SUBSCRIBE CHANNEL",
     "time": "TIME",
     "unsubscribe": "UNSUBSCRIBE CHANNEL",
-    "xadd": "XADD KEY * x x",
-    "xdel": "XDEL KEY 0-1",
+    "xadd": "XADD KEY 0-0 x x",
+    "xdel": "XDEL KEY x",
     "xinfo|stream": "XINFO STREAM KEY",
     "xrange": "XRANGE KEY - +",
-    "xtrim": "XTRIM KEY MAXLEN 1",
-    "zadd": "ZADD KEY 0 x",
+    "xtrim": "XTRIM KEY MAXLEN x",
+    "zadd": "ZADD KEY x x",
     "zmscore": "ZMSCORE KEY x",
     "zrange": "ZRANGE KEY 0 0",
     "zrangebyscore": "ZRANGEBYSCORE KEY 0 0",
     "zrem": "ZREM KEY x",
-    "zremrangebyscore": "ZREMRANGEBYSCORE KEY 0 0",
+    "zremrangebyscore": "ZREMRANGEBYSCORE KEY x x",
     "zscore": "ZSCORE KEY x",
 }
 # And what turning the wheel of follow-ups needs beside it.
-FOLLOWUPS: Final = {"hincrby": "HINCRBY KEY x 1", "zscan": "ZSCAN KEY 0"}
+FOLLOWUPS: Final = {"hincrby": "HINCRBY KEY x x", "zscan": "ZSCAN KEY 0"}
+# And what the process that serves operators needs to show events. Without it a server serves clients.
+EVENTS: Final = {"xread": "XREAD STREAMS KEY 0", "xrevrange": "XREVRANGE KEY + - COUNT 1"}
 
 # What nobody needs who serves. Each of these would fail at its arguments even if it were executed.
 TOO_MUCH: Final = {
@@ -75,11 +79,23 @@ KEYS_TRIED: Final = (
 )
 
 
+class Rights(NamedTuple):
+    """What a user may do, who may do what a server has to.
+
+    Attributes:
+        too_much: what else the user may do though no server needs it, in words.
+        no_events: the command that lets the process for operators show events; "" if it may.
+    """
+
+    too_much: list[str]
+    no_events: str
+
+
 class MissingRight(StoreError):
     """The user of Redis may not do what a server has to do."""
 
 
-def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> list[str]:
+def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
     """See to it that a server's user may do its work, on each server that has some of the keys.
 
     Args:
@@ -88,14 +104,11 @@ def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_clien
         followups: whether the server turns the wheel of follow-ups, too.
         connect: makes the client of one server.
 
-    Returns:
-        What else the user may do though no server needs it, in words; empty for one who has what it needs.
-
     Raises:
         MissingRight: the message names what is missing, and the command that mends it.
         StoreUnavailable, StoreError: Redis cannot be asked, or knows no such command.
     """
-    words = SERVER | FOLLOWUPS if followups else SERVER
+    words = SERVER | EVENTS | (FOLLOWUPS if followups else {})
     ours = [*keys.lease_keys, keys.meta, *(keys.events(shard) for shard in range(keys.shards))]
     missing: set[str] = set()
     too_much: set[str] = set()
@@ -108,11 +121,12 @@ def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_clien
                     too_much |= _granted(connection, keys)
     except (RedisError, OSError) as error:
         raise as_failure(error) from error
-    if missing:
-        rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in sorted(missing))
-        who = user(url) or "default"
-        raise MissingRight(f"the user {who} lacks rights: mend it with ACL SETUSER {who} {rules}")
-    return sorted(too_much)
+    who = user(url) or "default"
+    rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in sorted(missing))
+    command = f"ACL SETUSER {who} {rules}" if missing else ""
+    if missing - {f"+{word}" for word in EVENTS}:
+        raise MissingRight(f"the user {who} lacks rights: mend it with {command}")
+    return Rights(sorted(too_much), command)
 
 
 @contextmanager
@@ -120,15 +134,22 @@ def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
     """Open a transaction for the length of a ``with`` block, and drop what was queued in it.
 
     Raises:
-        MissingRight: not even that is allowed; nothing else may be sent then, for it would be executed.
+        MissingRight: not even that is allowed.
+        RedisError: it could not be opened. Whatever were sent then would be executed.
     """
     connection: Any = client.connection_pool.get_connection()  # redis-py's, whose types are loose
     try:
-        missing |= {
-            f"+{word}" for word in ("exec", "multi") if code_of(_asked(connection, [[word]])[0]) == "NOPERM"
-        }
+        for word in ("exec", "multi"):
+            (answer,) = _asked(connection, [[word]])
+            if isinstance(answer, Exception) and code_of(answer) == "NOPERM":
+                missing.add(f"+{word}")
         if "+multi" in missing:
             raise MissingRight("the user lacks rights: multi, and whatever else is on the page about Redis")
+        if isinstance(answer, Exception):
+            raise answer
+        (queued,) = _asked(connection, [["PING"]])
+        if queued != b"QUEUED" and code_of(queued) != "NOPERM":
+            raise ResponseError(f"no transaction is open after MULTI: PING came to {queued!r}")
         yield connection
     finally:
         connection.disconnect()
@@ -138,7 +159,7 @@ def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequen
     """Return the rules that are missing for some commands, and for writing each of some keys."""
     channels = [keys.online_channel, keys.control_channel("x"), keys.watchers_channel(0)]
     asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
-    asked += [("hset", ["HSET", key, "x", "x"]) for key in ours[1:]]
+    asked += [("hset", _worded(SERVER["hset"], key, "")) for key in ours[1:]]
     asked += [("subscribe", ["SUBSCRIBE", channel]) for channel in channels[1:]]
     answers = _asked(connection, [command for _, command in asked])
     return {

@@ -23,6 +23,7 @@ LACKS = "the user u lacks rights: mend it with ACL SETUSER u +xadd"
         ({}, Status.OK, ""),
         ({"missing": LACKS}, Status.FAIL, "ACL SETUSER u +xadd"),
         ({"missing": "the user lacks rights: multi, and others"}, Status.FAIL, "redis.md"),
+        ({"no_events": "ACL SETUSER u +xread"}, Status.WARN, "ACL SETUSER u +xread"),
         ({"too_much": ["FLUSHALL"]}, Status.WARN, "deploy/redis/users.acl"),
         ({"missing": Unknown("ConnectionError")}, Status.NOT_TRIED, ""),
     ],

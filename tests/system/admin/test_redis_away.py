@@ -126,7 +126,7 @@ async def test_a_user_without_the_rights_to_follow_streams(redis_server: Embedde
     url = redis_server.url.replace("://", "://few:secret-of-redis-0123@")
     async with operators(url) as running:
         refused = await running.ask("/v1/events")
-        assert refused.status == 503
+        assert (refused.status, refused.code) == (503, "redis_refused")
         assert "xrevrange" in refused.json()["error"]["message"]
         assert (await running.ask("/v1/online")).status == 200
         viewer = running.look("/v1/live")

@@ -134,7 +134,8 @@ def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"<!-- passwords -->\n```sh\n(.+?)```", page, re.DOTALL)
     (tmp_path / "users.acl").write_text(USERS)
-    run = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    script = script.replace("/etc/redis", str(tmp_path))
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     passwords = dict(line.split() for line in run.stdout.splitlines())
     with contextlib.closing(Configured(binary, tmp_path, (tmp_path / "users.acl").read_text())) as server:
         url = server.url("presence-server").replace(":presence-server@", f":{passwords['SERVER']}@")
