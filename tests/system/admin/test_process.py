@@ -186,7 +186,7 @@ def test_a_successor_that_finds_a_bad_file_serves_health_and_lets_nobody_in(
             f"{url}v1/nodes", headers={"Authorization": "Bearer sixteen-and-more-characters"}
         )
         assert status(asked) == 503
-        (line,) = logged(server, "tokens of operators cannot be read")
+        (line,) = found(lambda: logged(server, "tokens of operators cannot be read"))
         assert (line["level"], line["kept"]) == ("error", 0)
         assert "line 1" in line["error"]
         write_tokens(tokens, "read old sixteen-and-more-characters\n")
@@ -227,7 +227,7 @@ def test_a_keeper_that_is_killed_is_back_soon_at_the_same_address(
         print(f"back after {time.monotonic() - begun:.2f} s")
         assert found(lambda: sampled(url) == before)
         assert keeper_of(server) != keeper
-        (line,) = logged(server, "the keeper of what serves operators ended, and is replaced")
+        (line,) = found(lambda: logged(server, "the keeper of what serves operators ended, and is replaced"))
         assert (line["level"], line["status"]) == ("error", -signal.SIGKILL)
 
 
@@ -359,7 +359,7 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
             stack.enter_context(socket.create_server(("127.0.0.1", 7480)))
         server = UnaskedFor("--redis", redis_server.url)
         try:
-            (warning,) = logged(server, "operators are served at another port")
+            (warning,) = found(lambda: logged(server, "operators are served at another port"))
             assert (warning["level"], warning["address"]) == ("warning", "127.0.0.1:7480")
             assert not url_of(server).endswith(":7480/")
             assert found(lambda: answers(url_of(server)))
