@@ -1,8 +1,8 @@
 """The gate: whether a token lets its bearer in, as whom, and until when.
 
-Every refusal is the same few words, and takes the same work as far as a stranger could learn from it: what
-names an unknown key is checked with a decoy (`presence.auth.keys`), and nobody asks who exists. What a check
-costs is charged to a budget (`presence.auth.effort`); who is refused often is answered late
+Every refusal of a token is the same few words, and takes the same work as far as a stranger could learn from
+it: what names an unknown key is checked with a decoy (`presence.auth.keys`), and nobody asks who exists. What
+a check costs is charged to a budget (`presence.auth.effort`); who is refused often is answered late
 (`presence.auth.guesses`).
 
 Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
@@ -27,6 +27,7 @@ from protocol import Code
 
 HOLDING_SHARE: Final = 20  # one in so many connections may be one whose refusal is held
 _REFUSED: Final = "the token does not prove who this is"
+_MISSING: Final = "no token was given, and this server asks for one"
 _BUSY: Final = "this server checks no more tokens at present"
 
 
@@ -96,7 +97,8 @@ class TokenGate:
         except TokenRefused as error:
             _count(self._refused, error.reason)
             claimed = tokens.claimed_uid(token) if uid is None else uid
-            return Denied(Code.AUTH_FAILED, _REFUSED, hold_s=self._guesses.refused(address, claimed, now))
+            message = _MISSING if error.reason is Reason.MISSING else _REFUSED
+            return Denied(Code.AUTH_FAILED, message, hold_s=self._guesses.refused(address, claimed, now))
         if granted is None:
             return self._busy()
         self._granted += 1

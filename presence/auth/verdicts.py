@@ -21,7 +21,8 @@ class Denied(NamedTuple):
     """It is not, or it was not looked at.
 
     Attributes:
-        code: `AUTH_FAILED` for whatever is wrong with it, in the same words each time; `BUSY`: not checked.
+        code: `AUTH_FAILED` for whatever is wrong with it, in the same words each time, except where there is
+            none; `BUSY`: not checked.
         message: for the client.
         retry_after: seconds, with `BUSY`.
         hold_s: for how many seconds the answer is to be kept back.

@@ -27,7 +27,7 @@ from presence.client.renewal import TOKEN_TIMEOUT_S
 from presence.client.returning import Loss, Returning
 from presence.client.session import Answer, Caused, Session
 from presence.client.states import CONNECTED, State
-from presence.client.tokens import given
+from presence.client.tokens import given, left_s
 from protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
@@ -61,7 +61,17 @@ class Machine:
     """
 
     __slots__ = (
-        *("_ask_every", "_chance", "_connection", "_decoder", "_due", "_fetches", "_ids", "_logout_id"),
+        *(
+            "_ask_every",
+            "_chance",
+            "_connection",
+            "_decoder",
+            "_due",
+            "_fetches",
+            "_ids",
+            "_logout_id",
+            "_offset_s",
+        ),
         *("_outgoing", "beats", "error", "lasting", "returns", "state"),
     )
 
@@ -88,6 +98,7 @@ class Machine:
         self.state, self._due = self._attempt(now)
         self.error: PresenceError | None = None
         self.beats = 0
+        self._offset_s: float | None = None  # from `now` to Unix seconds by the clock of the last server
 
     # What the shell asks
 
@@ -139,8 +150,8 @@ class Machine:
         if self._connection is not None:
             self._connection.renewal.take(token, now)
             return []
-        if self.returns.refusal is not None and token == self.lasting.token:
-            return self._end(self.returns.refusal)
+        if self.returns.refusal is not None and (stale := self._stale(token, now)):
+            return self._lose(Loss("no_token", stale, failure=self.returns.refusal), now)
         try:
             self.lasting.log_in_with(token=given(token))
         except Exception as error:
@@ -274,6 +285,16 @@ class Machine:
 
     # What follows
 
+    def _stale(self, token: str | Exception, now: float) -> str:
+        """Return why a token need not be tried after one was refused; "" if it may be a fresh one."""
+        if token == self.lasting.token:
+            return "the token is the one that the server has refused"
+        if isinstance(token, str) and self._offset_s is not None:
+            left = left_s(token, now + self._offset_s)
+            if left is not None and left <= 0:
+                return "the token has expired"
+        return ""
+
     def _attempt(self, now: float) -> tuple[State, float]:
         """Return what an attempt to come online begins with, and until when that may take."""
         if self._fetches:
@@ -298,6 +319,7 @@ class Machine:
             logged_in = Session(beats, now, self._ids, self._outgoing, self.lasting)
             session, time_ms = payload.get("session", ""), payload.get("time_ms")
             token = self.lasting.token if self._fetches else None
+            self._offset_s = None if time_ms is None else time_ms / 1000 - now
             self._connection = Connection(logged_in, self.lasting.watches, token, time_ms, self._chance)
             self.state = State.ONLINE
             self.returns.online()

@@ -75,7 +75,8 @@ class Returning:
     def refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
         """Return the same after a login that the server refused.
 
-        A refused token is a reason to ask the program for another, but once only.
+        A refused token is a reason to ask the program for another. Only the refusal of that one, which is not
+        known to be stale, ends the client.
 
         Args:
             loss: what the server said.

@@ -60,7 +60,8 @@ async def connect(
         token: proof of who it is, where the server asks for one; or a function, plain or async, that makes
             one. It is called before each login, and again before a token that tells its end (`exp` of a JSON
             Web Token) is over: the fresh one is sent, and the connection stays. What it raises counts as a
-            failed attempt; after a token that was refused it is called once more. A plain one must not block.
+            failed attempt, and so does, after a token was refused, that token again or an expired one. When
+            another one is refused, the client ends. A plain one must not block.
         idle_timeout: a wish, seconds; the server decides, and `Connected` tells.
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         status: ``away`` for a user who is online and not looking; None means ``online``.

@@ -21,7 +21,6 @@ from protocol import Code
 from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token
 
 BAD = [
-    None,
     "x",
     token()[:-8] + "AAAAAAAA",
     token(exp=1),
@@ -63,7 +62,13 @@ def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_every_refusal_is_the_same(bad: object) -> None:
-    assert Gated().refused(bad, "ann") == Gated().refused(None)
+    assert Gated().refused(bad, "ann") == Gated().refused("no token at all")
+
+
+def test_a_login_without_a_token_is_told_so() -> None:
+    missing, bad = Gated().refused(None), Gated().refused("x")
+    assert missing.message.startswith("no token was given")
+    assert (missing.code, missing.hold_s) == (bad.code, bad.hold_s)
 
 
 def test_another_users_token_is_refused() -> None:

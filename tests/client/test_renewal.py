@@ -7,7 +7,7 @@ from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoTo
 from presence.client.machine import CONNECT_TIMEOUT_S
 from presence.client.renewal import ANSWER_TIMEOUT_S, RETRY_MIN_S, TOKEN_TIMEOUT_S
 from protocol import Code, Kind, Packet
-from tests.client.driving import SERVER_TIME_S, Driven, token
+from tests.client.driving import SERVER_TIME_S, Driven, login_ok, token
 
 LIFE_S = 3600.0
 FIRST = token(SERVER_TIME_S + LIFE_S, 1)
@@ -135,8 +135,32 @@ def test_another_token_is_tried_once(persistent: bool) -> None:
     assert isinstance(driven.machine.error, LoginRefused)
 
 
-def test_the_same_token_is_not_tried_again() -> None:
-    driven = Driven(fetches=True)
+def test_a_source_that_gives_a_refused_token_again_is_asked_again(online: Driven) -> None:
+    online.chance = 1.0
+    online.lose()
+    online.run(online.machine.deadline - online.now)
+    online.give(FIRST)
+    online.establish()
+    online.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+    pauses = []
+    for stale in (FIRST, FIRST, token(SERVER_TIME_S - 1, 9), FIRST):
+        online.run(online.machine.deadline - online.now)
+        online.give(stale)
+        pauses.append(online.machine.deadline - online.now)
+    assert logins(online) == [FIRST, FIRST]
+    assert pauses == sorted(set(pauses))
+    lost = online.pushes[-1]
+    assert isinstance(lost, Disconnected)
+    assert (lost.reason, lost.message) == ("no_token", "the token is the one that the server has refused")
+    online.run(online.machine.deadline - online.now)
+    online.give(SECOND)
+    online.establish()
+    online.receive(login_ok())
+    assert online.machine.state is State.ONLINE
+
+
+def test_a_first_attempt_that_is_waited_for_fails_if_the_refused_token_is_given_again() -> None:
+    driven = Driven(fetches=True, persistent=False)
     driven.give(FIRST)
     driven.establish()
     driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))

@@ -31,8 +31,8 @@ export interface Options extends Omit<Identity, "token">, Server {
   /**
    * Proof of who it is, where the server asks for one; or a function that makes one. It is called before each
    * login, and again before a token that tells its end (`exp` of a JSON Web Token) is over: the fresh one is
-   * sent, and the connection stays. What it throws counts as a failed attempt; after a token that was refused
-   * it is called once more.
+   * sent, and the connection stays. What it throws counts as a failed attempt, and so does, after a token was
+   * refused, that token again or an expired one. When another one is refused, the client ends.
    */
   readonly token?: string | TokenSource | undefined;
   /** Repeat a first attempt that fails, as later ones are; without it `connect` rejects. */

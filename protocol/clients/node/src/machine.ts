@@ -30,7 +30,7 @@ import { connected, goodbye } from "./pushes.js";
 import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
 import { type Loss, Returning } from "./returning.js";
 import { type Caused, refusalOf, Session } from "./session.js";
-import { given } from "./tokens.js";
+import { given, leftMs } from "./tokens.js";
 
 export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a SYN that got lost is repeated after 1, 3, 7 s
 export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s
@@ -74,6 +74,7 @@ export class Machine {
   private outgoing: Uint8Array[] = [];
   private session: Session | null = null;
   private renewal: Renewal | null = null; // beside each session
+  private offsetMs: number | null = null; // from `now` to Unix ms by the clock of the last server
 
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
@@ -141,8 +142,10 @@ export class Machine {
       this.renewal.take(token, now);
       return [];
     }
-    if (this.returns.refusal && token === this.login.token) {
-      return this.end(this.returns.refusal);
+    const failure = this.returns.refusal;
+    const stale = failure && this.stale(token, now);
+    if (failure && stale) {
+      return this.lose({ reason: "no_token", message: stale, failure }, now);
     }
     try {
       this.login.change({ token: given(token) });
@@ -277,6 +280,15 @@ export class Machine {
 
   // What follows
 
+  /** Why a token need not be tried after one was refused; null if it may be a fresh one. */
+  private stale(token: unknown, now: number): string | null {
+    if (token === this.login.token) {
+      return "the token is the one that the server has refused";
+    }
+    const left = typeof token === "string" && this.offsetMs !== null ? leftMs(token, now + this.offsetMs) : null;
+    return left !== null && left <= 0 ? "the token has expired" : null;
+  }
+
   private take(packet: Packet, now: number): Caused {
     if (packet.kind === Kind.GOODBYE) {
       return this.takeGoodbye(packet, now);
@@ -308,6 +320,7 @@ export class Machine {
       (frame) => this.outgoing.push(frame),
     );
     const token = this.fetches ? this.login.token : null;
+    this.offsetMs = push.timeMs === null ? null : push.timeMs - now;
     this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (fresh) => {
       this.login.change({ token: fresh });
     });

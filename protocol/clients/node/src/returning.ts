@@ -50,7 +50,8 @@ export class Returning {
   }
 
   /**
-   * The server refused the login. A refused token is a reason to ask the program for another, but once only.
+   * The server refused the login. A refused token is a reason to ask the program for another. Only the refusal
+   * of that one, which is not known to be stale, ends the client.
    *
    * @param reconnect whether it said that the client may return; null: its code decides.
    */

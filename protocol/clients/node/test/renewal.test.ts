@@ -110,12 +110,32 @@ for (const persistent of [true, false]) {
   });
 }
 
-test("the same token is not tried again", () => {
-  const driven = fetching();
+test("a source that gives a refused token again is asked again, after a pause", () => {
+  const driven = online();
+  driven.lose();
+  for (let attempt = 0; attempt < 4; attempt += 1) {
+    driven.run(driven.machine.deadline - driven.now);
+    give(driven, FIRST);
+    if (attempt === 0) {
+      driven.establish();
+      refuse(driven, 1);
+    }
+  }
+  driven.run(driven.machine.deadline - driven.now);
+  give(driven, token({ exp: SERVER_TIME_S - 1, jti: 9 }));
+  assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST, FIRST]);
+  assert.equal(driven.machine.state, "waiting");
+  driven.run(driven.machine.deadline - driven.now);
+  give(driven, SECOND);
+  driven.logIn();
+});
+
+test("a first attempt that is waited for fails if the refused token is given again", () => {
+  const driven = fetching({ persistent: false });
   give(driven, FIRST);
   driven.establish();
   refuse(driven, 1);
-  driven.run(0);
+  driven.run(driven.machine.deadline - driven.now);
   give(driven, FIRST);
   assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST]);
   assert.ok(driven.machine.error instanceof LoginRefused);
