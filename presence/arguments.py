@@ -3,9 +3,10 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 from presence import __version__
@@ -95,7 +96,7 @@ def argument_parser() -> argparse.ArgumentParser:
     client.add_argument("--token", help="proof of who it is; @FILE reads it, whenever one is needed, there")
     client.add_argument("--tls", action="store_true", help="the server is behind TLS, and --host is its name")
     client.add_argument("--ca", metavar="FILE", help="trust these authorities only; implies --tls")
-    _add_settings(client, ("host", "port", "idle_timeout", *READER_SETTINGS))
+    _add_settings(client, ("host", "port", "idle_timeout", *READER_SETTINGS), _CLIENT_HELP)
 
     config = commands.add_parser("config", help="show or check the settings")
     actions = config.add_subparsers(dest="action", required=True, metavar="show|check")
@@ -114,6 +115,11 @@ _SERVE = (
 )
 
 
+_CLIENT_HELP = {
+    "host": "address of the server",
+    "port": "TCP port of the server",
+    "idle_timeout": "a wish: seconds of silence after which the server ends the session",
+}
 _CLIENT = (
     "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /who, /away, /back, /status and "
     "/quit do what they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device "
@@ -177,9 +183,14 @@ def _name(text: str) -> str:
     return text
 
 
-def _add_settings(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
-    """Add a flag for each setting; its text is checked with all other settings, not here."""
-    specs = [SPECS[name] for name in names]
+def _add_settings(
+    parser: argparse.ArgumentParser, names: tuple[str, ...], texts: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Add a flag for each setting; its text is checked with all other settings, not here.
+
+    `texts` are helps that say what a setting means to this command, in place of what it means to a server.
+    """
+    specs = [SPECS[name]._replace(help=texts.get(name, SPECS[name].help)) for name in names]
     file = parser.add_argument_group("settings")
     file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
     for title, some in groupby(specs, lambda spec: spec.group if len(names) > FEW_SETTINGS else ""):

@@ -21,5 +21,9 @@ class ProtocolError(Exception):
         self.id = id
 
 
-class EncodeError(ValueError):
+class PresenceError(Exception):
+    """Base of all errors that a program meets which uses a client of this protocol."""
+
+
+class EncodeError(PresenceError, ValueError):
     """A packet of our own cannot be put on the wire: the mistake is on this side."""

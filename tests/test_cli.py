@@ -157,6 +157,14 @@ def test_every_command_has_help_and_takes_what_all_take(
     assert all(flag in text for flag in ("--redis", "--prefix", "--config"))
 
 
+def test_help_of_a_client_says_what_its_flags_mean_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["client", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "address of the server" in told
+    assert "TCP port of the server" in told
+    assert "listen" not in told
+
+
 def test_help_of_many_settings_shows_them_by_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 0
     text = capsys.readouterr().out

@@ -45,8 +45,8 @@ from presence.client.errors import (
     Kicked,
     LimitReached,
     LoginRefused,
+    NotConnected,
     NoToken,
-    Offline,
     PresenceError,
     RecipientDisconnected,
     RecipientOffline,
@@ -73,6 +73,7 @@ from presence.client.pushes import (
 from presence.client.states import State
 from presence.client.tokens import BlockingTokenSource, TokenSource
 from presence.client.verbs import Statistics
+from protocol import EncodeError
 
 if TYPE_CHECKING:
     from presence.client.trio_client import Client, connect
@@ -86,13 +87,14 @@ __all__ = [
     "ConnectionLost",
     "Delivered",
     "Disconnected",
+    "EncodeError",
     "Ended",
     "Goodbye",
     "Kicked",
     "LimitReached",
     "LoginRefused",
     "NoToken",
-    "Offline",
+    "NotConnected",
     "PresenceChanged",
     "PresenceError",
     "Push",
@@ -124,3 +126,8 @@ def __getattr__(name: str) -> Any:
     from presence.client import trio_client  # noqa: PLC0415 - see above
 
     return getattr(trio_client, name)
+
+
+def __dir__() -> list[str]:
+    """Return what is for programs: the modules behind it are not."""
+    return sorted(__all__)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import protocol
 from presence.client.blocking_link import Link, Server
-from presence.client.errors import ConnectionLost, Ended, Offline, PresenceError, RequestError
+from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.machine import Machine
 from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
@@ -60,7 +60,12 @@ def connect_blocking(
         v=protocol.VERSION,
     )
     machine = Machine(
-        login, time.monotonic(), persistent=not wait, fetches=source is not None, ask_every=ask_every
+        login,
+        time.monotonic(),
+        server=f"{host}:{port}",
+        persistent=not wait,
+        fetches=source is not None,
+        ask_every=ask_every,
     )
     link = Link(machine, Server(host, port, tls_context(tls)), source, max_pushes)
     client = BlockingClient(link, request_timeout)
@@ -81,7 +86,7 @@ class BlockingClient:
 
     ``for push in client`` takes what comes, in order. The loop ends after a logout or `close`; it raises
     `LoginRefused`, `Replaced` or another `Ended` when the server has ended the client for good. Requests
-    raise `Offline` while the client is not logged in.
+    raise `NotConnected` while the client is not logged in.
     """
 
     def __init__(self, link: Link, request_timeout_s: float) -> None:
@@ -152,7 +157,7 @@ class BlockingClient:
         with self._link.news:
             try:
                 id = self._link.machine.log_out(reason, time.monotonic())
-            except Offline:
+            except NotConnected:
                 self._link.perform([])
                 self._link.wake()
                 raise

@@ -1,18 +1,18 @@
 """What can go wrong for a client; everything that this package raises on purpose is a `PresenceError`.
 
-Two exceptions are Python's own: `ValueError` (`protocol.EncodeError`) for an argument that the protocol
-forbids, and `TimeoutError`, which `RequestTimeout` is as well.
+Two are Python's own exceptions as well: `EncodeError`, for an argument that the protocol forbids, is a
+`ValueError`, and `RequestTimeout` a `TimeoutError`.
 """
 
 from protocol import Code
-
-
-class PresenceError(Exception):
-    """Base of all errors of this package."""
+from protocol.errors import PresenceError as PresenceError  # noqa: PLC0414 - exported from here
 
 
 class Unreachable(PresenceError):
     """The first attempt found no server: no connection, no answer, or none that makes sense."""
+
+    def __init__(self, server: str, why: str) -> None:
+        super().__init__(f"cannot reach {server}: {why}")
 
 
 class NoToken(PresenceError):
@@ -27,7 +27,7 @@ class RequestError(PresenceError):
     """One request failed; the client goes on."""
 
 
-class Offline(RequestError):
+class NotConnected(RequestError):
     """Not logged in at the moment, so nothing was sent."""
 
 

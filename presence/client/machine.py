@@ -19,7 +19,7 @@ from typing import Any
 
 import protocol
 from presence.client.connection import Connection
-from presence.client.errors import ConnectionLost, Ended, NoToken, Offline, PresenceError, ended
+from presence.client.errors import ConnectionLost, Ended, NotConnected, NoToken, PresenceError, ended
 from presence.client.lasting import Lasting
 from presence.client.pacing import ASK_EVERY, Beats, Chance
 from presence.client.pushes import Connected, Disconnected, Goodbye
@@ -44,7 +44,7 @@ class Machine:
     Args:
         login: what to log in with, without an id.
         now: monotonic seconds; every `now` is of the same clock.
-        persistent: see `Returning`.
+        server, persistent: see `Returning`.
         fetches: whether the program is asked for a token before each login, and before one ends.
         ask_every: see `Beats`.
         chance: uniform in [0, 1).
@@ -80,6 +80,7 @@ class Machine:
         login: Packet,
         now: float,
         *,
+        server: str = "the server",
         persistent: bool = True,
         fetches: bool = False,
         ask_every: int = ASK_EVERY,
@@ -94,7 +95,7 @@ class Machine:
         self._logout_id: int | None = None
         self._outgoing = bytearray()
         self._connection: Connection | None = None
-        self.returns = Returning(persistent, fetches, chance)
+        self.returns = Returning(server, persistent, fetches, chance)
         self.state, self._due = self._attempt(now)
         self.error: PresenceError | None = None
         self.beats = 0
@@ -218,28 +219,28 @@ class Machine:
         With `retries` a message waits for a recipient who may return, see `Session.request`.
 
         Raises:
-            Offline: not logged in now.
+            NotConnected: not logged in now.
             Ended: over for good.
             protocol.EncodeError: the packet breaks a rule of the protocol.
         """
         if self.state is State.ENDED:
             raise self.over().with_traceback(None)
         if self.state is not State.ONLINE or self._connection is None:
-            raise Offline(f"{self.state.value}: nothing was sent")
+            raise NotConnected(f"{self.state.value}: nothing was sent")
         return self._connection.session.request(packet, timeout_s, now, retries=retries)
 
     def log_out(self, reason: str | None, now: float) -> int:
         """Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
 
         Raises:
-            Offline: not logged in now. The client has ended all the same; if the server still holds a
+            NotConnected: not logged in now. The client has ended all the same; if the server still holds a
                 session of an earlier connection, that one ends by itself.
             Ended: over already.
             protocol.EncodeError: the reason is none that the protocol knows.
         """
         try:
             self._logout_id = self.request(protocol.logout(reason), LOGOUT_TIMEOUT_S, now)
-        except Offline:
+        except NotConnected:
             if self.state is not State.LOGGING_OUT:
                 self._end(None)
             raise
@@ -273,7 +274,7 @@ class Machine:
         """
         try:
             return self.request(protocol.unwatch(uids), timeout_s, now)
-        except Offline:
+        except NotConnected:
             protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
             self.lasting.watches.forget(uids)
             return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 MEANWHILE: Final = "meanwhile"
+WATCHED: Final = "watched"
 _ENTRY_ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 
 
@@ -116,8 +117,9 @@ class PresenceChanged:
     Attributes:
         uid: whose.
         state: the new one.
-        reason: name of the code that caused it; ``meanwhile`` for what had changed when the client came back
-            from a lost connection (what lay between is not told), and for whom it had not known yet.
+        reason: name of the code that caused it; ``watched`` for the first state of a user given to
+            `watch_nowait`; ``meanwhile`` for what had changed when the client came back from a lost
+            connection (what lay between is not told).
     """
 
     uid: str

@@ -35,6 +35,7 @@ class Returning:
     """What a client has tried so far.
 
     Args:
+        server: its address, for people.
         persistent: whether a first attempt that fails is repeated like any later one.
         fetches: whether the program may have another token than the one that was refused.
         chance: see `presence.client.pacing`.
@@ -45,9 +46,10 @@ class Returning:
         losses: how often a connection was lost, or could not be had.
     """
 
-    __slots__ = ("_backoff", "_chance", "_fetches", "_persistent", "logins", "losses", "refusal")
+    __slots__ = ("_backoff", "_chance", "_fetches", "_persistent", "_server", "logins", "losses", "refusal")
 
-    def __init__(self, persistent: bool, fetches: bool, chance: Chance) -> None:
+    def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:
+        self._server = server
         self._persistent = persistent
         self._fetches = fetches
         self._chance = chance
@@ -69,7 +71,7 @@ class Returning:
         """
         self.losses += 1
         if not (self._persistent or self.logins):
-            return loss.failure or Unreachable(loss.message or loss.reason)
+            return loss.failure or Unreachable(self._server, loss.message or loss.reason)
         return self._backoff.next_s(self._chance, online_s, loss.retry_after)
 
     def refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import trio
 
 import protocol
-from presence.client.errors import ConnectionLost, Ended, Offline, RequestError
+from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
 from presence.client.machine import Machine
 from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
@@ -82,7 +82,7 @@ async def connect(
         Unreachable: with `wait`, no server was found.
         NoToken: with `wait`, the function has made none.
         LoginRefused: with `wait`, the server refused the login.
-        protocol.EncodeError: an argument breaks a rule of the protocol.
+        EncodeError: an argument breaks a rule of the protocol.
     """
     source = None if isinstance(token, str) else token
     login = protocol.login(
@@ -95,7 +95,12 @@ async def connect(
         v=protocol.VERSION,
     )
     machine = Machine(
-        login, trio.current_time(), persistent=not wait, fetches=source is not None, ask_every=ask_every
+        login,
+        trio.current_time(),
+        server=f"{host}:{port}",
+        persistent=not wait,
+        fetches=source is not None,
+        ask_every=ask_every,
     )
     opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
     link = Link(machine, opening, source, max_pushes)
@@ -122,7 +127,7 @@ class Client:
     """A client that `connect` runs. ``async for push in client`` takes what comes, in order.
 
     The loop ends after a logout or `close`; it raises `LoginRefused`, `Replaced` or another `Ended` when
-    the server has ended the client for good. Requests raise `Offline` while the client is not logged in;
+    the server has ended the client for good. Requests raise `NotConnected` while the client is not logged in;
     they are not queued, for what they would say may be stale by then.
     """
 
@@ -153,8 +158,8 @@ class Client:
             RecipientDisconnected: the user has lost its connection, and has not returned in time.
             Busy, Unsupported, RequestFailed: the server refused, and delivered it to nobody.
             Uncertain: it may have been delivered, or not: `ConnectionLost`, `RequestTimeout`, `ServerFailed`.
-            Offline, Ended: not logged in; nothing was sent.
-            protocol.EncodeError: an argument breaks a rule of the protocol.
+            NotConnected, Ended: not logged in; nothing was sent.
+            EncodeError: an argument breaks a rule of the protocol.
         """
         return delivered(await self._ask(protocol.message(to, body), retries=retry))
 
@@ -185,12 +190,12 @@ class Client:
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch at most 500 users from now on, whether the client is logged in or not.
 
-        What they are comes as `PresenceChanged` with the reason ``meanwhile``; until then they are
+        What they are comes as `PresenceChanged` with the reason ``watched``; until then they are
         ``unknown`` in `watched`. A server that is busy is asked again; `WatchEnded` tells if it will not.
 
         Raises:
             Ended: it has ended.
-            protocol.EncodeError: an argument breaks a rule of the protocol.
+            EncodeError: an argument breaks a rule of the protocol.
         """
         self._link.machine.watch_nowait(list(uids), trio.current_time())
         self._link.perform([])
@@ -203,7 +208,7 @@ class Client:
         Raises:
             Unsupported, RequestFailed, RequestTimeout: the server did not confirm it.
             Ended: it has ended.
-            protocol.EncodeError: an argument breaks a rule of the protocol; then nothing changed.
+            EncodeError: an argument breaks a rule of the protocol; then nothing changed.
         """
         given = None if uids is None else list(uids)
         id = self._link.machine.unwatch(given, self._request_timeout_s, trio.current_time())
@@ -253,7 +258,7 @@ class Client:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a fresh token.
 
         Raises:
-            protocol.EncodeError: a part breaks a rule of the protocol.
+            EncodeError: a part breaks a rule of the protocol.
         """
         self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
 
@@ -264,13 +269,13 @@ class Client:
             reason: ``logout`` or ``background``; None means ``logout``.
 
         Raises:
-            Offline, ConnectionLost, RequestTimeout: the server could not be told.
+            NotConnected, ConnectionLost, RequestTimeout: the server could not be told.
             Ended: it had ended already.
-            protocol.EncodeError: the reason is none of these; then the client goes on.
+            EncodeError: the reason is none of these; then the client goes on.
         """
         try:
             id = self._link.machine.log_out(reason, trio.current_time())
-        except Offline:
+        except NotConnected:
             self._link.perform([])
             raise
         await self._link.answer(id)

@@ -7,7 +7,7 @@ is told as a change, so that a view is right again after any loss.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from presence.client.pushes import MEANWHILE, PresenceChanged, UserState
+from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserState
 from protocol import UIDS_MAX
 
 REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16 KiB
@@ -65,7 +65,7 @@ class Watches:
                 self._known[uid] = state
             elif _differs(state, known):
                 self._known[uid] = state
-                changed.append(PresenceChanged(uid, state, MEANWHILE))
+                changed.append(PresenceChanged(uid, state, WATCHED if known is _UNTOLD else MEANWHILE))
             elif known.id is None:
                 self._known[uid] = state  # the same, and by now it may have an id
         return changed

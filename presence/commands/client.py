@@ -13,11 +13,11 @@ import trio
 
 from presence.client import (
     Client,
+    EncodeError,
     Ended,
     PresenceError,
     RequestError,
     TokenSource,
-    Unreachable,
     UserState,
     connect,
 )
@@ -25,7 +25,6 @@ from presence.client.verbs import why
 from presence.commands.client_text import push_lines, state_line
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.rendering import printable
-from protocol import EncodeError
 
 STDIN = 0
 READ_BYTES = 65_536
@@ -82,9 +81,6 @@ def run(device: Device) -> int:
     except (EncodeError, OSError, UnicodeError) as error:
         complain(error)
         return USAGE
-    except Unreachable as error:
-        complain(f"cannot reach {device.host}:{device.port}: {error}")
-        return FAILED
     except PresenceError as error:
         complain(error)
         return FAILED
@@ -117,7 +113,7 @@ async def _run(device: Device) -> None:
             try:
                 with stop.scope:
                     await _live(device, stop)
-            except (PresenceError, EncodeError) as error:
+            except PresenceError as error:
                 stop.failure = error
             nursery.cancel_scope.cancel()
     if stop.failure is not None:

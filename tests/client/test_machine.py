@@ -16,7 +16,7 @@ from presence.client import (
     Kicked,
     LimitReached,
     LoginRefused,
-    Offline,
+    NotConnected,
     PresenceChanged,
     RecipientDisconnected,
     RecipientOffline,
@@ -419,7 +419,7 @@ def test_an_id_is_never_used_again_by_a_later_connection(online: Driven) -> None
 
 def test_a_request_while_offline_says_so(online: Driven) -> None:
     online.lose()
-    with pytest.raises(Offline):
+    with pytest.raises(NotConnected):
         online.ask(protocol.query(["bob"]))
 
 
@@ -465,7 +465,7 @@ def test_a_logout_without_an_answer_ends_all_the_same(online: Driven) -> None:
 
 def test_a_logout_while_offline_ends_and_says_that_nobody_was_told(online: Driven) -> None:
     online.lose()
-    with pytest.raises(Offline):
+    with pytest.raises(NotConnected):
         online.machine.log_out(None, online.now)
     assert online.machine.state is State.ENDED
 

@@ -3,7 +3,7 @@
 import pytest
 
 import protocol
-from presence.client import Ended, LimitReached, Offline, RequestTimeout, State, UserState, WatchEnded
+from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, State, UserState, WatchEnded
 from presence.client.rewatching import ANSWER_TIMEOUT_S, AT_ONCE
 from protocol import Code, Kind, Packet
 from tests.client.driving import Driven
@@ -214,7 +214,7 @@ def test_a_connection_that_is_lost_again_begins_anew(online: Driven) -> None:
 def test_while_offline_a_watch_is_refused_and_an_unwatch_is_done(online: Driven) -> None:
     online.watch(ann=state("online", "2-0"), bob=state("online", "2-0"))
     online.lose()
-    with pytest.raises(Offline):
+    with pytest.raises(NotConnected):
         online.ask(protocol.watch(["eve"]))
     assert online.machine.unwatch(["bob"], 1.0, online.now) is None
     with pytest.raises(protocol.EncodeError):
@@ -237,7 +237,7 @@ def test_whoever_nobody_waits_for_is_told_as_a_change(online: Driven) -> None:
     assert known(online) == {"bob": "unknown", "eve": "unknown"}
     answer = {"bob": state("offline", last_seen_ms=5), "eve": state("online", "7-0")}
     online.receive(protocol.ok(online.sent[-1].id, presence=answer))
-    told = [("bob", "offline", None, "meanwhile"), ("eve", "online", "7-0", "meanwhile")]
+    told = [("bob", "offline", None, "watched"), ("eve", "online", "7-0", "watched")]
     assert (online.changes(), known(online)) == (told, {"bob": "offline", "eve": "online"})
 
 

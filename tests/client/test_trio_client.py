@@ -1,5 +1,6 @@
 """The trio client over memory streams against the server's own transport, in virtual time."""
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -8,15 +9,18 @@ from trio.abc import Stream
 from trio.testing import MockClock
 
 import protocol
+from presence import client as client_package
 from presence.client import (
     Client,
     Connected,
     Delivered,
     Disconnected,
+    EncodeError,
     Ended,
     LoginRefused,
-    Offline,
+    NotConnected,
     PresenceChanged,
+    PresenceError,
     Replaced,
     RequestTimeout,
     State,
@@ -228,7 +232,7 @@ async def test_requests_while_offline_fail_at_once(autojump_clock: MockClock, ne
         await network.cut()
         assert await kinds(client, 2) == ["Connected", "Disconnected"]
         began = trio.current_time()
-        with pytest.raises(Offline):
+        with pytest.raises(NotConnected):
             await client.send_message("bob", "hi")
         assert trio.current_time() == began
 
@@ -314,7 +318,7 @@ async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockCloc
         client.watch_nowait(["bob"])
         assert client.watched == {"bob": UserState("unknown")}
         assert isinstance(await anext(client), Connected)
-        assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "meanwhile")
+        assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "watched")
 
 
 async def test_a_full_queue_leaves_out_stale_changes_first() -> None:
@@ -386,3 +390,24 @@ async def test_those_who_wait_for_pushes_are_many(autojump_clock: MockClock) -> 
                 await script.say(protocol.deliver("bob", number, 7))
                 await trio.sleep(1)
     assert len(got) == 3
+
+
+async def test_errors_of_the_package_have_one_base_and_name_the_server() -> None:
+    with pytest.raises(PresenceError, match="control character") as refused:
+        async with connect("nowhere", 1, uid="a b"):
+            pytest.fail("no such uid")
+    assert isinstance(refused.value, EncodeError)
+    assert isinstance(refused.value, ValueError)
+
+    async def fail() -> Stream:
+        await trio.lowlevel.checkpoint()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "")
+
+    with pytest.raises(Unreachable, match=r"cannot reach nowhere:1: Connection refused"):
+        async with connect("nowhere", 1, uid="ann", open_stream=fail):
+            pytest.fail("there is no server")
+
+
+def test_the_package_shows_what_is_for_programs() -> None:
+    assert set(dir(client_package)) == set(client_package.__all__)
+    assert not {name for name in dir(client_package) if not hasattr(client_package, name)}

@@ -20,7 +20,7 @@ from presence.client import (
     Disconnected,
     Ended,
     LoginRefused,
-    Offline,
+    NotConnected,
     Replaced,
     State,
     Unreachable,
@@ -109,7 +109,7 @@ def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: 
         stopped_at = time.monotonic()
         lost = client.receive(5)
         noticed_s = time.monotonic() - stopped_at
-        with pytest.raises(Offline):
+        with pytest.raises(NotConnected):
             client.send_message("bob", "hi")
         server.process.process.send_signal(signal.SIGCONT)
         client.wait_online(10)

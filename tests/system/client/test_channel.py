@@ -173,7 +173,7 @@ async def test_a_watch_without_waiting_needs_no_connection_yet(servers: Servers,
         async with connect(*servers.first.address, uid=ann, wait=False) as watcher:
             watcher.watch_nowait([bob])
             assert watcher.watched[bob].status == "unknown"
-            assert await changed(watcher) == ("online", "meanwhile")
+            assert await changed(watcher) == ("online", "watched")
             await client.away()
             assert await changed(watcher) == ("away", "away")
 
@@ -341,7 +341,7 @@ def test_a_script_watches_is_seen_and_talks(servers: Servers, ann: str, bob: str
         watcher.unwatch([bob])
         assert watcher.watched == {}
         watcher.watch_nowait([bob])
-        assert describe(watcher.receive(DEADLINE_S)) == ("offline", "meanwhile", {})
+        assert describe(watcher.receive(DEADLINE_S)) == ("offline", "watched", {})
 
 
 def describe(push: Push) -> tuple[str, str, dict[str, object]]:

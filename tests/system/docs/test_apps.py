@@ -74,8 +74,8 @@ def test_the_roster_shows_who_comes_and_goes(server: ServerProcess) -> None:
         program.kill()
         program.communicate()
     assert said == [
-        "bob is offline  (meanwhile)",
-        "eve is offline  (meanwhile)",
+        "bob is offline  (watched)",
+        "eve is offline  (watched)",
         "bob is online at lunch (login)",
         "bob is offline  (background)",
     ]

@@ -3,7 +3,7 @@
 import { EventEmitter } from "node:events";
 
 import { Kind } from "./constants.js";
-import { ConnectionLost, Offline, PresenceError, RequestTimeout } from "./errors.js";
+import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
 import { Link, type Server } from "./link.js";
 import type { Change, Identity } from "./login.js";
 import { Machine, type State } from "./machine.js";
@@ -71,7 +71,7 @@ interface Waiting {
  * One device of a user. It beats as the server dictates, notices a dead server, comes back by itself until
  * the server forbids it, and then watches again whom it watched.
  *
- * Attach listeners, then `connect`. Requests reject with `Offline` while the client is not logged in; they
+ * Attach listeners, then `connect`. Requests reject with `NotConnected` while the client is not logged in; they
  * are not queued, for what they would say may be stale by then. Every request also rejects with
  * `Unsupported`, `Busy`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError`
  * for an argument that breaks a rule of the protocol.
@@ -188,7 +188,7 @@ export class PresenceClient {
     try {
       await this.ask(Kind.UNWATCH, { uids: list }, () => undefined);
     } catch (error) {
-      if (!(error instanceof Offline || error instanceof ConnectionLost)) {
+      if (!(error instanceof NotConnected || error instanceof ConnectionLost)) {
         throw error;
       } // else the server's watches have ended with the connection
     }

@@ -1,4 +1,4 @@
-/** What can go wrong. What this package raises on purpose is a `PresenceError` or an `EncodeError`. */
+/** What can go wrong. What a client raises on purpose is a `PresenceError`. */
 
 import { Code } from "./constants.js";
 
@@ -18,11 +18,6 @@ export class ProtocolError extends Error {
   }
 }
 
-/** An argument breaks a rule of the protocol; nothing was sent. */
-export class EncodeError extends Error {
-  override readonly name: string = "EncodeError";
-}
-
 /** Base of all errors that a client hands out. */
 export class PresenceError extends Error {
   constructor(message: string) {
@@ -30,6 +25,9 @@ export class PresenceError extends Error {
     this.name = new.target.name;
   }
 }
+
+/** An argument breaks a rule of the protocol; nothing was sent. */
+export class EncodeError extends PresenceError {}
 
 /** The first attempt found no server: no connection, no answer, or none that makes sense. */
 export class Unreachable extends PresenceError {}
@@ -45,7 +43,7 @@ export class NoToken extends PresenceError {
 export class RequestError extends PresenceError {}
 
 /** Not logged in at the moment, so nothing was sent. */
-export class Offline extends RequestError {}
+export class NotConnected extends RequestError {}
 
 /** The connection broke before the answer came: the request may or may not have been carried out. */
 export class ConnectionLost extends RequestError {}

@@ -20,7 +20,7 @@ import {
   Ended,
   ended,
   NoToken,
-  Offline,
+  NotConnected,
   PresenceError,
   ProtocolError,
 } from "./errors.js";
@@ -232,7 +232,7 @@ export class Machine {
    * who may return, see `Session.request`.
    *
    * @returns the id that the answer will carry.
-   * @throws Offline not logged in now.
+   * @throws NotConnected not logged in now.
    * @throws Ended over for good.
    * @throws EncodeError the packet breaks a rule of the protocol.
    */
@@ -247,7 +247,7 @@ export class Machine {
       throw this.over();
     }
     if (this.state !== "online" || !this.session) {
-      throw new Offline(`${this.state}: nothing was sent`);
+      throw new NotConnected(`${this.state}: nothing was sent`);
     }
     return this.session.request(kind, payload, timeoutMs, now, retries);
   }
@@ -255,7 +255,7 @@ export class Machine {
   /**
    * Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
    *
-   * @throws Offline not logged in now. The client has ended all the same; if the server still holds a session
+   * @throws NotConnected not logged in now. The client has ended all the same; if the server still holds a session
    *   of an earlier connection, that one ends by itself.
    * @throws Ended over already.
    */
@@ -263,7 +263,7 @@ export class Machine {
     try {
       this.logoutId = this.request(Kind.LOGOUT, { reason }, LOGOUT_TIMEOUT_MS, now);
     } catch (error) {
-      if (error instanceof Offline && this.state !== "logging out") {
+      if (error instanceof NotConnected && this.state !== "logging out") {
         this.end(null);
       }
       throw error;

@@ -12,7 +12,7 @@ import {
   Kind,
   LoginRefused,
   NoToken,
-  Offline,
+  NotConnected,
   type Options,
   type Packet,
   PresenceClient,
@@ -253,7 +253,7 @@ loggedIn("while offline a request rejects at once, and an unwatch is done", {}, 
   peer.socket.destroy();
   await assert.rejects(asked, ConnectionLost);
   await lost;
-  await assert.rejects(client.watch(["bob"]), Offline);
+  await assert.rejects(client.watch(["bob"]), NotConnected);
   await client.unwatch();
 });
 

@@ -12,7 +12,7 @@ import {
   Kind,
   LoginRefused,
   mayReturn,
-  Offline,
+  NotConnected,
   OutcomeUnknown,
   RecipientDisconnected,
   RecipientOffline,
@@ -420,7 +420,7 @@ test("a lost connection answers what is due, and ids are never used again", () =
   const id = driven.ask(Kind.QUERY, { uids: ["bob"] });
   driven.lose();
   assert.ok(driven.answers.get(id) instanceof ConnectionLost);
-  assert.throws(() => driven.ask(Kind.QUERY, { uids: ["bob"] }), Offline);
+  assert.throws(() => driven.ask(Kind.QUERY, { uids: ["bob"] }), NotConnected);
   driven.run(1000);
   driven.logIn();
   assert.ok(driven.ask(Kind.QUERY, { uids: ["bob"] }) > id);
@@ -471,7 +471,7 @@ test("a logout without an answer ends all the same", () => {
 test("a logout while offline ends and says that nobody was told", () => {
   const driven = online();
   driven.lose();
-  assert.throws(() => driven.machine.logOut(undefined, driven.now), Offline);
+  assert.throws(() => driven.machine.logOut(undefined, driven.now), NotConnected);
   assert.equal(driven.machine.state, "ended");
   assert.throws(() => driven.ask(Kind.QUERY, { uids: ["bob"] }), Ended);
 });
