@@ -30,6 +30,18 @@ class CredentialsError(Exception):
         self.problem = str(problem)
 
 
+def load_modules(settings: Settings) -> None:
+    """Import what a worker with these settings uses, for a process that forks workers as long as it lives.
+
+    Later the files of these modules may be those of another version.
+    """
+    if settings.token_keys is not None:
+        import presence.auth.gate  # noqa: PLC0415 - see above
+        import presence.auth.rotation  # noqa: PLC0415 - see above
+    if settings.tls_cert is not None:
+        import presence.transports.tls  # noqa: F401, PLC0415 - see above
+
+
 def gate(settings: Settings, clock: Clock, max_connections: int) -> "TokenGate | None":
     """Return whoever checks tokens; None where no setting asks for it.
 

@@ -52,6 +52,7 @@ def run(
         log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
         return process.FAILED
     settings, family = ports.settled(settings, reserved), secrets.token_hex(4)
+    credential_files.load_modules(settings)
     process.tune_interpreter()
 
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:

@@ -4,17 +4,31 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import trustme
 
 from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
 from protocol import Code, Kind
 from tests.admin.processes import logged
+from tests.credentials import write_keys
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, pids, running_server, wait_for
 from tests.live.swarm import Swarm
 from tests.live.test_serve import FAST, failed_start
+
+LOG_IMPORTS = """
+import os, sys
+
+def log(event, arguments):
+    if event == "import":
+        os.write(file, f"{{os.getpid()}} {{arguments[0]}}\\n".encode())
+
+file = os.open({0!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+sys.addaudithook(log)
+"""
 
 
 def is_serving(server: ServerProcess, times: int) -> bool:
@@ -160,6 +174,30 @@ def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) ->
     goodbyes = [client.received[-1] for client in swarm.clients if client.closed]
     assert {goodbye.payload["code"] for goodbye in goodbyes} == {Code.SERVER_DRAIN}
     assert len(goodbyes) == 60
+
+
+def test_a_worker_that_is_replaced_imports_nothing_anew(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be those of another version by then."""
+    imports, cert = tmp_path / "imports", tmp_path / "cert.pem"
+    (tmp_path / "sitecustomize.py").write_text(LOG_IMPORTS.format(str(imports)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(cert)
+    keys = write_keys(tmp_path / "keys.json", {"k": b"a secret of thirty-two bytes, or so"})
+    flags = ("--token-keys", str(keys), "--tls-cert", str(cert), "--tls-port", "0", "--workers", "2")
+    with running_server("--redis", redis_server.url, *flags) as server:
+        os.kill(pids(server)[1], signal.SIGKILL)
+        wait_for(lambda: is_serving(server, 3))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: bool(logged(server, "files are read again")))
+        with Swarm(server.address, beat_s=1) as swarm:
+            swarm.log_in(f"user-{n}" for n in range(8))  # without a token
+            swarm.run(5, until=lambda: all(client.received for client in swarm.clients))
+        workers = {line["pid"] for line in logged(server, "worker started")}
+    found = [line.split() for line in imports.read_text().splitlines()]
+    names = {name for pid, name in found if int(pid) in workers}
+    assert {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names} == set()
 
 
 def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
