@@ -14,6 +14,9 @@ def exposures(s: Settings) -> Iterator[str]:
     elif s.token_keys is None and s.proxy_from is not None:
         yield "whoever a proxy lets in may be any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
-        yield "tokens and messages that come over plain TCP can be read on their way: set tls_cert, tls_only"
+        missing = (
+            "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or close the port to others"
+        )
+        yield f"tokens and messages that come over plain TCP can be read on their way: {missing}"
     if not (s.no_admin or networks.is_loopback(admin_host(s.admin))):
         yield "tokens of operators can be read on their way, over plain HTTP: put a proxy with TLS there"

@@ -234,6 +234,25 @@ class Server:
             **turning,
         }
 
+    def summary(self) -> dict[str, object]:
+        """Return the figures that a person reads, for the log; those of `report` are for programs."""
+        node, core = self.node, self.node.core.statistics()
+        ticker, outbox = node.ticker.statistics(), node.outbox.statistics()
+        return {
+            "node": node.relay.node,
+            "readiness": node.readiness().value,
+            "connections": self._transport.statistics().connections if self._transport else 0,
+            "sessions": core.sessions,
+            "logins": core.logins,
+            "refused": sum(core.refused.values()),
+            "ended": sum(core.ended.values()),
+            "keepalives": core.beats,
+            "waiting_for_redis": outbox.held,
+            "dropped": outbox.dropped_total,
+            "latest_tick_s": round(ticker.overrun_max_s, 3),
+            "stalled_s": round(ticker.stalled_s, 1),
+        }
+
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators; see `presence.samples`."""
         described = {"node": self.node.relay.node, **self.node.describe()}
@@ -328,7 +347,8 @@ class Server:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             with self.node.faults.contained("statistics"):
-                log.info("statistics", **self.report())
+                log.info("statistics", **self.summary())
+                log.debug("all statistics", **self.report())
 
 
 def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:

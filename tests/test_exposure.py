@@ -22,7 +22,11 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
         ({"proxy_from": "10.0.0.0/8"}, [BY_PROXY]),
         ({"proxy_from": "10.0.0.0/8", "token_keys": KEYS, "host": "::"}, []),
         ({"host": "::", "token_keys": KEYS}, [IN_THE_CLEAR]),
-        ({"host": "::", "token_keys": KEYS, "tls_cert": CERT}, [IN_THE_CLEAR]),
+        ({"host": "::", "token_keys": KEYS}, ["set tls_cert, tls_only"]),
+        (
+            {"host": "::", "token_keys": KEYS, "tls_cert": CERT},
+            [f"{IN_THE_CLEAR} can be read on their way: set tls_only"],
+        ),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
         ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
         ({"admin": "[::1]:7480", "admin_tokens": KEYS}, []),

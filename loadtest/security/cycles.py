@@ -27,7 +27,9 @@ LOOK_S = 0.1
 REST_S = 20.0  # until all is told and closed
 SETTLE_S = 3.0  # and until chores are done
 STATISTICS_S = 75.0  # the server logs its figures once a minute
+FIGURES = "all statistics"
 FLAGS = (
+    *("--log-level", "debug"),  # with all figures
     "--disconnect-grace",
     "0",
     "--stream-maxlen",
@@ -106,10 +108,10 @@ class Cycling:
 
     def kept(self) -> dict[str, int]:
         """Return the sizes of what the server keeps, from the next figures that it logs."""
-        before = len(self._serving.said("statistics"))
-        if not wait_for(lambda: len(self._serving.said("statistics")) > before, STATISTICS_S):
+        before = len(self._serving.said(FIGURES))
+        if not wait_for(lambda: len(self._serving.said(FIGURES)) > before, STATISTICS_S):
             return {}
-        return sizes(self._serving.said("statistics")[-1])
+        return sizes(self._serving.said(FIGURES)[-1])
 
 
 SIZES = {
