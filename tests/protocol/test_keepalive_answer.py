@@ -2,7 +2,6 @@
 
 import struct
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -38,9 +37,12 @@ def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
         assert asked.kind != Kind.KEEPALIVE or asked.id is None or body != minimal
 
 
-@pytest.mark.parametrize("frame", [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)])
-def test_no_other_vector_is_answered(frame: bytes) -> None:
-    if answer := keepalive_answer(frame):
+def test_of_the_vectors_keepalives_alone_are_answered() -> None:
+    frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
+    answers = {frame: keepalive_answer(frame) for frame in frames}
+    answered = {frame: answer for frame, answer in answers.items() if answer}
+    assert len(answered) > 2
+    for frame, answer in answered.items():
         asked = decode(frame[4:])
         assert (asked.kind, decode(answer[4:])) == (Kind.KEEPALIVE, ok(asked.id))
 

@@ -158,6 +158,7 @@ async def until(condition: Any, seconds: float = 10.0) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.nightly
 async def test_the_users_of_a_dead_node_go_offline_once_and_in_time(hosts: Hosts) -> None:
     dead, peer, third = await hosts.start(3)
     dead.log_in(*(f"u{n}" for n in range(50)))
@@ -177,6 +178,7 @@ async def test_the_users_of_a_dead_node_go_offline_once_and_in_time(hosts: Hosts
     assert sorted(map(str, counted)) == ["{'node_down': 50}", "{}"]
 
 
+@pytest.mark.nightly
 async def test_one_that_wakes_before_the_sweep_takes_a_new_id_and_nobody_is_told(hosts: Hosts) -> None:
     stopped, peer = await hosts.start(2)
     stopped.log_in("ann")
@@ -192,6 +194,7 @@ async def test_one_that_wakes_before_the_sweep_takes_a_new_id_and_nobody_is_told
     assert online_sessions(hosts.server.client) == {("ann", "", _session_id(stopped, "ann"))}
 
 
+@pytest.mark.nightly
 async def test_one_that_wakes_after_the_sweep_tells_of_its_users_return(hosts: Hosts) -> None:
     stopped, peer = await hosts.start(2)
     stopped.log_in("ann")
@@ -203,6 +206,7 @@ async def test_one_that_wakes_after_the_sweep_tells_of_its_users_return(hosts: H
     assert hosts.of("ann") == [("online", "login"), ("offline", "node_down"), ("online", "returned")]
 
 
+@pytest.mark.nightly
 async def test_a_user_who_returned_elsewhere_is_not_told_about(hosts: Hosts) -> None:
     dead, peer = await hosts.start(2)
     dead.log_in("ann", "bob")
@@ -215,6 +219,7 @@ async def test_a_user_who_returned_elsewhere_is_not_told_about(hosts: Hosts) -> 
     assert hosts.of("bob") == [("online", "login"), ("offline", "node_down")]
 
 
+@pytest.mark.nightly
 async def test_another_takes_over_from_a_sweeper_that_stops(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +255,7 @@ async def test_a_hanging_loop_lets_its_lease_end(hosts: Hosts, monkeypatch: pyte
     assert not peer.node.cluster.is_alive(hanging.id)
 
 
+@pytest.mark.nightly
 async def test_an_outage_for_all_sweeps_nobody(hosts: Hosts) -> None:
     first, second = await hosts.start(2)
     first.log_in("ann")

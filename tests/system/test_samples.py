@@ -5,6 +5,10 @@ from tests.test_samples import DELAYS, Served, served
 
 __all__ = ["served"]  # fixtures
 
+__all__ = ["served"]  # fixtures
+
+__all__ = ["served"]  # fixtures
+
 
 async def test_transitions_are_those_that_redis_has_written(served: Served) -> None:
     for uid in ("ann", "bob", "eve"):

@@ -16,7 +16,13 @@ OUTAGE_S = 10.0
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("keep", [True, False], ids=["data-kept", "data-lost"])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        pytest.param(True, id="data-kept"),
+        pytest.param(False, id="data-lost", marks=pytest.mark.nightly),  # live/test_nodes.py has losses, too
+    ],
+)
 def test_redis_is_killed_for_ten_seconds(keep: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder), keep=keep)

@@ -17,8 +17,10 @@ LATE_S = 20.0  # for a machine that stands still; how late they were is judged
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("idle_timeout", "tick", "silence_within"),
-    [(3.0, 0.5, 4.0), (30.0, 1.0, 2.0)],
-    ids=["T=3s", "default-T=30s"],
+    [
+        pytest.param(3.0, 0.5, 4.0, id="T=3s"),
+        pytest.param(30.0, 1.0, 2.0, id="default-T=30s", marks=pytest.mark.nightly),
+    ],
 )
 def test_half_of_1000_clients_fall_silent(
     redis_server: EmbeddedRedis, idle_timeout: float, tick: float, silence_within: float

@@ -28,7 +28,10 @@ def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]
     return silent
 
 
-@pytest.mark.parametrize("seconds", [1.0, 4.0, 10.0])
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(1.0, marks=pytest.mark.nightly), 4.0, pytest.param(10.0, marks=pytest.mark.nightly)],
+)
 def test_nobody_who_beats_is_ended_by_a_stop(redis_server: EmbeddedRedis, seconds: float) -> None:
     with running_server("--redis", redis_server.url, *FLAGS) as server:
         with Swarm(server.address, beat_s=1.2) as swarm:

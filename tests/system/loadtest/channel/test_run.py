@@ -5,6 +5,7 @@ import pytest
 from loadtest.channel import flapping, messages, slow, watch
 
 
+@pytest.mark.nightly  # live/test_watching.py plays the same faults
 @pytest.mark.alone
 def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> None:
     plan = watch.Plan(
@@ -54,6 +55,7 @@ def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
     assert [words for words in report.broken if not words.startswith("p99")] == []  # noise, of so few
 
 
+@pytest.mark.nightly
 def test_flapping_is_no_event() -> None:
     plan = flapping.Plan(clients=10, calm=5, drops=12, minute_s=9.0, grace_s=2.5, idle_s=5.0, tick_s=0.5)
     report = flapping.flapping(plan, seed=7)

@@ -19,6 +19,7 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
     return run
 
 
+@pytest.mark.nightly  # the simulation plays the same, in virtual time
 @pytest.mark.alone
 def test_a_short_storm_breaks_no_promise() -> None:
     kinds = ("stop", "kill", "redis_stop", "flush", "path_drop", "path_hole", "clients_reset", "clients_hole")
