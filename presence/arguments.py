@@ -18,6 +18,7 @@ from presence.followup_arguments import add_followups
 from presence.timer_arguments import add_timers
 from presence.token_arguments import add_token
 
+_SERVERS_REDIS = "the servers' Redis: a redis://, rediss://, unix:// or redis+cluster:// URL"
 FEW_SETTINGS = 6  # need no groups of their own in the help
 _ENTRY_ID = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
@@ -134,9 +135,15 @@ _FORGET = (
     "of Redis, logs, and, for a while, what nodes told each other and remember of sessions that ended."
 )
 
+_KICK = (
+    "Ends all sessions of users and waits until they are gone. Their clients are told not to come back by "
+    "themselves. This is no ban: a user may log in again immediately. To keep users out, issue no more "
+    "tokens for them, and kick them when those that they have are expired."
+)
+
 
 def _add_operators_commands(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    kick = commands.add_parser("kick", help="end all sessions of users")
+    kick = commands.add_parser("kick", help="end all sessions of users", description=_KICK)
     kick.add_argument("uids", nargs="+", metavar="UID", type=_uid)
     kick.add_argument(
         "--wait",
@@ -198,10 +205,13 @@ def _add_settings(
         # argparse cannot print the usage of an empty group.
         either = group.add_mutually_exclusive_group() if "admin" in names and title == "server" else group
         for spec in some:
-            _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec)
+            place = either if spec.name in {"admin", "no_admin"} else group
+            _add_setting(place, spec, serves=len(names) > FEW_SETTINGS)
 
 
-def _add_setting(group: "argparse._ActionsContainer", spec: Spec) -> None:
+def _add_setting(group: "argparse._ActionsContainer", spec: Spec, *, serves: bool) -> None:
+    if spec.name == "redis" and not serves:
+        spec = spec._replace(help=_SERVERS_REDIS)
     if spec.kind is not bool:
         group.add_argument(spec.flag, metavar=_metavar(spec), help=_help(spec))
     elif spec.default:

@@ -20,7 +20,7 @@ from presence.node import Node
 from presence.questions import Question
 from presence.runtime import TrioCaller
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.replies import News
+from presence.store.replies import Erasure, News
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds
@@ -36,7 +36,7 @@ class Channel(Protocol):
     def subscribe(self, node: str) -> None:
         """Listen to the channel of `node` and to no other; raises `StoreUnavailable` or `StoreError`."""
 
-    def next(self) -> list[News | Delivery | Question]:
+    def next(self) -> list[News | Delivery | Question | Erasure]:
         """Wait for something, however long, and return all that there is. Raises as `subscribe`."""
 
     def close(self) -> None:
@@ -109,10 +109,12 @@ class Control:
             self._failures += 1
             await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - jitter protects nothing
 
-    async def _pass_on(self, told: list[News | Delivery | Question]) -> None:
+    async def _pass_on(self, told: list[News | Delivery | Question | Erasure]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
         faults = self._node.faults
         self._node.news([each for each in told if isinstance(each, News)])
+        if erasures := [each for each in told if isinstance(each, Erasure)]:
+            self._node.note_erasures(erasures)
         with faults.contained("explain request"):
             self._asked([each for each in told if isinstance(each, Question)])
         deliveries = [each for each in told if isinstance(each, Delivery)]

@@ -44,6 +44,7 @@ def kick(
     uids: Iterable[str],
     *,
     wait_s: float,
+    by: str,
     device: str | None = None,
 ) -> Kicked:
     """Kick users and wait until their sessions are gone, for at most so long.
@@ -52,6 +53,7 @@ def kick(
         redis_url: of the servers' Redis.
         reader: of the same.
         uids: whom.
+        by: who asks for it, for the logs of the nodes.
         wait_s: for how long; nothing is waited for that was told to nobody.
         device: sessions of this device only; None: all.
 
@@ -59,7 +61,7 @@ def kick(
         RedisError, StoreUnavailable, StoreError: Redis cannot be asked.
     """
     with Operator(redis_url, reader.keys()) as operator:
-        targets = operator.kick(uids, device)
+        targets = operator.kick(uids, device, by=by)
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
     return Kicked(targets, {target: _reason(target, silent) for target in left})

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import ref
 
+import structlog
+
 from presence.admission import Admission, AdmissionLimits
 from presence.ages import Ages
 from presence.auth.verdicts import Gate
@@ -27,6 +29,7 @@ from presence.outbox import Outbox
 from presence.packet_rate import PacketRate
 from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
+from presence.rendering import printable
 from presence.resync import Parted
 from presence.runtime import Runtime
 from presence.samples import Readiness
@@ -34,14 +37,19 @@ from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store
 from presence.store.keys import Keys
-from presence.store.replies import News, NewsKind, Superseded
+from presence.store.replies import Erasure, News, NewsKind, Superseded
 from presence.ticker import Ticker
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
 OUTBOX_MIN_ITEMS = 100_000
+HINT_CHARS = 200  # of what others say of themselves, in a line of the log
+HINT_UIDS = 10
 OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +310,24 @@ class Node:
     def _obey(self, each: News) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NewsKind.KICKED:
-            self.core.endings.kick(key, each.session)
+            if self.core.endings.kick(key, each.session):
+                session, by = each.session, _hint(each.by)
+                _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NewsKind.LIMITED:
             self.core.endings.limit(key, each.session)
         else:
             self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
+
+    def note_erasures(self, erasures: Iterable[Erasure]) -> None:
+        """Log that users were forgotten; nothing here changes, because they are offline."""
+        for each in erasures:
+            uids = [_hint(uid) for uid in each.uids[:HINT_UIDS]]
+            _log.info("users forgotten", users=each.users, uids=uids, by=_hint(each.by))
+
+
+def _hint(text: str) -> str:
+    """Return what somebody with access to Redis says of themselves, fit for a log."""
+    return printable(text[:HINT_CHARS]) or "unknown"
 
 
 def _goodbye(return_allowed: bool) -> Code:

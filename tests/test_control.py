@@ -27,7 +27,7 @@ from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
-from presence.store.replies import News, NewsKind
+from presence.store.replies import Erasure, News, NewsKind
 from protocol import Code
 from tests.transports.harness import Client
 
@@ -170,7 +170,7 @@ class FakeChannel:
     def subscribe(self, node: str) -> None:
         self._closed.clear()
 
-    def next(self) -> list[News | Delivery | Question]:
+    def next(self) -> list[News | Delivery | Question | Erasure]:
         self.calls.append(time.monotonic())
         if self._batches:
             return [*self._batches.pop(0)]
@@ -271,6 +271,8 @@ KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", 
         json.dumps(KICKED | {"uid": 1e999}).encode(),
         json.dumps(KICKED | {"uid": "\ud800"}).encode(),
         json.dumps({"type": "explain", "uid": [], "token": []}).encode(),
+        json.dumps({"type": "forgotten", "by": [], "users": 1, "uids": []}).encode(),
+        json.dumps({"type": "forgotten", "by": "x", "users": {}, "uids": [{}]}).encode(),
         b"\x81\x01\x02",
         b"\x91" * 5_000,
         b"\x93\xa1u\x91\xa0\xc0",
@@ -293,7 +295,7 @@ async def test_a_mistake_costs_what_it_happened_to_only() -> None:
     class Confused(FakeChannel):
         times = 1
 
-        def next(self) -> list[News | Delivery | Question]:
+        def next(self) -> list[News | Delivery | Question | Erasure]:
             if self.times:
                 self.times -= 1
                 raise LookupError("a mistake")

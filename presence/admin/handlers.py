@@ -148,7 +148,7 @@ class Handlers:
             tell(operator, scope, "kick", "refused", reason=error.code)
             raise
         try:
-            kicked = await self._of.views.kick(uid, device, wait_s)
+            kicked = await self._of.views.kick(uid, device, wait_s, f"{operator.name} (HTTP)")
         except ApiError as error:
             tell(operator, scope, "kick", "failed", uid=uid, device=device, reason=error.code)
             raise

@@ -227,7 +227,8 @@ _PATHS: Final[Mapping[str, Mapping[str, Part]]] = {
     "/v1/kick": {
         "post": _verb(
             "kick",
-            "end the sessions of a user; his clients do not come back by themselves",
+            "end the sessions of a user; the clients do not come back by themselves. This is no ban: the "
+            "user may log in again immediately",
             {
                 200: _json("they are gone", ref("Kicked")),
                 202: _json("some are left: see `left`", ref("Kicked")),

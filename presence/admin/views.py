@@ -65,14 +65,14 @@ class Views:
         """Return all nodes, as ``presence nodes --json`` does."""
         return {node.node: asdict(node) for node in await self._call(self.reader.nodes)}
 
-    async def kick(self, uid: str, device: str | None, wait_s: float) -> Kicked:
+    async def kick(self, uid: str, device: str | None, wait_s: float, by: str) -> Kicked:
         """End a user's sessions, and wait for that."""
         await self.count()  # Redis that hangs shows here, before there is anything to wait for
         if self._acting.available_tokens < 1:
             raise busy(f"{ACTING_THREADS} kicks wait for their users' ends already")
 
         def end() -> Kicked:
-            return kick(self._url, self.reader, [uid], wait_s=wait_s, device=device)
+            return kick(self._url, self.reader, [uid], wait_s=wait_s, by=by, device=device)
 
         return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)
 

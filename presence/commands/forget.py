@@ -3,11 +3,13 @@
 import time
 
 from presence.commands.outcome import FAILED, OK, complain
-from presence.commands.reaching import reaching
+from presence.commands.reaching import caller, reaching
 from presence.reader import PresenceReader
 from presence.rendering import json_line
 from presence.store.operator import Forgotten, Operator
+from presence.store.replies import Erasure
 
+UIDS_LOGGED = 10  # in the line of a server's log
 PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s
 
 
@@ -20,8 +22,15 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
             Operator(redis_url, reader.keys()) as operator,
         ):
             forgotten = operator.forget(uids, _Progress())
-        users = [uid for uid in dict.fromkeys(uids) if uid not in forgotten.online]
-        print(json_line(_report(users, forgotten)) if as_json else _line(users, forgotten))
+            users = [uid for uid in dict.fromkeys(uids) if uid not in forgotten.online]
+            if users:
+                alive = [node.node for node in reader.nodes() if node.status == "alive"]
+                erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
+                operator.note_erasure(alive, erasure)
+        if as_json:
+            print(json_line(_report(users, forgotten)))
+        elif users:
+            print(_line(users, forgotten))
         for uid in forgotten.online:
             complain(f"{uid} is online: end that first, with presence kick {uid}")
         return FAILED if forgotten.online else OK

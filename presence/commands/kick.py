@@ -1,8 +1,8 @@
-"""``presence kick``: ends all sessions of a user; his clients are told not to come back by themselves."""
+"""``presence kick``: ends all sessions of users; their clients are told not to come back by themselves."""
 
 from presence import kicking
 from presence.commands.outcome import FAILED, OK, complain
-from presence.commands.reaching import reaching
+from presence.commands.reaching import caller, reaching
 from presence.kicking import Kicked
 from presence.reader import PresenceReader
 from presence.rendering import json_line, printable
@@ -17,11 +17,13 @@ def run(redis_url: str, prefix: str, uids: list[str], *, wait_s: float, as_json:
 
     def kick() -> int:
         with PresenceReader(redis_url, prefix=prefix) as reader:
-            kicked = kicking.kick(redis_url, reader, uids, wait_s=wait_s)
+            kicked = kicking.kick(redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
         print(json_line({uid: kicked.report(uid) for uid in uids}) if as_json else _lines(uids, kicked))
         for target, reason in kicked.reasons.items():
             device = f" ({target.device})" if target.device else ""
             complain(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
+        if kicked.targets:
+            complain("kick: this is no ban: the users may log in again")
         return FAILED if kicked.reasons else OK
 
     return reaching(redis_url, kick)

@@ -1,5 +1,7 @@
 """Commands that ask Redis, and how they complain where it does not answer."""
 
+import getpass
+import socket
 from collections.abc import Callable
 
 from presence.commands.outcome import FAILED, complain
@@ -7,6 +9,15 @@ from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import RedisError
 from presence.store.failures import passes
+
+
+def caller(command: str) -> str:
+    """Return who runs a command, and where, for the logs of the servers: nobody checks it there."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # in a container a user may have no name
+        name = "unknown"
+    return f"{name}@{socket.gethostname()} (presence {command})"
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:

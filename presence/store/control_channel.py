@@ -17,8 +17,8 @@ from presence.store.deliveries import read_deliveries
 from presence.store.failures import as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
-from presence.store.packing import read_message, read_news
-from presence.store.replies import News
+from presence.store.packing import read_erasure, read_message, read_news
+from presence.store.replies import Erasure, News
 from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class ControlChannel:
 
         self._or_close(subscribe)
 
-    def next(self) -> list[News | Delivery | Question]:
+    def next(self) -> list[News | Delivery | Question | Erasure]:
         """Wait for a message, for ever if need be; return what it and those that are there already say.
 
         What is of no kind known here is left out.
@@ -113,13 +113,13 @@ class ControlChannel:
             raise
 
 
-def _read(text: bytes) -> Sequence[News | Delivery | Question]:
+def _read(text: bytes) -> Sequence[News | Delivery | Question | Erasure]:
     """Return what one message says: news and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
     if (said := read_message(text)) is None:
         return []
-    told = read_news(said) or read_question(said)
+    told = read_news(said) or read_question(said) or read_erasure(said)
     return [] if told is None else [told]
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from presence.store.client import open_client
+from presence.store.client import RedisError, open_client
 from presence.store.erasing import Eraser, Progress
+from presence.store.failures import as_failure
 from presence.store.keys import Keys
-from presence.store.packing import Shape, unpacked
+from presence.store.packing import Shape, erasure_text, unpacked
+from presence.store.replies import Erasure
 from presence.store.routes import Connect
 from presence.store.scripting import Scripting
 
@@ -63,7 +65,7 @@ class Operator:
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
         self._scripting = Scripting(url, connect)
 
-    def kick(self, uids: Iterable[str], device: str | None = None) -> list[Target]:
+    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
         """Tell the nodes of all sessions of these users to end them; return the sessions.
 
         Each node hears of it at once, or within seconds if its control channel is broken. A user who is
@@ -72,10 +74,13 @@ class Operator:
         Args:
             uids: the users.
             device: sessions of this device only; None: all.
+            by: who asks for it, for the logs of the nodes.
         """
         wanted = list(dict.fromkeys(uids))
         which = [] if device is None else [device]
-        calls = [self._shape.operator_call("kick", self._keys.shard(uid), [uid, *which]) for uid in wanted]
+        calls = [
+            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
+        ]
         targets: list[Target] = []
         for uid, answer in zip(wanted, self._evaluate(calls), strict=True):
             targets += [Target(uid, *row) for row in answer["sessions"]]
@@ -110,6 +115,17 @@ class Operator:
                     letters += erased.dead_letters
                     followups += erased.followups
         return Forgotten(online, last_seen, events, letters, followups)
+
+    def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
+        """Have a node log that users were forgotten: the first of these that listens."""
+        text = erasure_text(erasure)
+        try:
+            client = self._scripting.client(self._keys.meta)
+            for node in nodes:
+                if client.publish(self._keys.control_channel(node), text):
+                    break
+        except (RedisError, OSError) as error:
+            raise as_failure(error) from error
 
     def _evaluate(self, calls: list[Any]) -> list[Any]:
         """Return the unpacked answers.

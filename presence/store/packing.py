@@ -13,6 +13,7 @@ from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Openi
 from presence.store.interface import LEFT, LeaseRow
 from presence.store.keys import Keys
 from presence.store.replies import (
+    Erasure,
     News,
     NewsKind,
     Opened,
@@ -27,6 +28,8 @@ from presence.store.replies import (
 from presence.store.scripting import Call
 from presence.transitions import Told
 from protocol.constants import Code
+
+_FORGOTTEN: Final = "forgotten"  # a kind of message on control channels
 
 FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
 FENCE_KEPT_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
@@ -267,6 +270,20 @@ def read_news(said: Mapping[str, Any]) -> News | None:
         return None
     is_sound = all(isinstance(each, str) for each in news[1:5]) and isinstance(news.return_allowed, bool)
     return news if is_sound else None
+
+
+def erasure_text(erasure: Erasure) -> str:
+    """Return the message for a control channel that `read_erasure` reads."""
+    return json.dumps({"type": _FORGOTTEN, **erasure._asdict()})
+
+
+def read_erasure(said: Mapping[str, Any]) -> Erasure | None:
+    """Return what a message tells of users who were forgotten; None: it is of another kind."""
+    by, users, uids = (said.get(name) for name in Erasure._fields)
+    if said.get("type") != _FORGOTTEN or not (isinstance(by, str) and isinstance(uids, list)):
+        return None
+    is_sound = isinstance(users, int) and all(isinstance(each, str) for each in uids)
+    return Erasure(by, int(users), tuple(uids)) if is_sound and users is not None else None
 
 
 def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:

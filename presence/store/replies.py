@@ -50,7 +50,7 @@ class News(NamedTuple):
     Attributes:
         kind: what.
         uid, device, session: which.
-        by: the node whose login took its place; "" otherwise.
+        by: the node whose login took its place, or who asked for a kick; "" otherwise. Others wrote it.
         return_allowed: whether the goodbye has to allow a return.
     """
 
@@ -60,6 +60,20 @@ class News(NamedTuple):
     session: str
     by: str = ""
     return_allowed: bool = False
+
+
+class Erasure(NamedTuple):
+    """Somebody had Redis forget users.
+
+    Attributes:
+        by: who, as they say.
+        users: how many.
+        uids: the first of them.
+    """
+
+    by: str
+    users: int
+    uids: tuple[str, ...]
 
 
 class Trace(NamedTuple):

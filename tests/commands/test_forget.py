@@ -6,6 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import structlog
+import trio
 
 from presence.cli import main
 from presence.commands import forget as command
@@ -19,6 +21,7 @@ from presence.store.operator import Operator
 from presence.subscriber import subscribe_sync
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
+from tests.test_control import serving, until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"
@@ -157,3 +160,28 @@ def test_a_long_stream_shows_how_far_it_is(
     assert main(["forget", "ann", "--redis", redis_server.url]) == 0
     said = capsys.readouterr().err.splitlines()
     assert said[:3] == [f"presence: forget: {looked} of 5 entries looked at" for looked in (2, 4, 5)]
+
+
+async def test_one_server_logs_who_was_forgotten_and_by_whom(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0) and pair.hears(1))
+        with structlog.testing.capture_logs() as logs:
+            arguments = ["forget", "ann", "bob", "--redis", redis_server.url]
+            assert await trio.to_thread.run_sync(main, arguments) == 1
+            await until(lambda: any(line["event"] == "users forgotten" for line in logs))
+    (logged,) = [line for line in logs if line["event"] == "users forgotten"]
+    assert (logged["users"], logged["uids"]) == (1, ["ann"])
+    assert logged["by"].endswith(" (presence forget)")
+
+
+def test_of_somebody_online_only_the_error_is_printed(
+    redis_server: EmbeddedRedis, hand: Hand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand.apply(login("ann", "s1"))
+    assert main(["forget", "ann", "--redis", redis_server.url]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "ann is online" in said.err

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from presence.cli import main
@@ -13,8 +14,11 @@ from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import Redis
+from presence.store.keys import Keys
+from presence.store.operator import Operator
 from protocol import Code
 from tests.store.driving import Hand, events, login, record
+from tests.test_control import serving, until
 from tests.transports.harness import Client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -35,7 +39,8 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
             while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis rings no bell
                 await trio.sleep(0.01)
         begun = time.monotonic()
-        assert await trio.to_thread.run_sync(main, ["kick", "ann", "--redis", redis_server.url]) == 0
+        with structlog.testing.capture_logs() as logs:
+            assert await trio.to_thread.run_sync(main, ["kick", "ann", "--redis", redis_server.url]) == 0
         took_s = time.monotonic() - begun
         goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
         for device in devices:
@@ -43,11 +48,16 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
         nursery.cancel_scope.cancel()
     print(f"kicked within {1000 * took_s:.0f} ms")
     assert took_s < 1
+    logged = [line for line in logs if line["event"] == "session kicked"]
+    assert {(line["uid"], line["device"]) for line in logged} == {("ann", "phone"), ("ann", "tv")}
+    assert all("@" in line["by"] and line["by"].endswith(" (presence kick)") for line in logged)
     assert [(goodbye["code"], goodbye["reconnect"]) for goodbye in goodbyes] == [(Code.KICKED, False)] * 2
     assert record(client, "bob") is not None
     (offline,) = [event for event in events(client) if event["type"] == "offline"]
     assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
-    assert "ann  2 sessions ended\n" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "ann  2 sessions ended\n" in said.out
+    assert "no ban" in said.err
 
 
 def test_who_is_offline_needs_no_kick(
@@ -100,3 +110,26 @@ def test_a_session_that_came_after_the_kick_is_not_waited_for(
     hand.apply(login("ann", "s1"))
     monkeypatch.setattr(time, "sleep", lambda _s: hand.apply(login("ann", "s2")))
     assert main(["kick", "ann", "--redis", redis_server.url]) == 0
+
+
+async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printable(
+    redis_server: EmbeddedRedis, client: Redis
+) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        session = await pair.log_in(0)
+        assert session
+        with structlog.testing.capture_logs() as logs, Operator(redis_server.url, Keys()) as operator:
+            await trio.to_thread.run_sync(lambda: operator.kick(["ann"], by="\x1b[2J" + 1000 * "x"))
+            await until(lambda: any(line["event"] == "session kicked" for line in logs))
+    (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
+    assert by.startswith("\\x1b[2Jx")
+    assert len(by) < 250
+
+
+def test_help_says_that_it_is_no_ban_and_whose_redis_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kick", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "This is no ban" in text
+    assert "the servers' Redis" in text
+    assert "starts one of its own" not in text

@@ -19,7 +19,7 @@ from presence.store.deliveries import Deliveries, read_deliveries
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import News, NewsKind
+from presence.store.replies import Erasure, News, NewsKind
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 
@@ -61,7 +61,7 @@ def letter(to: str, body: Any = "hello") -> Letter:
     return Letter(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
-def told(channel: ControlChannel) -> list[News | Delivery | Question]:
+def told(channel: ControlChannel) -> list[News | Delivery | Question | Erasure]:
     """What comes over a channel; a test that waits in vain fails."""
     limit = threading.Timer(PATIENCE_S, channel.close)
     limit.start()
@@ -160,7 +160,7 @@ def test_a_channel_is_read_as_far_as_it_goes(
     for number in range(3):
         post.deliver("a", [letter("bob", number)], {})
         server.client.publish(KEYS.control_channel("b"), KICK)
-    all_told: list[News | Delivery | Question] = []
+    all_told: list[News | Delivery | Question | Erasure] = []
     calls = 0
     while len(all_told) < 6:
         all_told += told(channels["b"])

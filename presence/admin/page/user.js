@@ -150,7 +150,7 @@ export class User {
   #confirm() {
     const sessions = this.#answer?.sessions?.length ?? 0;
     byId("kick-uid").replaceChildren(stranger(visible(this.#uid)));
-    say(byId("kick-what"), `${sessions ? several(sessions, "session") : "Every session"} will be closed, and the clients will not come back by themselves.`);
+    say(byId("kick-what"), `${sessions ? several(sessions, "session") : "Every session"} will be closed, and the clients will not come back by themselves. This is no ban: the user may log in again.`);
     byId("kick-dialog").returnValue = "";
     byId("kick-dialog").showModal();
   }

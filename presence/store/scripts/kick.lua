@@ -2,18 +2,19 @@
 --
 -- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 4 and 7 are looked at: the caller is no node). ARGV
 --   10 uid
---   11 device, if only its session is meant ("" is the default device)
+--   11 who asked for it, in words for the nodes' logs
+--   12 device, if only its session is meant ("" is the default device)
 -- Returns [answer, replication id of now]; answer is MessagePack: {sessions = [[device, session, node, fenced]...]},
 -- empty if the user, or the device, is offline. A fenced node is told nothing: its sessions are about to be swept.
 
 local found = {}
 local record = read_record(ARGV[10])
 for device, present in pairs(record and record.sessions or {}) do
-  if not ARGV[11] or ARGV[11] == device then
+  if not ARGV[12] or ARGV[12] == device then
     local fenced = is_fenced(present.node)
     found[#found + 1] = {device, present.session, present.node, fenced}
     if not fenced then
-      tell(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = '',
+      tell(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
         return_allowed = false})
     end
   end
