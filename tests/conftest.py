@@ -10,7 +10,6 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
 
 WORKERS = 4  # of the fast tier: some of its tests wait
@@ -46,20 +45,6 @@ def redis_server() -> Iterator[EmbeddedRedis]:
     """A real, empty Valkey (or Redis) of this test's own; `.url` connects to it."""
     with embedded_redis() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[Cluster]:
-    with Cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def redis_cluster(shared_cluster: Cluster) -> Cluster:
-    """Three empty primaries; tests may move their slots, and stop none of them."""
-    for member in shared_cluster.members:
-        member.call("FLUSHALL")
-    return shared_cluster
 
 
 @pytest.fixture

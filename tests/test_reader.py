@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis
 from presence.reader import Page, PresenceReader
 from presence.store.access import Access
@@ -349,48 +348,6 @@ def test_damaged_stats_tell_nothing(table: RedisLeaseTable, reader: PresenceRead
 def test_a_node_that_never_had_a_lease_is_told(table: RedisLeaseTable, reader: PresenceReader) -> None:
     table.claim("n1", "", "0 n2 1")
     assert (reader.nodes()[0].status, reader.nodes()[0].lease_left_s) == ("dead", None)
-
-
-@pytest.fixture
-def cluster_reader(redis_cluster: Cluster) -> Iterator[PresenceReader]:
-    with PresenceReader(redis_cluster.url) as reader:
-        yield reader
-
-
-def put_into_cluster(cluster: Cluster, uids: list[str]) -> None:
-    session = {"session": "s", "node": "n1", "login_ms": 1000}
-    record = json.dumps({"id": "5-1", "since_ms": 1000, "sessions": {"": session}})
-    with Access(cluster.url) as access:
-        access.at(KEYS.meta).hset(KEYS.meta, "shards", KEYS.shards)
-        set_lease(access.at(KEYS.nodes), "n1")
-        for uid in uids:
-            key = KEYS.online(KEYS.shard(uid))
-            access.at(key).hset(key, uid, record)
-
-
-def test_a_cluster_is_read_as_one_redis_is(redis_cluster: Cluster, cluster_reader: PresenceReader) -> None:
-    uids = [f"user-{n}" for n in range(200)]
-    put_into_cluster(redis_cluster, uids)
-    states = cluster_reader.states([*uids, "nobody"])
-    assert [state["status"] for state in states.values()] == ["online"] * 200 + ["offline"]
-    assert cluster_reader.count() == 200
-    assert {uid for page in cluster_reader.pages(size=20) for uid in page.states} == set(uids)
-
-
-def test_the_nodes_of_a_cluster_are_told(redis_cluster: Cluster, cluster_reader: PresenceReader) -> None:
-    table = RedisLeaseTable(redis_cluster.url, KEYS, lease_s=10)
-    table.renew("n1", 1, "{}", [])
-    table.close()
-    assert [(node.node, node.status) for node in cluster_reader.nodes()] == [("n1", "alive")]
-
-
-def test_a_reader_finds_a_shard_that_moved(redis_cluster: Cluster, cluster_reader: PresenceReader) -> None:
-    put_into_cluster(redis_cluster, ["ann"])
-    assert cluster_reader.count() == 1
-    key = KEYS.online(KEYS.shard("ann"))
-    source = redis_cluster.primary_of(key)
-    redis_cluster.move(key, next(each for each in redis_cluster.members if each is not source)).run()
-    assert (cluster_reader.state("ann")["status"], cluster_reader.count()) == ("online", 1)
 
 
 def test_a_reader_gives_meta_as_the_map_that_the_client_gave(

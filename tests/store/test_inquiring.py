@@ -3,13 +3,12 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import msgpack
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.questions import Question
 from presence.store.access import Access
@@ -173,18 +172,3 @@ def test_an_answer_may_tell_more_than_is_known_here() -> None:
 def test_a_damaged_answer_counts_as_none(shared_redis: EmbeddedRedis, client: Redis) -> None:
     with listening(shared_redis.url, "n1", packed=b"\xc1"):
         assert asked(shared_redis.url, "ann", "n1", wait_s=0.2) == Heard()
-
-
-def test_in_a_cluster_each_node_hears_and_answers_wherever_it_is(redis_cluster: Cluster) -> None:
-    uids = [f"user-{n}" for n in range(12)]  # of several servers
-    names = [f"n{n}" for n in range(4)]
-    with ExitStack() as stack:
-        for name in names:
-            stack.enter_context(listening(redis_cluster.url, name, answer(name), shards=16))
-        for uid in uids:
-            heard = asked(redis_cluster.url, uid, *names, shards=16)
-            assert (set(heard.answers), set(heard.deaf)) == (set(names), set())
-
-
-def test_in_a_cluster_nobody_knows_who_is_deaf(redis_cluster: Cluster) -> None:
-    assert asked(redis_cluster.url, "ann", "gone", wait_s=0.2, shards=16) == Heard()
