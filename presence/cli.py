@@ -114,18 +114,32 @@ def _run_alone(args: argparse.Namespace, settings: Settings) -> int:
 
 def _ask(args: argparse.Namespace, settings: Settings) -> int:
     """Run a command that asks the servers' Redis and nobody else."""
-    if settings.redis is None:
-        complain(f"{args.command} asks the servers' Redis: give --redis URL or PRESENCE_REDIS")
+    redis_url = settings.redis or _embedded_url(args.command)
+    if redis_url is None:
         return USAGE
     if args.command == "tail":
-        return _tail(args, settings.redis, settings.prefix)
+        return _tail(args, redis_url, settings.prefix)
     if args.command == "status":
-        return _status(args, settings.redis, settings.prefix)
+        return _status(args, redis_url, settings.prefix)
     if args.command == "timers":
-        return run_timers(args, settings, settings.redis)
+        return run_timers(args, settings, redis_url)
     if args.command == "followups":
-        return run_followups(args, settings, settings.redis)
-    return _operate(args, settings.redis, settings.prefix)
+        return run_followups(args, settings, redis_url)
+    return _operate(args, redis_url, settings.prefix)
+
+
+def _embedded_url(command: str) -> str | None:
+    """Return the URL of the one embedded Redis that this user runs here; None, with a complaint, else."""
+    from presence.embedded import announced  # noqa: PLC0415 - as below
+
+    urls = announced()
+    if len(urls) == 1:
+        return urls[0]
+    found = (
+        f"several servers here have one of their own: {', '.join(urls)}" if urls else "no server here has one"
+    )
+    complain(f"{command} asks the servers' Redis: give --redis URL or PRESENCE_REDIS ({found})")
+    return None
 
 
 def _operate(args: argparse.Namespace, redis_url: str, prefix: str) -> int:

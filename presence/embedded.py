@@ -3,6 +3,9 @@
 The server listens on a Unix socket in a directory that only this user can enter. It runs in a session
 of its own, so that Ctrl-C on the terminal reaches the presence server first and the data's server is
 stopped last; should this process die without a word, the kernel ends the server too (Linux).
+
+The directory has a lock that this process holds for as long as it lives. So the next start removes what a
+process that was killed has left, and commands find the servers that run (`announced`).
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +27,10 @@ from typing import IO
 
 START_TIMEOUT_S = 8.0  # `serve` promises an answer within 10 s; loading a large data set may take longer
 STOP_TIMEOUT_S = 5.0  # writing the last second of the append-only file takes milliseconds
+_PREFIX = "presence-"  # of the directories' names
+_SOCKET = "redis.sock"
+_LOCK = "lock"
+_ANNOUNCED = "serves"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -69,9 +77,11 @@ class EmbeddedRedis:
         self._data_dir = data_dir
         self._extra = extra
         self._lock: IO[str] | None = None
-        self._runtime_dir = Path(tempfile.mkdtemp(prefix="presence-"))
-        self._socket = self._runtime_dir / "redis.sock"
+        _remove_stale()
+        self._runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._socket = self._runtime_dir / _SOCKET
         self.url = f"unix://{self._socket}"
+        self._life = _locked(self._runtime_dir)
         try:
             self._take_data_dir()
             self.process = self._start()
@@ -140,6 +150,10 @@ class EmbeddedRedis:
             return probe.recv(64).startswith(b"+PONG")
         return False
 
+    def announce(self) -> None:
+        """Let commands of this user find the server, until it stops."""
+        (self._runtime_dir / _ANNOUNCED).touch(mode=0o600)
+
     def stop(self) -> None:
         """End the server and remove its runtime directory; a second call does nothing."""
         if self.process.poll() is None:
@@ -153,6 +167,7 @@ class EmbeddedRedis:
 
     def _clean_up(self) -> None:
         shutil.rmtree(self._runtime_dir, ignore_errors=True)
+        self._life.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -166,6 +181,60 @@ def embedded_redis(data_dir: Path | None = None, extra: tuple[str, ...] = ()) ->
         yield server
     finally:
         server.stop()
+
+
+def announced() -> list[str]:
+    """Return the URLs of the servers that processes of this user run and have announced."""
+    return [
+        f"unix://{each / _SOCKET}"
+        for each in _directories()
+        if (each / _ANNOUNCED).exists() and _has_owner(each)
+    ]
+
+
+def _directories() -> Iterator[Path]:
+    """Give the directories of such servers that this user has made, whatever others put beside them."""
+    for each in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):  # it goes as we look
+            found = each.lstat()
+            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if is_ours and not found.st_mode & 0o077 and (each / _LOCK).is_file():
+                yield each
+
+
+def _locked(directory: Path) -> IO[str]:
+    """Return the directory's lock, which is released when the file is closed or this process has ended."""
+    unfinished = directory / f"{_LOCK}.new"  # nobody finds a lock that is not held yet
+    lock = unfinished.open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unfinished.rename(directory / _LOCK)
+    return lock
+
+
+def _has_owner(directory: Path) -> bool:
+    """Whether the process that made it lives."""
+    with contextlib.suppress(OSError), (directory / _LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _remove_stale() -> None:
+    """Remove the directories of processes that were killed; what is in them is of no use to anybody."""
+    for each in _directories():
+        if not _has_owner(each) and not _accepts(each / _SOCKET):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _accepts(path: Path) -> bool:
+    """Whether a server listens there: one that outlived its parent, where the kernel does not end it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+        return True
+    return False
 
 
 def die_with_parent(by: signal.Signals) -> Callable[[], None] | None:

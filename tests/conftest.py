@@ -49,9 +49,10 @@ def redis_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings from outside, and no logging set up by a command once the test is over."""
+    """No settings and no servers from outside, and no logging set up by a command once the test is over."""
     for name in [name for name in os.environ if name.startswith("PRESENCE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr("presence.embedded.announced", list)
     level = logging.root.level
     yield
     structlog.reset_defaults()

@@ -43,7 +43,9 @@ def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
             redis_url = settings.redis
             if redis_url is None:
                 # First, while this process has one thread; stopped last, when everything is written.
-                redis_url = cleanup.enter_context(embedded_redis(settings.data_dir)).url
+                redis = cleanup.enter_context(embedded_redis(settings.data_dir))
+                redis.announce()
+                redis_url = redis.url
             serve = _serve_alone if settings.workers == 1 else _supervise
             return serve(loaded, redis_url, reread, notifier)
         except EmbeddedError as error:

@@ -1,0 +1,90 @@
+"""Who finds a server's own Redis, and what becomes of it when the server is killed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from presence.cli import main
+from presence.embedded import announced, embedded_redis
+
+KILLED = """
+import os, signal
+from presence.embedded import EmbeddedRedis
+server = EmbeddedRedis()
+server.announce()
+server.process.kill()
+server.process.wait()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The system's directory for temporary files; its name is short, as those of sockets have to be."""
+    path = Path(tempfile.mkdtemp(prefix="pe-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.delenv("PRESENCE_REDIS", raising=False)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_commands_find_the_one_redis_that_was_announced(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with embedded_redis() as quiet, embedded_redis() as server:
+        assert announced() == []
+        server.announce()
+        assert main(["status", "--count"]) == 0
+        quiet.announce()
+        assert main(["status", "--count"]) == 2, "which?"
+        said = capsys.readouterr().err
+    assert quiet.url in said
+    assert server.url in said
+    assert main(["status", "--count"]) == 2
+    assert "status asks the servers' Redis: give --redis URL or PRESENCE_REDIS" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_killed_server_leaves_is_not_found_and_goes_with_the_next_start(folder: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", KILLED], check=False).returncode == -signal.SIGKILL
+    (left,) = folder.iterdir()
+    assert announced() == []
+    with embedded_redis() as server:
+        assert not left.exists()
+        assert server.process.poll() is None
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["no lock", "open to others", "a link"])
+def test_what_is_not_ours_is_left_alone(folder: Path, kind: str) -> None:
+    other = folder / "presence-other"
+    real = folder / "real" if kind == "a link" else other
+    real.mkdir(mode=0o700)
+    (real / "serves").touch()
+    if kind != "no lock":
+        (real / "lock").touch()
+    if kind == "open to others":
+        real.chmod(0o755)
+    if kind == "a link":
+        other.symlink_to(real)
+    with embedded_redis():
+        assert announced() == []
+    assert (real / "serves").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_another_users_directory_is_left_alone(folder: Path) -> None:
+    other = folder / "presence-other"
+    other.mkdir(mode=0o700)
+    (other / "lock").touch()
+    os.chown(other, 12345, -1)
+    with embedded_redis():
+        assert other.exists()
