@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags = [spec.flag for spec in SPECS.values()]
+            flags = [spec.flag for spec in SPECS.values() if hasattr(parsed, spec.name)]
             hint = nearest(unknown[0].partition("=")[0], flags) if unknown[0].startswith("--") else ""
             self.error(f"unknown argument: {unknown[0]!r}{hint}")
         return parsed

@@ -171,9 +171,13 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean …?`` with the known name that resembles `name` most, or nothing."""
-    # Case and the kind of dash are what people mix up most.
-    folded = {other.lower().replace("-", "_"): other for other in known}
-    close = get_close_matches(name.lower().replace("-", "_"), folded, n=1)
+
+    def fold(text: str) -> str:
+        # Case and the kind of dash are what people mix up most. Those in front make no flags alike.
+        return text.lower().replace("-", "_").lstrip("_")
+
+    folded = {fold(other): other for other in known}
+    close = get_close_matches(fold(name), folded, n=1)
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 

@@ -34,6 +34,7 @@ def add_doctor(commands: Any, add_settings: AddSettings) -> None:
         epilog="\n".join(["looks at:", *(f"  {name:<20}  {about}" for name, about in CHECKS.items())]),
         formatter_class=_Columns,
     )
+    doctor.add_argument("--all", action="store_true", dest="show_all", help="print what is well, too")
     doctor.add_argument("--json", action="store_true", help="one JSON object: status and checks")
     doctor.add_argument(
         "--handler",
@@ -59,4 +60,4 @@ def run_doctor(args: argparse.Namespace, load: "Callable[[], Loaded]") -> int:
     from presence.commands import doctor  # noqa: PLC0415
     from presence.doctor.examination import Patient  # noqa: PLC0415
 
-    return doctor.run(Patient(load, args.handlers), as_json=args.json)
+    return doctor.run(Patient(load, args.handlers), as_json=args.json, show_all=args.show_all)

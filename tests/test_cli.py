@@ -103,6 +103,8 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["fly"], "invalid choice: 'fly'"),
         (["serve", "--idle-timout", "3"], "did you mean --idle-timeout?"),
         (["serve", "--idle", "3"], "unknown argument: '--idle'"),
+        (["serve", "--bogus"], "unknown argument: '--bogus'\n"),
+        (["status", "--hosts", "h", "u"], "unknown argument: '--hosts'\n"),
         (["serve", "--admin", "h:1", "--no-admin"], "not allowed with"),
         (["serve", "--admin", "0.0.0.0:7480"], "set admin_tokens"),
         (["serve", "--redis", "redis+cluster://h/1"], "must name no database"),

@@ -9,7 +9,7 @@ from presence.admin.errors import ApiError, redis_away, redis_refuses
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import passes
-from presence.subscriber.events import ZERO_ID, Item
+from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entry
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link, Shards
 
@@ -92,6 +92,31 @@ class BacklogPages:
 
             link.turn(look, follower.shards)
             return Page(found, {**places, **follower.positions}, whole[0])
+
+        return await self._call(read)
+
+    async def newest(self, count: int) -> list[Entry]:
+        """Return the last events of all shards, the latest last.
+
+        Raises:
+            ApiError: Redis does not answer, or refuses.
+        """
+
+        def read(link: Link) -> list[Entry]:
+            shards = Shards(self._prefix)
+            found: list[Entry] = []
+
+            def look(access: Access) -> None:
+                shards.after(0, access)
+                answers = access.ask(
+                    shards.keys,
+                    access.reachable(shards.keys),
+                    lambda pipe, shard: pipe.xrevrange(shards.keys.events(shard), count=count),
+                )
+                found[:] = [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
+
+            link.turn(look, shards)
+            return sorted(found, key=lambda entry: id_order(entry.id))[-count:]
 
         return await self._call(read)
 

@@ -22,10 +22,11 @@ from presence.admin.guard import operator_of
 from presence.admin.metrics import render
 from presence.admin.own_figures import Scrape
 from presence.admin.sampler import Sampler
-from presence.admin.streaming import EventStream, Mailbox, message
+from presence.admin.streaming import EVENTS_SHOWN, EventStream, Mailbox, message
 from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+from presence.event_lines import entry_values
 from presence.samples import Readiness
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
@@ -185,12 +186,21 @@ class Handlers:
         self._of.tidings.join_when_there(mailbox.tell)
         try:
             yield message("hello", to_json(self._hello(acts=acts)))
+            yield message("past", to_json(await self._past()))
             async with aclosing(mailbox.messages()) as messages:
                 async for each in messages:
                     yield each
         finally:
             self._of.tidings.leave(mailbox.tell)
             self._of.sampler.look_away(mailbox.show)
+
+    async def _past(self) -> dict[str, Any]:
+        """Return the last events; what happens meanwhile comes twice, which the page notices."""
+        try:
+            newest = await self._of.backlog.newest(EVENTS_SHOWN)
+        except ApiError as error:
+            return {"events": [], "problem": error.message}
+        return {"events": [entry_values(entry) for entry in newest]}
 
     def _hello(self, *, acts: bool) -> dict[str, Any]:
         settings = self._context.settings

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 Point: TypeAlias = Sequence[float | None]
-"""Unix ms, users online, sessions, connections, packets, users that came, and that went, a second."""
+"""Unix ms, users online, sessions, connections; a second: packets, users that came, and that went, logins."""
 
 STEP_S: Final = 1
 POINTS: Final = 600  # ten minutes

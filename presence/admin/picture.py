@@ -37,6 +37,7 @@ def point_of(at_ms: int, answers: Sequence[Answer], speeds: Speeds, online: int 
         speeds.packets,
         speeds.online,
         speeds.offline,
+        speeds.logins,
     )
 
 

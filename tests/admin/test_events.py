@@ -236,3 +236,24 @@ def test_an_event_is_encoded_as_tail_prints_it() -> None:
         "at_ms": 7,
         "meta": {"a": None},
     }
+
+
+async def test_who_opens_the_page_sees_the_last_events_of_before(
+    redis_server: EmbeddedRedis, client: Redis
+) -> None:
+    streams = Streams(client)
+    streams.write(*(f"u{number}" for number in range(60)))
+    async with operators(redis_server.url) as running:
+        viewer = running.look("/v1/live")
+        past = json.loads((await viewer.message("past"))["data"])
+        assert [event["uid"] for event in past["events"]] == [f"u{number}" for number in range(10, 60)]
+        viewer.leave()
+
+
+async def test_who_opens_the_page_is_told_why_there_are_no_events() -> None:
+    async with operators() as running:
+        viewer = running.look("/v1/live")
+        past = json.loads((await viewer.message("past"))["data"])
+        assert past["events"] == []
+        assert "refused" in past["problem"]
+        viewer.leave()

@@ -79,7 +79,8 @@ def test_histograms_of_other_bounds_are_left_out() -> None:
 def test_what_is_not_known_is_null() -> None:
     made = picture(7, [Answer(0, None, 1.0)], Speeds(), Cluster())
     assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
-    assert made["point"] == (7, None, None, None, None, None, None)
+    assert made["point"] == (7, None, None, None, None, None, None, None)
+    assert picture(7, [], Speeds(logins=2.5), Cluster())["point"][-1] == 2.5
     assert (made["workers"][0]["answering"], made["workers"][0]["sessions"]) == (False, None)
 
 

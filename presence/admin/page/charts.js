@@ -59,10 +59,8 @@ export class Charts {
     this.#rebuild();
   }
 
-  /** Go on with a sample's point. Logins are not kept by the server: they begin with this page. */
-  add(sample) {
-    const point = [...sample.point];
-    point[LOGINS] ??= sample.logins_per_s ?? null;
+  /** Go on with a sample's point. */
+  add({ point }) {
     append(this.#histories.short, point, SHORT);
     const last = this.#histories.long.at(-1);
     if (!last || point[0] - last[0] >= LONG.stepMs) append(this.#histories.long, point, LONG);

@@ -12,6 +12,8 @@ export class Feed {
   #events = []; // newest first
   #waiting = 0;
   #held = new Set();
+  #past = new Set(); // what was read from the streams, and may come again as it happens
+  #problem = "";
   #onUser;
 
   /** Args: `onUser(uid)`: a user was chosen. */
@@ -43,8 +45,18 @@ export class Feed {
 
   add({ events = [], skipped = 0 }) {
     if (skipped) this.#push({ skipped });
-    for (const event of events) this.#push(event);
-    this.#waiting += events.length;
+    const added = events.filter((event) => !this.#past.has(place(event)));
+    for (const event of added) this.#push(event);
+    this.#waiting += added.length;
+    this.#draw();
+  }
+
+  /** The last events before the stream began, or why they cannot be read. */
+  begin({ events = [], problem = "" }) {
+    const known = new Set(this.#events.map(place));
+    this.#past = new Set(events.map(place));
+    this.#problem = problem;
+    for (const event of events) if (!known.has(place(event))) this.#push(event);
     this.#draw();
   }
 
@@ -80,7 +92,8 @@ export class Feed {
       this.#list.replaceChildren(...rows);
     }
     show(byId("feed-empty"), !rows.length);
-    say(byId("feed-empty"), this.#events.length ? "nothing that the filter lets through" : "nothing has happened yet");
+    const nothing = this.#problem ? `events cannot be read: ${visible(this.#problem)}` : "nothing has happened yet";
+    say(byId("feed-empty"), this.#events.length ? "nothing that the filter lets through" : nothing);
     this.#tell();
   }
 
@@ -116,6 +129,10 @@ export class Feed {
     const reason = element("span", { class: "feed-reason", title: reasonInWords(event.reason) }, visible(event.reason ?? ""));
     return element("li", { "data-type": event.type }, time(event), sign, type, who, reason, node);
   }
+}
+
+function place({ shard, id }) {
+  return `${shard}:${id}`;
 }
 
 function time(event) {

@@ -53,6 +53,7 @@ function become(next, why = null) {
 function received(name, value) {
   if (name === "hello") begin(value);
   else if (name === "sample") update(value);
+  else if (name === "past") feed.begin(value);
   else if (name === "transitions") feed.add(value);
 }
 

@@ -51,7 +51,7 @@ async def test_who_looks_is_greeted_with_how_things_went(redis_server: EmbeddedR
             0.5,
         )
         assert len(hello["history"]["points"]) >= 2
-        assert {len(point) for point in hello["history"]["points"]} == {7}
+        assert {len(point) for point in hello["history"]["points"]} == {8}
         viewer.leave()
 
 

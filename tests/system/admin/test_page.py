@@ -56,6 +56,10 @@ LOOK_UP = """
 document.getElementById("search-uid").value = arguments[0];
 document.getElementById("search").requestSubmit();
 """
+LABEL_TOPS = """
+const tops = [...document.querySelectorAll(".figure dt")].map((label) => label.getBoundingClientRect().top);
+return [...new Set(tops)];
+"""
 ROWS = "return [...document.querySelectorAll('#feed li')].map((row) => [row.dataset.type, row.textContent])"
 
 
@@ -115,6 +119,12 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         wait_until(lambda: clients.clients[uids[2]].closed, "his connection is closed")
         wait_until(lambda: browser.text("kick-outcome").startswith("kicked"), "and the page says so")
         wait_until(lambda: "(kicked)" in browser.text("user-facts"), "and why he is offline")
+        assert len(browser.run(LABEL_TOPS)) == 1, "labels of figures are in line"
+
+        open_page(browser, url)
+        wait_until(
+            lambda: any("kicked" in text for _, text in browser.run(ROWS)), "a new viewer sees the past"
+        )
         asked, answered = browser.network()
         assert [address for address in asked if not address.startswith(url)] == [], "no other host is asked"
         assert {address: status for address, status in answered.items() if status >= 400} == {}
