@@ -266,12 +266,12 @@ def test_a_page_goes_on_where_another_reader_stopped(
 
 
 def test_users_who_stay_are_named_though_others_come_and_go(client: Redis, reader: PresenceReader) -> None:
-    staying = [f"stays-{n}" for n in range(2000)]
+    staying = [f"stays-{n}" for n in range(500)]
     put_online(client, staying)
     named: set[str] = set()
     for number, page in enumerate(reader.pages(size=50)):
         named |= page.states.keys()
-        put_online(client, [f"comes-{number}-{n}" for n in range(200)])
+        put_online(client, [f"comes-{number}-{n}" for n in range(50)])
     assert set(staying) <= named
 
 

@@ -169,6 +169,7 @@ class Cluster:
         Raises:
             TimeoutError: it does not come about in time.
         """
+        wait(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
         replicas = self.replicas_of(primary)
         if is_graceful:
             # Who has just voted about the same slots does not vote again so soon: it may take two.
