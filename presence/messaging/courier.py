@@ -192,8 +192,8 @@ class Courier:
                 with self._faults.contained("message"):
                     self._break_off(taken)
                 called = True
-            if called:
-                await self._runtime.sleep(begun + GATHER_S - self._clock.now())
+            # Without a call the next ones follow without a pause; others have a turn between.
+            await self._runtime.sleep(begun + GATHER_S - self._clock.now() if called else 0)
 
     async def _call(self, taken: list[Pending], begun: float) -> bool:
         """Hand on what was taken, in one call; False: there was nothing to call for."""

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 import protocol
 from presence.messaging.courier import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.messaging.letters import Delivery
-from presence.messaging.waiting import SECOND_LOOK_S, Bounds
+from presence.messaging.waiting import CALL_ITEMS, SECOND_LOOK_S, Bounds
 from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, Office
@@ -265,6 +265,35 @@ async def test_what_waits_when_redis_fails_is_refused_then(autojump_clock: MockC
         await trio.sleep(GATHER_S + SOON_S)
         assert office.answers("ann") == [(1, "busy"), (2, "busy")]
         assert len(office.post.calls) == 1
+
+
+async def test_others_have_turns_while_all_that_waits_is_refused(autojump_clock: MockClock) -> None:
+    class Steps(trio.abc.Instrument):
+        """Counts the messages refused in each step of a task."""
+
+        def __init__(self) -> None:
+            self.refused, self.most = 0, 0
+
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            refused = office.courier.statistics().refused_busy
+            self.most, self.refused = max(self.most, refused - self.refused), refused
+
+    total = 4 * CALL_ITEMS
+    async with working(Office(Bounds(sender_items=total))) as office:
+        ann, steps = office.log_in("ann"), Steps()
+
+        def flood() -> None:
+            office.post.during = lambda: None
+            for n in range(total - 1):
+                office.say(ann, "bob", id=n)
+
+        office.post.during, office.post.failures = flood, [StoreUnavailable("gone")]
+        office.say(ann, "bob", id=total)
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(0.1)
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.refused == total
+        assert steps.most <= CALL_ITEMS
 
 
 async def test_once_redis_answers_again_messages_go_on(autojump_clock: MockClock) -> None:
