@@ -149,7 +149,7 @@ class ScriptPlay:
 
     def kick(self) -> Call:
         uid = self._random.choice((*UIDS, "nobody"))
-        return self._shape.operator_call("kick", 0, [uid])
+        return self._shape.operator_call("kick", 0, [uid, "ann@host"])
 
     def forget(self) -> Call:
         return self._shape.operator_call("forget", 0, self._random.sample(UIDS, 3))
