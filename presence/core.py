@@ -5,6 +5,7 @@ step, appends every change to the outbox in order, and tells transports whom to 
 so each is atomic and none needs a lock.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -116,10 +117,16 @@ class Core:
         """A connection was accepted."""
         return Guest(link, handle)
 
-    def received(self, peer: Peer, data: bytes) -> Outcome:
-        """Bytes were read; the caller sends the reply, hangs up with an end code, and calls `attend`."""
+    def received(self, peer: Peer, data: bytes, most: int = sys.maxsize) -> Outcome:
+        """Bytes were read; the caller sends the reply, hangs up with an end code, and calls `attend`.
+
+        Args:
+            peer: whose they are.
+            data: the bytes; b"" goes on with what an unfinished outcome left.
+            most: how many packets to handle; see `Outcome.unfinished`.
+        """
         now = self._clock.now()
-        outcome = self._rules.receive(peer, data, now)
+        outcome = self._rules.receive(peer, data, now, most)
         self._beats += outcome.keepalives
         self._frames += outcome.frames - outcome.keepalives
         after = outcome.peer
@@ -137,7 +144,7 @@ class Core:
                 self.endings.crowd_out(outcome.crowded, now)
             if self._away_after and outcome.attentive and after in self._registry:
                 self._attention.touch(after.key, self._ticks.at_or_after(now + self._away_after))
-            if self._packet_rate is not None and outcome.frames and outcome.end_code is None:
+            if self._packet_rate is not None and outcome.end_code is None:
                 self._count_packets(after.uid, outcome, now)
         if outcome.end_code is not None:
             if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
@@ -161,11 +168,13 @@ class Core:
 
     def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
         """End a connection that floods us. What it said is said; what it asked is not answered."""
-        goodbye = self._packet_rate.count(uid, outcome.frames, now) if self._packet_rate else None
+        packets = max(1, outcome.frames)  # a read that completes none costs as much as one that does
+        goodbye = self._packet_rate.count(uid, packets, now) if self._packet_rate else None
         if goodbye is not None:
             outcome.reply += goodbye
             outcome.end_code = Code.RATE_LIMITED
             outcome.requests = None
+            outcome.unfinished = False
 
     def _append_all(self, changes: list[Change]) -> None:
         for change in changes:
@@ -176,13 +185,16 @@ class Core:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
 
         The time is taken here, after the reads: a time taken before them could end a session early whose
-        packet arrived while the batch was being read.
+        packet arrived while the batch was being read. A session that lost its connection within the batch
+        is skipped: its key may belong to another session by now, or to none.
         """
         now = self._clock.now()
         self._guard.alive(now)
         usual = self._idle_timeout
         keys = []
         for session in sessions:
+            if session.link is None:
+                continue
             session.last_seen = now
             if session.idle_timeout == usual:
                 keys.append(session.key)

@@ -23,6 +23,7 @@ class Outcome:
         requests: what the desk is to answer, in order; None if there is nothing.
         hold_s: for how many seconds the transport shall keep the reply to itself, before it hangs up with it.
         expires_at: when the token of the session ends, monotonic seconds; None: no token was granted.
+        unfinished: whether packets are left for another call, which is to come soon and may bring no bytes.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
     """
 
@@ -41,6 +42,7 @@ class Outcome:
         "peer",
         "reply",
         "requests",
+        "unfinished",
     )
 
     def __init__(self, peer: Peer) -> None:
@@ -56,4 +58,5 @@ class Outcome:
         self.requests: list[Request] | None = None
         self.hold_s = 0.0
         self.expires_at: float | None = None
+        self.unfinished = False
         self.failure: Exception | None = None

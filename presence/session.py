@@ -5,6 +5,7 @@ is the transport's business: it drains and closes. The reactions are the table i
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -77,8 +78,8 @@ class SessionProtocol:
         self.return_after: Callable[[], float] | None = None
         self.takes_requests = False
 
-    def receive(self, peer: Peer, data: bytes, now: float) -> Outcome:
-        """Take bytes that were read from `peer`'s connection at `now`.
+    def receive(self, peer: Peer, data: bytes, now: float, most: int = sys.maxsize) -> Outcome:
+        """Take bytes that were read from `peer`'s connection at `now`; after `most` packets the rest waits.
 
         What was done before a handler failed stands: the outcome names a login that the same bytes held.
         """
@@ -88,6 +89,9 @@ class SessionProtocol:
         start, size = 0, len(data)
         try:
             while start < size and outcome.end_code is None:
+                if outcome.frames >= most:
+                    outcome.unfinished = True
+                    break
                 peer = outcome.peer
                 logged_in = isinstance(peer, Session)
                 limit = protocol.FRAME_LIMIT_BYTES if logged_in else protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES

@@ -52,6 +52,26 @@ def test_who_is_lost_leaves_no_bytes_behind() -> None:
         assert world.session().partial is None
 
 
+def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other() -> None:
+    """Keepalives are counted after the whole batch was read, and by then their sender may be gone."""
+    world = World()
+    old, lost, ended_ = world.login(), world.login("bob"), world.login("eve")
+    senders = [world.session(uid) for uid in ("ada", "bob", "eve")]
+    world.pass_time(10)
+    world.login(idle_timeout=MAX_IDLE_TIMEOUT)
+    world.sockets.close(lost)
+    world.sockets.feed(ended_, protocol.encode(protocol.logout()))
+    assert world.is_hung_up(old)
+    world.core.beats(senders)
+    assert world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
+    world.pass_time(GRACE + SLOT)
+    assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
+    assert world.session().last_seen == START + 10
+    world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
+    assert world.registry.has("ada"), "silent for less than it was granted"
+    assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
+
+
 def test_plain_keepalives_put_the_end_off() -> None:
     world = World()
     usual, patient = world.login(), world.login("bob", idle_timeout=60)

@@ -99,3 +99,18 @@ def test_a_flooder_without_a_limit_stays() -> None:
     ada = there.login()
     there.sockets.feed(ada, KEEPALIVES * BURST * 10)
     assert not there.is_hung_up(ada)
+
+
+def test_bytes_that_complete_no_packet_are_counted_too() -> None:
+    """Each read costs the server as much as a packet, however little it brings."""
+    there = world()
+    ada = there.login()
+    packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
+    for byte in packet[: BURST - 1]:
+        there.sockets.feed(ada, bytes([byte]))
+    assert not there.is_hung_up(ada)
+    for byte in packet[BURST - 1 :]:
+        if not there.is_hung_up(ada):
+            there.sockets.feed(ada, bytes([byte]))
+    assert there.is_hung_up(ada)
+    assert there.core.statistics().refused == {"rate_limited": 1}

@@ -120,7 +120,7 @@ class EpollTransport:
         self._parting: deque[int] = deque()
         self._parting_begun = trio.Event()
 
-    # Tasks: eight and one per listener, whatever the number of connections
+    # Tasks: nine and one per listener, whatever the number of connections
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
@@ -130,6 +130,7 @@ class EpollTransport:
                     nursery.start_soon(self._serve_set, pace)
                 nursery.start_soon(self._do_chores)
                 nursery.start_soon(self._part)
+                nursery.start_soon(self._reading.finish)
                 nursery.start_soon(self._entrance.run)
         finally:
             self._entrance.close()
@@ -144,9 +145,9 @@ class EpollTransport:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
             begun = trio.current_time()
-            self._reading.serve(events, pace)
+            is_whole = self._reading.serve(events, pace)
             window_s = self._rest_s(pace, begun)
-            if len(events) < turn and window_s:
+            if is_whole and len(events) < turn and window_s:
                 await trio.sleep_until(begun + window_s)
             else:
                 await trio.lowlevel.checkpoint()
@@ -237,8 +238,7 @@ class EpollTransport:
         """See `Link`: read the connection now."""
         peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
-            self._reading.read(handle, peer)
-            self._connections.pay()
+            self._reading.look(handle, peer)
         return True
 
     def unread_s(self, handle: int) -> float:

@@ -15,6 +15,11 @@ DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cu
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
 TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
+# One read may hold thousands of small packets, some 10 us each. So what is longer than a few keepalives waits
+# until all ready connections were read, and is handled in slices, with a turn for others after each `TURN_S`.
+PACKETS_A_SLICE = 32
+TURN_S = 0.004
+LOOK_READS = 24  # at most 16 KB of TLS each: enough for the longest packet in records of one byte
 TURN_CHORES = 16  # time-outs, each as dear as a login; those of strangers come in crowds, and logins wait
 
 

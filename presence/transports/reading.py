@@ -5,10 +5,13 @@ the batch's list. Everything else that a connection may send goes by way of `Cor
 """
 
 import errno
+import math
 import os
 import ssl
+from time import perf_counter
 
 import structlog
+import trio
 
 from presence.core import Core
 from presence.logs import RateLimited
@@ -24,7 +27,14 @@ from presence.transports.connections import (
     WRITE,
     Connections,
 )
-from presence.transports.limits import GUEST_READ_BYTES, READ_BYTES, SERVER_ERROR
+from presence.transports.limits import (
+    GUEST_READ_BYTES,
+    LOOK_READS,
+    PACKETS_A_SLICE,
+    READ_BYTES,
+    SERVER_ERROR,
+    TURN_S,
+)
 from presence.transports.occupants import Closing, Held
 from protocol import KEEPALIVE, Code, keepalive_answer
 
@@ -40,6 +50,7 @@ class Reading:
 
     Attributes:
         batches, failures: counters since the start.
+        cut_turns: how many turns ended because their time was up, with connections or packets left.
         surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
     """
 
@@ -47,16 +58,22 @@ class Reading:
         self._core = core
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self.batches = self.failures = 0
+        self.batches = self.failures = self.cut_turns = 0
+        self._unfinished: dict[int, Peer] = {}  # by descriptor: packets were read and wait, in this order
+        self._has_unfinished = trio.Event()
         self.surprised = False
 
-    def serve(self, events: list[tuple[int, int]], pace: int) -> None:
-        """Read every ready connection once. The first lines of the loop are the hot path of the server."""
+    def serve(self, events: list[tuple[int, int]], pace: int) -> bool:
+        """Read ready connections once each. The first lines of the loop are the hot path of the server.
+
+        Returns:
+            Whether all were read; else the time for a turn was up, and epoll tells of the others again.
+        """
+        until = perf_counter() + TURN_S
         connections, read = self._connections, os.read
         peers, send, wires = connections.occupants, connections.send, connections.wires
         plain: list[Session] = []
         asking: list[Session] = []
-        cut_offs = connections.cut_offs
         fd = -1
         try:
             for fd, mask in events:
@@ -70,25 +87,60 @@ class Reading:
                         continue
                     if data == KEEPALIVE:
                         plain.append(peer)
-                    elif answer := keepalive_answer(data):
+                        continue
+                    if answer := keepalive_answer(data):
                         send(fd, answer)
                         if peers[fd] is peer:  # not cut off as a slow reader
                             asking.append(peer)
-                    else:
-                        self._take(fd, peer, data)
-                        # More may wait, and in this set its turn would only come a window later.
-                        if len(data) == QUICK_READ_BYTES and peers[fd] is peer:
-                            self.read(fd, peer)
+                        continue
+                    # More may wait, and in this set its turn would only come a window later.
+                    if mask == READ and len(data) == QUICK_READ_BYTES:
+                        data += _rest(fd)
+                    self._take(fd, peer, data)
                 else:
                     self.serve_other(fd, mask)
+                if perf_counter() > until:
+                    break
+            else:
+                until = math.inf
         except Exception as error:  # what is ready behind this connection is so in the next turn, too
             self.failed(fd, error)
         if connections.owed:
             connections.pay()
-        if connections.cut_offs != cut_offs:  # readers too slow for what others' packets brought them
-            plain, asking = _connected(plain), _connected(asking)
         self.batches += 1
         self._count(pace, plain, asking)
+        self.cut_turns += until != math.inf
+        return until == math.inf
+
+    async def finish(self) -> None:
+        """Handle packets that were read and had to wait, a few of each connection in its turn, for ever."""
+        while True:
+            if not self._unfinished:
+                self._has_unfinished = trio.Event()
+                await self._has_unfinished.wait()
+            until = perf_counter() + TURN_S
+            while self._unfinished and perf_counter() < until:
+                self._go_on(next(iter(self._unfinished)))
+            self._connections.pay()
+            self.cut_turns += bool(self._unfinished)
+            await trio.lowlevel.checkpoint()
+
+    def _go_on(self, fd: int) -> None:
+        """Handle some of the packets of a connection that wait."""
+        peer = self._unfinished.pop(fd)
+        if self._connections.occupants[fd] is peer:
+            self._handle(fd, peer, b"")
+
+    def look(self, fd: int, peer: Session) -> None:
+        """Read a connection before its session ends; one complete packet among what has arrived saves it."""
+        for _ in range(LOOK_READS if fd in self._connections.wires else 1):
+            if fd not in self._unfinished and not self.read(fd, peer):
+                break
+            if fd in self._unfinished:
+                self._go_on(fd)
+            if peer.partial is None or fd in self._unfinished:
+                break
+        self._connections.pay()
 
     def _count(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
         """Have the keepalives of a batch counted, with the time after all of it was read."""
@@ -140,16 +192,25 @@ class Reading:
         elif not isinstance(peer, Held):  # in the batch in which its login was refused
             self.read(fd, peer)
 
-    def read(self, fd: int, peer: Peer) -> None:
-        """Read a connection once, ready or not; answers are owed until `Connections.pay`."""
+    def read(self, fd: int, peer: Peer) -> bool:
+        """Read a connection once, ready or not; answers are owed until `Connections.pay`.
+
+        One whose packets still wait is not read: the kernel keeps what comes, and makes its sender wait.
+
+        Returns:
+            Whether anything was read, and the connection is still there.
+        """
+        if fd in self._unfinished:
+            return False
         wire = self._connections.wires.get(fd)
         limit = READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES
         try:
             data = wire.read(limit) if wire is not None else os.read(fd, limit)
         except OSError as error:
             self._read_failed(fd, peer, error)
-            return
+            return False
         self._take(fd, peer, data)
+        return self._connections.occupants[fd] is peer
 
     def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
         if isinstance(error, ssl.SSLWantWriteError):
@@ -158,12 +219,18 @@ class Reading:
             self._lost(fd, peer)
 
     def _take(self, fd: int, peer: Peer, data: bytes) -> None:
-        """Hand bytes to the core. Whatever goes wrong in it concerns this connection only."""
         if not data:
             self._lost(fd, peer)
-            return
+        elif len(data) < QUICK_READ_BYTES or not isinstance(peer, Session):
+            self._handle(fd, peer, data)
+        else:
+            peer.partial = peer.partial + data if peer.partial else data
+            self._let_wait(fd, peer)
+
+    def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
+        """Hand bytes to the core. Whatever goes wrong in it concerns this connection only."""
         try:
-            outcome = self._core.received(peer, data)
+            outcome = self._core.received(peer, data, PACKETS_A_SLICE)
         except Exception as error:  # reported, and the end of one connection only
             self._note_failure(error)
             self._core.closed(peer, Code.SERVER_ERROR)
@@ -186,6 +253,13 @@ class Reading:
                 self._move(now, ATTENTIVE)
         if outcome.requests:
             self._attend(fd, outcome)
+        if outcome.unfinished and self._connections.occupants[fd] is now:
+            self._let_wait(fd, now)
+
+    def _let_wait(self, fd: int, peer: Peer) -> None:
+        """Have packets that were read handled later, after those that wait already."""
+        self._unfinished[fd] = peer
+        self._has_unfinished.set()
 
     def _attend(self, fd: int, outcome: Outcome) -> None:
         """Have requests answered, whose mistakes concern this connection only, too."""
@@ -233,5 +307,9 @@ class Reading:
             self._connections.close(fd)
 
 
-def _connected(sessions: list[Session]) -> list[Session]:
-    return [session for session in sessions if session.link is not None]
+def _rest(fd: int) -> bytes:
+    """Read what waits behind the first bytes, as far as it completes any packet; errors and ends are left."""
+    try:
+        return os.read(fd, READ_BYTES - QUICK_READ_BYTES)
+    except OSError:
+        return b""

@@ -26,6 +26,7 @@ from presence.transports.limits import (
     DRAIN_S,
     LOGIN_TIMED_OUT,
     PACKET_MAX_BYTES,
+    PACKETS_A_SLICE,
     READ_BYTES,
     SERVER_ERROR,
     TOO_MANY_CONNECTIONS,
@@ -255,16 +256,21 @@ class StreamTransport:
                 connection.wake.set()
                 return
             if connection.peer is not None:
-                self._take(connection, peer, bytes(data))
+                is_unfinished = self._take(connection, peer, bytes(data))
+                while is_unfinished and connection.peer is not None:
+                    await trio.lowlevel.checkpoint()
+                    if connection.peer is not None:
+                        is_unfinished = self._take(connection, connection.peer, b"")
 
-    def _take(self, connection: _Connection, peer: Peer, data: bytes) -> None:
+    def _take(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
+        """Hand bytes to the core; return whether packets are left for another call."""
         try:
-            outcome = self._core.received(peer, data)
+            outcome = self._core.received(peer, data, PACKETS_A_SLICE)
         except Exception as error:  # reported, and the end of one connection only
             self._note_failure(error)
             self._core.closed(peer, Code.SERVER_ERROR)
             self.hang_up(connection, SERVER_ERROR)
-            return
+            return False
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
         if outcome.peer is not peer:
@@ -278,6 +284,7 @@ class StreamTransport:
             self._send(connection, outcome.reply)
         if outcome.requests:
             self._attend(connection, outcome)
+        return outcome.unfinished
 
     def _attend(self, connection: _Connection, outcome: Outcome) -> None:
         """Have requests answered, whose mistakes concern this connection only, too."""

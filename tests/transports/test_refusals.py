@@ -108,10 +108,10 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             await victim.login("ada")
             received = server.core.received
 
-            def poisoned(peer: object, data: bytes) -> object:
+            def poisoned(peer: object, data: bytes, most: int) -> object:
                 if b"boo" in data:
                     raise ZeroDivisionError
-                return received(peer, data)  # type: ignore[arg-type]  # handed on as it came
+                return received(peer, data, most)  # type: ignore[arg-type]  # handed on as it came
 
             monkeypatch.setattr(server.core, "received", poisoned)
         with structlog.testing.capture_logs() as logs:

@@ -74,7 +74,7 @@ async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
         client = await server.connect(receive_buffer=4096)
         await client.login("ada")
         await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: queued(server))
+        await server.until(lambda: server.core.statistics().frames >= 1000)
         assert isinstance(server.transport, EpollTransport)
         fd = server.session("ada").handle
         server.transport._connections.begin_parting(fd, protocol.encode(protocol.goodbye(Code.SERVER_DRAIN)))

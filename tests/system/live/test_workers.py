@@ -134,7 +134,7 @@ def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedR
     flags = ("--redis", redis_server.url, "--workers", "2", "--max-connections", "9999999")
     status, said, seconds = failed_start(*flags)
     assert status == 2
-    assert seconds < 20
+    assert seconds < 5
     assert "ready" not in said.split()
     assert "max_connections: 9999999 do not fit" in said
 
