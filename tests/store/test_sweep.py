@@ -202,9 +202,9 @@ def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: Redi
     dead.apply(login("u", "s1", "phone"))
     peer.apply(login("u", "s2", "desk"))
     peer.fence("dead")
-    arguments = [*shape._common(0, "", 0, ""), "u"]
+    arguments = [*shape._common(0, "", 0, ""), "u", "an operator"]
     store._scripting.one(Call("kick", shape.key_names(0, ""), arguments))
-    assert probed(store, "peer").inbox == (News(NewsKind.KICKED, "u", "desk", "s2"),)
+    assert probed(store, "peer").inbox == (News(NewsKind.KICKED, "u", "desk", "s2", "an operator"),)
     assert probed(store, "dead").inbox == ()
 
 
