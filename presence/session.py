@@ -6,8 +6,8 @@ is the transport's business: it drains and closes. The reactions are the table i
 
 import math
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import protocol
 from presence import meta
@@ -244,9 +244,8 @@ class SessionProtocol:
     def _update(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         """The client wishes to be shown otherwise."""
         payload = packet.payload
-        if "token" in payload and self._gate is None:
-            answer = protocol.error(packet.id, Code.UNSUPPORTED, "this server checks no tokens")
-            outcome.reply += protocol.encode(answer)
+        if (unsupported := self._unsupported(payload)) is not None:
+            outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, unsupported))
             return
         if wait_s := self._registry.profiles.admit(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
@@ -263,6 +262,14 @@ class SessionProtocol:
         if not _is_renewal(packet):
             self._note(self._registry.update(session, now, away=away, meta=text), outcome)
         outcome.reply += protocol.encode(protocol.ok(packet.id))
+
+    def _unsupported(self, update: Mapping[str, Any]) -> str | None:
+        """Return why an update asks for what this server cannot do; None: it does not."""
+        if "token" in update and self._gate is None:
+            return "this server checks no tokens"
+        if "idle_timeout" in update:
+            return "idle_timeout holds from the login to the end of the session"
+        return None
 
     def _renew(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> bool:
         """Check a client's next token; False: it is refused, and the one before counts on."""

@@ -126,6 +126,16 @@ def test_an_update_with_a_token_is_refused_whole_and_the_connection_stays() -> N
     assert not world.is_hung_up(handle)
 
 
+def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
+    world = World()
+    handle = world.login()
+    wish = protocol.Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
+    world.sockets.feed(handle, protocol.encode(wish))
+    assert [brief(each) for each in world.sockets.answers(handle)][-1] == (Kind.ERROR, 7, Code.UNSUPPORTED)
+    assert len(world.changes) == 1
+    assert not world.is_hung_up(handle)
+
+
 def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
     world = World()
     handle = world.login()

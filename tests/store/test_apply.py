@@ -132,6 +132,15 @@ def test_offline_writes_seen_and_online_removes_it(a: Hand, server: Server) -> N
     assert server.client.zscore(KEYS.seen(0), "u") is None
 
 
+def test_nobody_was_last_seen_before_he_came_or_went_before_he_was_seen(a: Hand, server: Server) -> None:
+    """The two times of a node are rounded apart, and those of two nodes are by two clocks."""
+    a.apply(login("u", "s1"), end("u", "s1", at_ms=NOW_MS, last_seen_ms=NOW_MS - 1))
+    a.apply(login("u", "s2"), end("u", "s2", at_ms=NOW_MS - 90, last_seen_ms=NOW_MS - 100))
+    for offline in events(server.client)[1::2]:
+        assert offline["since_ms"] == offline["last_seen_ms"] == offline["at_ms"] == str(NOW_MS)
+    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS
+
+
 def test_seen_is_trimmed_by_its_retention(server: Server) -> None:
     store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=1000))
     server.client.zadd(KEYS.seen(0), {"old": 1, "fresh": time.time() * 1000 + 60_000})

@@ -303,6 +303,9 @@ end
 -- Writes the transition of a user who goes, whose online event was entry `since_id`. `grace_ms`: digits of the grace
 -- that the lost connection had, if it was lengthened; else "" or nil.
 local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
+  if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
+  if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
   if grace_ms == '' then grace_ms = nil end
   local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
