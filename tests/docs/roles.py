@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import trio
 
 import presence
+from presence.admin.backlog_pages import BacklogPages
 from presence.changes import Op, Profile, SessionName
 from presence.explanation import Explainer
 from presence.followups import FollowUps
@@ -103,6 +105,7 @@ def serve(stage: Stage) -> None:
         with closing(AnswerKeys(stage.url, KEYS)) as answers:
             answers.write(question, "b", b"answer")
         watch(stage, a)
+        show(stage)
         a.apply(end("bob", "s2"))
         assert listener.get_message(timeout=1)
         listener.close()
@@ -124,6 +127,16 @@ def serve(stage: Stage) -> None:
         assert rows is not None
         assert rows["b"].sweeper_n == 2
         assert table.claim("b", "1 a 2", "")
+
+
+def show(stage: Stage) -> None:
+    """What the live page asks of the streams."""
+    pages = BacklogPages(stage.url, KEYS.prefix)
+    with closing(pages):
+        assert trio.run(pages.newest, 10)
+        assert trio.run(pages.page, {0: "0-0"}).items
+    with closing(Follower(Link(stage.url), KEYS.prefix, "0")) as follower:
+        assert fetched(follower, 1)
 
 
 def watch(stage: Stage, hand: Hand) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.shard_writer import ShardWriter
+from presence.store.batches import Batch, Retirement
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
@@ -88,7 +89,7 @@ class ManualNode:
 
     def round(self, loss: Loss = Loss.NONE) -> bool:
         """One exchange; returns whether there was anything to send."""
-        planned = [(w, step) for w in self.writers if (step := w.next(self.now)) is not None]
+        planned = [(w, step) for w in self.writers if (step := self._next(w)) is not None]
         if not planned:
             return False
         self.lost[loss] += 1
@@ -101,6 +102,12 @@ class ManualNode:
             assert isinstance(reply, Reply), reply
             self.superseded += writer.accept(step, reply)
         return True
+
+    def _next(self, writer: ShardWriter) -> Batch | Retirement | None:
+        step = writer.next(self.now)
+        while step is None and writer.is_planning:
+            step = writer.next(self.now)
+        return step
 
     def probe(self) -> None:
         probes = self.store.probe(self.node, {w.shard: w.inbox_read for w in self.writers})

@@ -6,6 +6,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.replies import Status
 from tests.store.driving import (
+    NOW_MS,
     Hand,
     check_alternation,
     end,
@@ -41,10 +42,12 @@ def test_items_of_one_user_in_a_batch_see_each_other(a: Hand, server: Server) ->
 
 def test_the_last_word_of_a_batch_on_a_user_stands(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
-    a.apply(end("u", "s1", last_seen_ms=5), login("u", "s2"), end("u", "s2", last_seen_ms=7))
+    a.apply(
+        end("u", "s1", last_seen_ms=NOW_MS + 5), login("u", "s2"), end("u", "s2", last_seen_ms=NOW_MS + 7)
+    )
     assert check_alternation(events(server.client)) == set()
     assert (server.client.hlen(KEYS.online(0)), owned(server.client, "a")) == (0, set())
-    assert server.client.zscore(KEYS.seen(0), "u") == 7
+    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS + 7
 
 
 def test_a_batch_larger_than_one_call_takes(a: Hand, server: Server) -> None:
@@ -52,10 +55,11 @@ def test_a_batch_larger_than_one_call_takes(a: Hand, server: Server) -> None:
     a.apply(*(login(f"u{i}", f"s{i}") for i in users))
     assert online_sessions(server.client) == {(f"u{i}", "", f"s{i}") for i in users}
     assert len(owned(server.client, "a")) == MORE_THAN_A_CALL_TAKES
-    a.apply(*(end(f"u{i}", f"s{i}", last_seen_ms=i) for i in users))
+    a.apply(*(end(f"u{i}", f"s{i}", last_seen_ms=NOW_MS + i) for i in users))
     assert check_alternation(events(server.client)) == set()
     assert (server.client.hlen(KEYS.online(0)), owned(server.client, "a")) == (0, set())
-    assert server.client.zscore(KEYS.seen(0), f"u{MORE_THAN_A_CALL_TAKES - 1}") == MORE_THAN_A_CALL_TAKES - 1
+    last = MORE_THAN_A_CALL_TAKES - 1
+    assert server.client.zscore(KEYS.seen(0), f"u{last}") == NOW_MS + last
 
 
 @pytest.mark.parametrize("device", ['"', "\\", 'a","b', "é\u2028", "/", "%d", "x" * 64])
