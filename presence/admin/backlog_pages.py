@@ -127,7 +127,7 @@ class BacklogPages:
 
     async def _call(self, ask: Callable[[Link], T]) -> T:
         def call() -> T:
-            link = self._idle.pop() if self._idle else Link(self._url)
+            link = self._idle.pop() if self._idle else Link(self._url, reconnects=True)
             found = ask(link)  # a link whose call failed has closed its connections
             self._idle.append(link)
             return found

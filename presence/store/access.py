@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.client import CALL_TIMEOUT_S, Redis, RedisError, open_client
+from presence.store.client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
 from presence.store.keys import Keys
 from presence.store.routes import Routes
 
@@ -31,6 +30,8 @@ class Access:
     Args:
         url: as `presence.store.address` takes it.
         call_timeout_s: how long one call may wait for its answer.
+        reconnects: whether a connection that was closed between two calls is made again without a word. If
+            not, the next call fails: what its caller has read so far, Redis may not hold any more.
 
     Attributes:
         is_cluster: whether shards are on several servers: then no transaction and no blocking read can be
@@ -40,8 +41,12 @@ class Access:
         ValueError: the URL's scheme or form is not known.
     """
 
-    def __init__(self, url: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._routes = Routes(url, partial(open_client, call_timeout_s=call_timeout_s))
+    def __init__(self, url: str, *, call_timeout_s: float = CALL_TIMEOUT_S, reconnects: bool = True) -> None:
+        def connect(server: str) -> Redis:
+            once = None if reconnects else ConnectOnce()
+            return open_client(server, call_timeout_s=call_timeout_s, redis_connect_func=once)
+
+        self._routes = Routes(url, connect)
         self._looking_up = threading.Lock()
         self._closed = threading.Event()
         self._asked: Redis | None = None  # last,

@@ -1,6 +1,7 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
 from typing import Any
+from weakref import WeakSet
 
 import redis
 from redis.backoff import NoBackoff
@@ -49,3 +50,25 @@ def open_client(
         decode_responses=False,
         **connection,
     )
+
+
+class ConnectOnce:
+    """Lets a client make each of its connections once; the `redis_connect_func` of one client.
+
+    redis-py looks whether a connection was closed before it sends a call over it, and then makes it again
+    without a word. What answers may be another server, or the same one without its last writes.
+    """
+
+    def __init__(self) -> None:
+        self._made: WeakSet[Any] = WeakSet()
+
+    def __call__(self, connection: Any) -> None:
+        """Greet the server, as redis-py does by itself.
+
+        Raises:
+            redis.ConnectionError: the connection was made before, and lost.
+        """
+        if connection in self._made:
+            raise redis.ConnectionError("the connection was lost")
+        connection.on_connect()
+        self._made.add(connection)

@@ -27,8 +27,12 @@ log = logging.getLogger("presence.subscriber")
 class Link:
     """Connections, used from one thread at a time; closed and never reused once a call has failed.
 
+    One that was closed between two calls fails the next call, too: so all that was read without a failure was
+    read from the same servers, and none of them was started again meanwhile.
+
     Args:
         url: as `presence.store.address` takes it; nothing is sent yet.
+        reconnects: see `Access`; for those to whom what they have read before does not matter.
 
     Attributes:
         name: the URL without its password.
@@ -38,8 +42,9 @@ class Link:
         ValueError: the URL's scheme or form is not known.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, reconnects: bool = False) -> None:
         self._url = url
+        self._reconnects = reconnects
         self.name = redacted(url)
         self.losses = 0
         self._left_out: set[int] = set()  # shards, as the log was told
@@ -47,7 +52,7 @@ class Link:
 
     def _open(self) -> Access:
         in_time_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
-        return Access(self._url, call_timeout_s=in_time_s)
+        return Access(self._url, call_timeout_s=in_time_s, reconnects=self._reconnects)
 
     @contextmanager
     def calling(self) -> Iterator[Access]:

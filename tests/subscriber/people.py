@@ -1,5 +1,6 @@
 """Users who come and go, as a server writes it, while a cluster changes under them; and a view of them."""
 
+import itertools
 import json
 import random
 import threading
@@ -45,6 +46,18 @@ class People:
         self._end.set()
         self._thread.join()
 
+    def finish(self) -> set[str]:
+        """Stop, and let a last user come in each shard; return these: who sees them has read all of it."""
+        self.stop()
+        last: dict[int, str] = {}
+        for uid in (f"last-{n}" for n in itertools.count()):
+            last.setdefault(self._keys.shard(uid), uid)
+            if len(last) == SHARDS:
+                break
+        for uid in last.values():
+            self._complete(uid)
+        return {*last.values()}
+
     def wait_for(self, transitions: int) -> None:
         """Wait until there were so many more."""
         enough, give_up = self.transitions + transitions, time.monotonic() + SETTLE_S
@@ -55,11 +68,13 @@ class People:
     def _run(self) -> None:
         chance = random.Random(5)
         while not self._end.is_set():
-            uid = f"user-{chance.randrange(USERS)}"
-            while not self._turn(uid):
-                time.sleep(RETRY_S)
+            self._complete(f"user-{chance.randrange(USERS)}")
             self.transitions += 1
             time.sleep(PAUSE_S)
+
+    def _complete(self, uid: str) -> None:
+        while not self._turn(uid):
+            time.sleep(RETRY_S)
 
     def _turn(self, uid: str) -> bool:
         """Tell of a user that he came, or went; return whether Redis has taken it."""
@@ -93,28 +108,24 @@ class View:
         self.online: set[str] = set()
         self.snapshots = self.gaps = 0
 
-    def follow(self, events: BlockingSubscription[Snapshot | Event], quiet_s: float = 0) -> None:
-        """Take what comes, until nothing has come for so long; or once."""
-        give_up = time.monotonic() + SETTLE_S
-        heard = time.monotonic()
-        while True:
-            if (event := events.poll()) is not None:
-                heard = time.monotonic()
-            self._take(event)
-            if time.monotonic() >= heard + quiet_s:
-                return
-            assert time.monotonic() < give_up, "events do not end"
-
-    def _take(self, event: Snapshot | Event | None) -> None:
-        match event:
-            case Snapshot():
-                self.online = set(event.online)
+    def follow(self, events: BlockingSubscription[Snapshot | Event]) -> None:
+        """Take what comes next, if anything does."""
+        match events.poll():
+            case Snapshot(online=online):
+                self.online = set(online)
                 self.snapshots += 1
-            case Online():
-                self.online.add(event.uid)
-            case Offline():
-                self.online.discard(event.uid)
+            case Online(uid=uid):
+                self.online.add(uid)
+            case Offline(uid=uid):
+                self.online.discard(uid)
             case Gap():
                 self.gaps += 1
-            case None:
+            case _:
                 pass
+
+    def follow_until(self, last: set[str], events: BlockingSubscription[Snapshot | Event]) -> None:
+        """Take what comes until these are online, however long shards of a lost server are left out."""
+        give_up = time.monotonic() + SETTLE_S
+        while not last <= self.online:
+            self.follow(events)
+            assert time.monotonic() < give_up, "what was written last comes"

@@ -101,7 +101,7 @@ async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, client: Re
                     handled += uids([await anext(events)])  # goes on: the loop is not entered again
                 interrupted += scope.cancelled_caught
     print(f"cancelled {interrupted} times in {len(handled)} events: lost {len(set(names) - set(handled))}")
-    assert interrupted > 5, "calls were interrupted"
+    assert interrupted, "calls were interrupted"
     assert sorted(handled) == sorted(names)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
-from presence.store.access import LEFT_OUT_S, Access
+from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.subscriber import follow_sync, link, subscribe_sync
@@ -19,9 +19,7 @@ from tests.subscriber.streams import Streams, uids
 KEYS = Keys(shards=SHARDS)
 
 
-def followed(
-    url: str, change: Callable[[People], object], quiet_s: float = 0.2
-) -> tuple[People, View, set[str]]:
+def followed(url: str, change: Callable[[People], object]) -> tuple[People, View, set[str]]:
     """Follow users while the cluster changes; return who made the users, the view, and who is online."""
     view = View()
     with People(url) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
@@ -31,8 +29,7 @@ def followed(
         while not changing.done():
             view.follow(events)
         changing.result()
-        people.stop()
-        view.follow(events, quiet_s=quiet_s)
+        view.follow_until(people.finish(), events)
     with PresenceReader(url) as reader:
         read = {uid for page in reader.pages() for uid in page.states}
     print(
@@ -56,8 +53,9 @@ def test_a_view_is_what_redis_holds_after_every_slot_moved(redis_cluster: Cluste
     assert (view.snapshots, view.gaps) == (1, 0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def replicated() -> Iterator[Cluster]:
+    """A cluster of this test's own: one that lost a member has no replica for the next."""
     with Cluster(3, 1) as cluster:
         yield cluster
 
@@ -86,7 +84,7 @@ def test_a_view_is_what_redis_holds_after_a_failover_that_lost_writes(replicated
         replicated.wait_until_ok()
         people.wait_for(50)
 
-    people, view, read = followed(replicated.url, change, LEFT_OUT_S + 0.5)
+    people, view, read = followed(replicated.url, change)
     assert people.refused > 0, "it was felt"
     assert view.gaps > 0, "writes are lost, and it was told"
     assert view.online == read
