@@ -36,7 +36,6 @@ from presence.samples import Readiness
 from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store
-from presence.store.keys import Keys
 from presence.store.replies import Erasure, News, NewsKind, Superseded
 from presence.ticker import Ticker
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
@@ -98,7 +97,7 @@ class Node:
         self._family = family
         self._token = token
         self._describe = describe
-        self.keys = Keys(settings.prefix, settings.shard_count)
+        self.keys = settings.keys
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
         self.delays = Delays()

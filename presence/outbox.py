@@ -18,7 +18,10 @@ from dataclasses import dataclass
 
 from presence.ages import Ages
 from presence.changes import Change
+from protocol import Code
 
+# Whoever logs out may log in on another node at once; Redis is to hear of it in that order.
+PROMPT_CODES = frozenset({Code.LOGOUT, Code.BACKGROUND})
 # What a change takes beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
 # in the queue (sys.getsizeof and 8: 306).
 CHANGE_BYTES = 310
@@ -92,6 +95,7 @@ class Outbox:
 
     Attributes:
         shard_of, shards: as above.
+        has_logouts: whether a logout was queued since its reader set this to False.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class Outbox:
         self._high_water = 0
         self._appended = 0
         self._dropped = 0
+        self.has_logouts = False
         self._wanted = 0  # so many queued changes ring; 0: none do
         self._ring: Callable[[], None] = lambda: None
 
@@ -149,7 +154,9 @@ class Outbox:
         if self._ages is not None:
             self._ages.came(change)
         self._high_water = max(self._high_water, self._held)
-        if 0 < self._wanted <= self._queued:
+        if change.code in PROMPT_CODES:
+            self.has_logouts = True
+        if self._wanted and (self.has_logouts or self._wanted <= self._queued):
             self._wanted = 0
             self._ring()
 
@@ -206,7 +213,7 @@ class Outbox:
         return gap
 
     def call_at(self, queued: int, ring: Callable[[], None]) -> None:
-        """Call `ring` once so many changes are queued, over all shards; 0: never. One wish at a time."""
+        """Call `ring` once so many changes, or a logout, are queued; 0: never. One wish at a time."""
         if 0 < queued <= self._queued:
             self._wanted = 0
             ring()

@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 
 from presence import meta
 from presence.store.access import Access
+from presence.store.address import database
 from presence.store.client import RedisError
 from presence.store.failures import is_elsewhere, passes
 from presence.store.keys import Keys
@@ -68,6 +69,7 @@ class PresenceReader:
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
         self._access = Access(url)
         self._prefix = prefix
+        self._database = database(url)
         self._shards: tuple[int, float] | None = None  # how many, and until when that is believed
 
     def states(self, uids: Iterable[str]) -> dict[str, State]:
@@ -135,7 +137,7 @@ class PresenceReader:
     def _keys(self) -> Keys:
         known, now = self._shards, time.monotonic()
         if known and now < known[1]:
-            return Keys(self._prefix, known[0])
+            return Keys(self._prefix, known[0], self._database)
         try:
             stored = stored_shards(self._access, self._prefix)
         except RedisError as error:
@@ -144,7 +146,7 @@ class PresenceReader:
                 raise
             stored = known[0]
         self._shards = (stored, now + SHARDS_KEPT_S) if stored else None
-        return Keys(self._prefix, stored or 1)
+        return Keys(self._prefix, stored or 1, self._database)
 
     def _read(self, read: Callable[[Access], T]) -> T:
         """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""

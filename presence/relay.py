@@ -33,6 +33,7 @@ from presence.store.replies import News, Probe, Reply, Superseded
 from presence.transitions import Transitions
 
 GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
+LOGOUT_PAUSE_S: Final = 0.004  # logouts do not wait for company; this is the time from one call to the next
 PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
 _DRAIN_LOOK_S: Final = 0.02
@@ -109,7 +110,7 @@ class Relay:
         self._comparing = Comparing(outbox, store, self._thread, memory, node=lambda: self.node, clock=clock)
         self._reach = [Reach() for _ in self.writers]
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
-        self._probed_at = -math.inf
+        self._probed_at = self._sent_at = -math.inf
         self._outages = Outages(self._reach)
         self._batches = self._items = 0
 
@@ -219,6 +220,7 @@ class Relay:
         """Send what every shard has next, if anything, and take the answers."""
         if any(writer.fenced for writer in self.writers):
             self._take_new_id()
+        self._outbox.has_logouts = False
         node, planned = self.node, await self._plan()
         # A server that hangs would find an end before what others' logins waited with meanwhile.
         now = self._clock()
@@ -233,6 +235,7 @@ class Relay:
         if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
             return failures
         steps, sent_at = [step for _, step in planned], self._clock()
+        self._sent_at = sent_at
         answers = await self._thread.call(lambda: self._store.apply(steps))
         now = self._clock()
         superseded: list[Superseded] = []
@@ -325,9 +328,11 @@ class Relay:
         stuck = sum(self._outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
         self._outbox.call_at(stuck + 1, self._bell.ring)
         rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
-        if rung:
+        if rung and not self._outbox.has_logouts:
             self._outbox.call_at(stuck + BATCH_ITEMS, self._bell.ring)
             await self._bell.wait(GATHER_S)
+        if self._outbox.has_logouts:
+            await self._runtime.sleep(self._sent_at + LOGOUT_PAUSE_S - self._clock())
         self._outbox.call_at(0, self._bell.ring)
 
     def statistics(self) -> RelayStatistics:

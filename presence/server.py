@@ -381,9 +381,8 @@ def _stores(url: str, settings: Settings) -> Stores:
 
 
 def _shape(settings: Settings) -> Shape:
-    keys = Keys(settings.prefix, settings.shard_count)
     return Shape(
-        keys,
+        settings.keys,
         maxlen=settings.stream_maxlen,
         seen_retention_ms=settings.seen_retention_days * 86_400_000,
         max_sessions=settings.max_sessions,

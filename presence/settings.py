@@ -15,6 +15,7 @@ from presence import networks
 from presence.rules import Rule
 from presence.specs import Spec
 from presence.store import address
+from presence.store.keys import Keys
 
 _DAY_S = 86_400
 # What all nodes that share a Redis had better have alike: how long each is waited for, whose device has to
@@ -307,6 +308,11 @@ class Settings:
     def shard_count(self) -> int:
         """How many shards the users are spread over."""
         return self.shards or (address.CLUSTER_SHARDS if address.is_cluster(self.redis) else 1)
+
+    @property
+    def keys(self) -> Keys:
+        """How keys and channels are called."""
+        return Keys(self.prefix, self.shard_count, address.database(self.redis))
 
     @property
     def shared(self) -> str:

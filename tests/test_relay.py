@@ -15,7 +15,7 @@ from presence.changes import Change, Op
 from presence.embedded import EmbeddedRedis, find_binary
 from presence.outbox import Outbox
 from presence.reach import BACKOFF_LIMIT_S
-from presence.relay import PROBE_INTERVAL_S, Relay
+from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
@@ -96,6 +96,42 @@ async def test_changes_that_come_together_share_a_batch(
     await until(lambda: fake.applied)
     assert len(fake.applied) == 3
     assert len(fake.batches) == 3  # the opening, the one that says that all are registered, and this one
+
+
+@pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
+async def test_a_logout_does_not_wait_for_company(
+    clock: MockClock,
+    relay: Relay,
+    outbox: Outbox,
+    fake: FakeStore,
+    nursery: trio.Nursery,
+    code: int,
+    waits: bool,
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    await trio.sleep(1)
+    outbox.append(login("u"))
+    await trio.sleep(GATHER_S / 4)
+    assert not fake.applied
+    outbox.append(Change(Op.END, "u", "", "s", code, 0.0, 1000, 1000, 30_000))
+    await trio.sleep(GATHER_S / 4)
+    assert len(fake.applied) == (0 if waits else 2)
+    await trio.sleep(GATHER_S)
+    assert len(fake.applied) == 2
+
+
+async def test_crowds_of_logouts_share_batches(
+    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(relay.run)
+    await until(lambda: fake.batches)
+    before = len(fake.batches)
+    for i in range(1000):
+        outbox.append(Change(Op.END, f"u{i}", "", "s", 100, 0.0, 1000, 1000, 30_000))
+        await trio.sleep(0.001)
+    await until(lambda: len(fake.applied) == 1000)
+    assert len(fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
 
 
 async def test_probes_keep_their_beat(

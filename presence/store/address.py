@@ -95,6 +95,14 @@ def is_cluster(url: str | None) -> bool:
     return url is not None and parse(url).is_cluster
 
 
+def database(url: str | None) -> int:
+    """Return the number of the database that a URL leads to; 0 where there is no URL."""
+    parts = urlsplit(url or "")
+    path = "" if parts.scheme == "unix" else parts.path.lstrip("/")
+    number = dict(parse_qsl(parts.query)).get("db", path)
+    return int(number) if number.isdecimal() else 0
+
+
 def user(url: str) -> str:
     """Return the name of the user that `url` logs in as; "" for the one who needs no name."""
     return unquote(urlsplit(url).username or "")

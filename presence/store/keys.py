@@ -11,10 +11,13 @@ class Keys:
     Args:
         prefix: what every key begins with.
         shards: how many shards the users are spread over (S).
+        database: number of the database that the keys are in. Channels are the same for all databases of a
+            server, so those of another than 0 bear its number.
     """
 
     prefix: str = "presence"
     shards: int = 1
+    database: int = 0
 
     def shard(self, uid: str) -> int:
         """Return the shard of a user: the CRC-32 of the uid's UTF-8 bytes, modulo S."""
@@ -94,16 +97,16 @@ class Keys:
     @property
     def online_channel(self) -> str:
         """Pub/sub channel that hints at users who came online."""
-        return f"{self.prefix}:online"
+        return f"{self._channels}:online"
 
     @property
     def offline_channel(self) -> str:
         """Pub/sub channel that hints at users who went offline."""
-        return f"{self.prefix}:offline"
+        return f"{self._channels}:offline"
 
     def control_channel(self, node: str) -> str:
         """Pub/sub channel for kicks, displacements and deliveries to the sessions of one node."""
-        return f"{self.prefix}:node:{node}"
+        return f"{self._channels}:node:{node}"
 
     def user_channel(self, uid: str) -> str:
         """Pub/sub channel that hints at whatever changes in how a user is seen.
@@ -114,4 +117,8 @@ class Keys:
 
     def watchers_channel(self, shard: int) -> str:
         """Pub/sub channel that tells scripts that users of the shard are watched; nothing comes over it."""
-        return f"{self.prefix}:{{{shard}}}:user:"
+        return f"{self._channels}:{{{shard}}}:user:"
+
+    @property
+    def _channels(self) -> str:
+        return f"{self.prefix}:@{self.database}" if self.database else self.prefix

@@ -34,7 +34,8 @@ local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2],
 local holding_key, absent_key = KEYS[6], KEYS[7]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
-local user_prefix = string.sub(events_key, 1, -string.len('events') - 1) .. 'user:'  -- of the channels of its users
+-- Of the channels of its users: of the same database as the channel of online events, with the shard's tag.
+local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
 
 local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
 local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'

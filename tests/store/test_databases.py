@@ -1,0 +1,70 @@
+"""Two deployments in two databases of one Redis: channels are the same for all of them."""
+
+from typing import Any
+
+import pytest
+
+from presence.changes import Profile
+from presence.store.address import database
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import Hand, end, login, update
+from tests.store.servers import Server
+
+OTHER = Keys(database=1)
+PATIENCE_S = 5.0
+
+
+def heard(server: Server, keys: Keys) -> set[str]:
+    """Everything that is published while a user comes, shows himself, moves and goes."""
+    url = f"{server.url}?db={keys.database}" if keys.database else server.url
+    listener: Any = server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    listener.psubscribe("*")
+    listener.subscribe(keys.watchers_channel(0), keys.user_channel("u"))
+    store = RedisStore(url, Shape(keys, maxlen=1000, seen_retention_ms=10**13))
+    try:
+        a, b = Hand(store, "a"), Hand(store, "b")
+        a.open()
+        b.open()
+        a.apply(login("u", "s1"), update("u", "s1", profile=Profile(away=True)))
+        b.apply(login("u", "s2"))
+        b.apply(end("u", "s2"))
+    finally:
+        store.close()
+    server.client.publish("the last", "")
+    found: set[str] = set()
+    while "the last" not in found:
+        message = listener.get_message(timeout=PATIENCE_S)
+        if message is not None:  # None: a confirmation
+            found.add(message["channel"].decode())
+    listener.close()
+    return found - {"the last"}
+
+
+def names(keys: Keys) -> set[str]:
+    return {keys.online_channel, keys.offline_channel, keys.control_channel("a"), keys.user_channel("u")}
+
+
+def test_what_is_published_in_one_database_is_not_heard_in_another(server: Server) -> None:
+    in_first, in_other = heard(server, Keys()), heard(server, OTHER)
+    assert (in_first, in_other) == (names(Keys()), names(OTHER))
+    assert not in_first & in_other
+    assert all(name.startswith("presence:") for name in in_other)  # as the advised permissions want it
+
+
+@pytest.mark.parametrize(
+    ("url", "number"),
+    [
+        (None, 0),
+        ("redis://h", 0),
+        ("redis://h:6379/0", 0),
+        ("rediss://user:secret@h:6379/12", 12),
+        ("redis://h/3?db=4", 4),
+        ("unix:///tmp/redis.sock", 0),
+        ("unix:///tmp/redis.sock?db=2", 2),
+        ("redis+cluster://a,b", 0),
+    ],
+)
+def test_a_url_names_its_database(url: str | None, number: int) -> None:
+    assert database(url) == number
