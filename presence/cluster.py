@@ -111,7 +111,7 @@ class Cluster:
         self._contact = Contact(2 * self._beat_s)
         self.observer = Observer(lease_s, idle_timeout_s, self._contact)
         self._next_beat = -math.inf
-        self._leaves_at_ms = 0  # once it leaves
+        self._leaves_at_ms = self._left_behind = 0  # once it leaves
         self._has_left = self._runtime.bell()
         self._failures = 0  # in a row
         self._renewed_at: float | None = None
@@ -146,14 +146,15 @@ class Cluster:
                 due_s = min(self._next_beat - self._clock(), self.observer.next_due_s())
                 await self._bell.wait(due_s)
 
-    async def leave(self, at_ms: int, timeout_s: float) -> None:
+    async def leave(self, at_ms: int, sessions: int, timeout_s: float) -> None:
         """Tell the others that this node has drained and ends: its silence is no death. `run` returns.
 
         Args:
             at_ms: when, in Unix milliseconds.
+            sessions: those that it had when it began to drain, some of which may be elsewhere by now.
             timeout_s: for Redis; later it ends without a mark, as a node that dies.
         """
-        self._leaves_at_ms = at_ms
+        self._leaves_at_ms, self._left_behind = at_ms, sessions
         self._next_beat = -math.inf  # which ends a sweep after its next call
         self._bell.ring()
         await self._has_left.wait(timeout_s)
@@ -182,8 +183,10 @@ class Cluster:
         """Renew the lease; False: this id was declared dead."""
         me = self._relay.node
         self._renewals += 1
-        left = {"left_ms": self._leaves_at_ms} if self._leaves_at_ms else {}
-        counter, stats = self._renewals, json.dumps({**self._describe(), **left})
+        told = self._describe()
+        if self._leaves_at_ms:
+            told |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
+        counter, stats = self._renewals, json.dumps(told)
         sweeping = self._sweeping(me)
         self._next_beat = self._clock() + self._beat_s
         rows = await self._thread.call(lambda: self._table.renew(me, counter, stats, sweeping))

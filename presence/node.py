@@ -202,9 +202,14 @@ class Node:
         await self.relay.start()
         await self.cluster.start()
 
-    async def leave(self, timeout_s: float) -> None:
-        """Tell the others that this node has drained, and ends; after that it does nothing more in Redis."""
-        await self.cluster.leave(self._clock.seen_ms(self._clock.now()), timeout_s)
+    async def leave(self, sessions: int, timeout_s: float) -> None:
+        """Tell the others that this node has drained, and ends; after that it does nothing more in Redis.
+
+        Args:
+            sessions: those that it had when it began to drain.
+            timeout_s: for Redis.
+        """
+        await self.cluster.leave(self._clock.seen_ms(self._clock.now()), sessions, timeout_s)
 
     def readiness(self) -> Readiness:
         """Return whether this node can serve clients."""

@@ -197,6 +197,7 @@ class Server:
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
+        sessions = len(self.node.core.sessions)
         self._ticking.cancel()  # from here on silence is nobody's fault but ours
         if self._followups is not None:
             self._followups.stop()  # others turn
@@ -214,7 +215,8 @@ class Server:
         if self._serving is not None:
             left = await self.node.relay.drain(deadline - trio.current_time())
             if not left:  # else it ends as one that dies: others have to sort out what it could not tell
-                await self.node.leave(min(LEAVE_TIMEOUT_S, deadline - trio.current_time() + LEAVE_RESERVE_S))
+                timeout_s = min(LEAVE_TIMEOUT_S, deadline - trio.current_time() + LEAVE_RESERVE_S)
+                await self.node.leave(sessions, timeout_s)
             self._serving.cancel()
         self.stopped = True
         return left

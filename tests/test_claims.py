@@ -150,13 +150,15 @@ async def test_a_node_that_leaves_says_so_and_renews_no_more(autojump_clock: Moc
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.run)
         await trio.sleep(LEASE_S)
-        await cluster.leave(1_700_000_000_000, 1.0)
+        await cluster.leave(1_700_000_000_000, 40, 1.0)
         assert trio.current_time() < LEASE_S + 2, "it says so at once"
         await trio.sleep(LEASE_S)
     (told,) = [each for each in redis.did if isinstance(each, Claim)]
     assert told == Claim("claim", redis.node)
     assert redis.rows[redis.node].left_ms == 1_700_000_000_000
-    assert json.loads(redis.told[-1])["left_ms"] == 1_700_000_000_000
+    last = json.loads(redis.told[-1])
+    assert last["left_ms"] == 1_700_000_000_000
+    assert last["sessions"] == 40, "whoever came back elsewhere in the meantime is to be counted as returned"
 
 
 async def test_a_shard_that_is_away_keeps_the_others_from_nothing(

@@ -172,12 +172,12 @@ class Host:
 
         self.node.core.refuse_logins(return_after)
         self.node.core.endings.farewell(list(self.node.core.sessions), goodbye)
-        self._tasks.append(Task(self.machine, self._last_words()))
+        self._tasks.append(Task(self.machine, self._last_words(len(self.node.core.sessions))))
 
-    async def _last_words(self) -> None:
+    async def _last_words(self, sessions: int) -> None:
         await self.runtime.sleep(1.5)
         if not await self.node.relay.drain(self._world.plan.settings.drain_timeout - 2.0):
-            await self.node.leave(0.4)
+            await self.node.leave(sessions, 0.4)
         # Not from inside of a task of its own, which would be closed while it runs.
         self._world.agenda.after(0.0, self.machine.end)
 

@@ -23,8 +23,9 @@ KEYS = Keys()  # one shard, on one of the primaries
 PATIENCE_S = 20.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def replicated() -> Iterator[Cluster]:
+    """A cluster of this test's own: one that lost a member has no replica for the next."""
     with Cluster(3, 1) as cluster:
         yield cluster
 
