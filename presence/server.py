@@ -368,6 +368,7 @@ def _watching(url: str, settings: Settings, keys: Keys, faults: Faults) -> Watch
         lambda shard: WatchChannel(url, keys, shard),
         StoredStates(url, keys),
         max_watches=settings.max_watches,
+        max_shared_watches=settings.max_shared_watches,
         absence_s=settings.lease + settings.idle_timeout,
         faults=faults,
     )

@@ -151,6 +151,11 @@ class Settings:
         bounds=(0, _DAY_S),
     )
     max_watches: int = _presence(1000, "users that one connection may watch", bounds=(1, 10**6))
+    max_shared_watches: int = _presence(
+        500_000,
+        "watches that all connections of a worker may have together, beyond the first 10 of each",
+        bounds=(0, 10**8),
+    )
     flap_returns: int = _presence(
         6,
         "returns of a device after lost connections, as one worker sees them, beyond which its next grace is "

@@ -56,6 +56,7 @@ BAD = {
     "session_policy": ["kick", "Oldest"],
     "away_after": ["-1", "nan", "86401"],
     "max_watches": ["0", "1.5"],
+    "max_shared_watches": ["-1", "1.5"],
     "flap_returns": ["-1", "x"],
     "max_grace": ["-1", "nan"],
     "outbox_items": ["-1", "x"],

@@ -109,7 +109,7 @@ ROOMS = [
     Room(
         {
             f"presence.watching.{name}"
-            for name in ("states", "watches", "waiting", "view", "channel", "budget")
+            for name in ("states", "watches", "waiting", "view", "channel", "budget", "shares")
         },
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),

@@ -93,6 +93,8 @@ REQUESTS: Final = (
     ),
     gauge("watchers", "Sessions that watch somebody", "watching.watchers"),
     gauge("watches", "Pairs of a session and whom it watches", "watching.watches"),
+    gauge("shared_watches", "Watches beyond each connection's own", "watching.shared"),
+    gauge("shared_watches_max", "And how many there may be", "watching.max_shared"),
     gauge("watched_users", "Users who are watched", "watching.users"),
     gauge("watch_requests_waiting", "Requests to watch that wait for states", "watching.waiting"),
     counters(
@@ -102,6 +104,7 @@ REQUESTS: Final = (
         {
             "taken": "watching.taken",
             "refused": "watching.refused",
+            "full": "watching.full",
             "timed_out": "watching.timed_out",
         },
     ),

@@ -8,7 +8,7 @@ from typing import Final
 import protocol
 from presence import requests
 from presence.registry import Session
-from presence.watching.states import UNKNOWN, State
+from presence.watching.states import OFFLINE, UNKNOWN, State
 from protocol import Code
 from protocol.prepacked import pack_state, states_answer
 
@@ -17,12 +17,18 @@ RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and no
 
 
 def states_packet(id: int | None, states: Mapping[str, State]) -> bytes:
-    """Return the packed answer that tells states."""
+    """Return the packed answer that tells states: the same of a user, wherever they were read.
+
+    Redis keeps of a user offline only when he was last seen, so an answer tells no more of him even where an
+    event was heard that says more.
+    """
     return states_answer(id, {uid: _packed(state) for uid, state in states.items()})
 
 
 @lru_cache(STATES_KEPT)
 def _packed(state: State) -> bytes:
+    if state.status == OFFLINE:
+        state = State(OFFLINE, last_seen_ms=state.last_seen_ms)
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:

@@ -33,6 +33,11 @@ class Budget:
         self._full_at[session] = full_at
         return 0.0
 
+    def charge(self, session: Session, cost: float, now: float) -> None:
+        """Take what a request costs that is never refused: what comes after it may have to wait."""
+        full_at = max(now, self._full_at.get(session, now)) + cost / self._a_second
+        self._full_at[session] = min(full_at, now + 2 * self._full_s)
+
     def left(self, session: Session) -> None:
         """A session is gone."""
         self._full_at.pop(session, None)

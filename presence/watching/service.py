@@ -32,6 +32,7 @@ from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
+from presence.watching.shares import Shares
 from presence.watching.states import Entry
 from presence.watching.waiting import Waiter, Waiting
 from presence.watching.watches import Watches
@@ -43,6 +44,8 @@ WAITING_SHARE: Final = 2  # of these one session may have so many times the user
 ASKED_SHARE: Final = 4  # and it may ask about so many times that at once, and then
 ASKED_A_S: Final = 500.0  # about so many a second,
 REQUEST_COST: Final = 5  # a request by itself costing as much as so many users
+OWN_WATCHES: Final = 10  # that each connection may have, however many all have together
+FULL_S: Final = 15.0  # on average, after which a watch is worth another try where there was no room for it
 
 
 class Watching:
@@ -53,6 +56,7 @@ class Watching:
         channel: makes the channel of a shard.
         states: for queries.
         max_watches: users that one session may watch.
+        max_shared_watches: beyond `OWN_WATCHES` of each, all sessions together.
         absence_s: see `View`.
         runtime: makes calls that block.
         faults: contains mistakes in what is done for one request or connection.
@@ -65,6 +69,7 @@ class Watching:
         states: States,
         *,
         max_watches: int,
+        max_shared_watches: int,
         absence_s: float,
         runtime: Runtime | None = None,
         faults: Faults | None = None,
@@ -74,6 +79,7 @@ class Watching:
         self._shard_of = shard_of
         self._channel = channel
         self._max_watches = max_watches
+        self._max_shared_watches = max_shared_watches
         self._absence_s = absence_s
         self._watches = Watches()
         self._waiting = Waiting()
@@ -85,7 +91,8 @@ class Watching:
         self._complete: deque[Waiter] = deque()
         self._completed = TrioBell()
         self._budget = Budget(ASKED_SHARE * max(max_watches, UIDS_MAX), ASKED_A_S)
-        self._taken = self._refused = self._timed_out = 0
+        self._shares = Shares(OWN_WATCHES, max_shared_watches)
+        self._taken = self._refused = self._full = self._timed_out = 0
 
     async def run(self) -> None:
         """Serve for ever; cancel it to stop."""
@@ -101,11 +108,13 @@ class Watching:
         """See `requests.Desk`."""
         if session.link is None:
             return
+        now = trio.current_time()
         if isinstance(request, Unwatch):
+            self._budget.charge(session, 1 + len(request.uids or ()), now)
             self._unwatch(session, request)
             return
         cost = REQUEST_COST + len(request.uids)
-        if (excess_s := self._budget.spend(session, cost, trio.current_time())) > 0:
+        if (excess_s := self._budget.spend(session, cost, now)) > 0:
             self._refused += 1
             message = "too many users asked about in a short time"
             requests.refuse(session, request.id, Code.RATE_LIMITED, message, round(excess_s + 0.01, 2))
@@ -126,6 +135,7 @@ class Watching:
         """See `requests.Desk`."""
         self._pushes.forget(session)
         self._budget.left(session)
+        self._shares.hold(session, 0)
         gone = [uid for waiter in self._waiting.left(session) for uid in waiter.uids]
         self._drop([*self._watches.remove(session), *gone])
 
@@ -142,11 +152,18 @@ class Watching:
             refuse_busy(session, request.id, "too many requests wait")
             return
         watched = self._watches.of(session) | self._waiting.of(session)
-        if len(watched.union(uids)) > self._max_watches:
+        count = len(watched.union(uids))
+        if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
             requests.refuse(session, request.id, Code.TOO_LARGE, message)
             return
+        if not self._shares.allow(session, count):
+            self._full += 1
+            message = f"all connections together watch all that fit here; {OWN_WATCHES} are each one's own"
+            refuse_busy(session, request.id, message, FULL_S)
+            return
+        self._shares.hold(session, count)
         waiter = Waiter(session, request.id, uids, trio.current_time() + PATIENCE_S)
         missing = []
         for uid in uids:
@@ -189,18 +206,18 @@ class Watching:
             self._pushes.forget(session, wanted)
             self._watches.add(session, wanted, self._pushes.number)
             send(session, packet)
-        self._drop(waiter.unwatched)
+        self._let_go(session, waiter.unwatched)
 
     def _broken(self, waiter: Waiter) -> None:
         """Refuse a watch that could not be answered."""
         self._refused += 1
-        self._drop(waiter.uids)
+        self._let_go(waiter.session, waiter.uids)
         refuse_failed(waiter.session, waiter.id)
 
     def _unwatch(self, session: Session, request: Unwatch) -> None:
         self._waiting.unwatch(session, request.uids)
         self._pushes.forget(session, request.uids)
-        self._drop(self._watches.remove(session, request.uids))
+        self._let_go(session, self._watches.remove(session, request.uids))
         requests.grant(session, request.id, {})
 
     async def _give_up(self) -> None:
@@ -210,9 +227,16 @@ class Watching:
                 self._timed_out += 1
                 with self._faults.contained("watch"):
                     refuse_busy(waiter.session, waiter.id, "Redis is away")
-                self._drop(waiter.uids)
+                self._let_go(waiter.session, waiter.uids)
             deadline = self._waiting.next_deadline()
             await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
+
+    def _let_go(self, session: Session, uids: Iterable[str]) -> None:
+        """A session does not watch these, or not any more."""
+        if session.link is not None:
+            watched, waiting = self._watches.of(session), self._waiting.of(session)
+            self._shares.hold(session, len(watched | waiting if waiting else watched))
+        self._drop(uids)
 
     # Shards
 
@@ -274,8 +298,11 @@ class Watching:
             "watches": len(self._watches),
             "users": sum(len(shard.view) for shard in self._shards.values()),
             "waiting": len(self._waiting),
+            "shared": self._shares.used,
+            "max_shared": self._max_shared_watches,
             "taken": self._taken,
             "refused": self._refused,
+            "full": self._full,
             "timed_out": self._timed_out,
             "shards": {name: sum(each[name] for each in shards) for name in (shards[0] if shards else ())},
             "views": {name: sum(each[name] for each in views) for name in (views[0] if views else ())},

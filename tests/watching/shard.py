@@ -18,6 +18,7 @@ class Shard:
     entries: list[Entry] = field(default_factory=list)
     last_id: EntryId = NO_ENTRY
     shown: dict[str, State] = field(default_factory=dict)  # of users online
+    seen: dict[str, int] = field(default_factory=dict)  # of users offline
     subscribed: set[str] = field(default_factory=set)
     wire: deque[Heard] = field(default_factory=deque)
     told: dict[tuple[str, str], State] = field(default_factory=dict)  # every entry there ever was
@@ -33,13 +34,15 @@ class Shard:
         self.last_id = order
         if status == "offline":
             self.shown.pop(uid, None)
+            self.seen[uid] = self.number
         else:
             self.shown[uid] = state
         if uid in self.subscribed:
             self.wire.append(entry)
 
     def look(self, uids: Collection[str]) -> Snapshot:
-        return Snapshot({uid: self.shown.get(uid, State("offline")) for uid in uids}, self.last_id)
+        states = {uid: self.shown.get(uid) or State("offline", None, self.seen.get(uid)) for uid in uids}
+        return Snapshot(states, self.last_id)
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
         first = self.entries[0].id if self.entries else None

@@ -24,6 +24,15 @@ def test_what_is_refused_costs_nothing() -> None:
     assert budget.spend(ANN, 100, 0.0) == 0
 
 
+def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
+    budget = Budget(100, 10)
+    budget.charge(ANN, 90, 0.0)
+    assert budget.spend(ANN, 20, 0.0) == pytest.approx(1.0)
+    budget.charge(ANN, 10**6, 0.0)
+    assert budget.spend(ANN, 10, 10.0) > 0
+    assert budget.spend(ANN, 10, 11.0) == 0, "a debt has a bound"
+
+
 def test_one_does_not_pay_for_another() -> None:
     budget = Budget(100, 10)
     budget.spend(ANN, 100, 0.0)

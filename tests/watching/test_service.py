@@ -1,6 +1,7 @@
 """Watches and queries from the request to the packet, on a shard in memory, in virtual time."""
 
 import math
+import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from presence.requests import Query, Unwatch, Watch
 from presence.runtime import TrioBell
 from presence.store.batches import StoreUnavailable
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
-from presence.watching.service import PATIENCE_S, Watching
+from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching
 from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
 from presence.watching.states import State
 from protocol import Code, Kind
@@ -25,6 +26,11 @@ T = TypeVar("T")
 ABSENCE_S = 40.0
 CALL_S = 0.001
 LULL_S = 0.02
+SHARED = 40
+
+
+def names(count: int) -> list[str]:
+    return [f"user-{number}" for number in range(count)]
 
 
 class Runtime:
@@ -83,6 +89,7 @@ class Node:
             lambda shard: self.far if shard else self.channel,
             records,
             max_watches=1000,
+            max_shared_watches=SHARED,
             absence_s=ABSENCE_S,
             runtime=Runtime(),
             faults=self.faults,
@@ -376,6 +383,61 @@ async def test_a_query_that_redis_refuses_is_refused(autojump_clock: MockClock) 
         assert (refusal.id, refusal.payload["code"]) == (7, Code.BUSY)
 
 
+async def test_a_full_table_refuses_all_but_the_few_watches_that_are_each_ones_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        greedy, _ = await node.watched(*names(OWN_WATCHES + SHARED // 2))
+        other, line = await node.watched(*names(OWN_WATCHES + SHARED // 2))
+        node.watching.take(other, Watch(2, ["one-more"]))
+        (refusal,) = line.packets()
+        assert (refusal.id, refusal.payload["code"]) == (2, Code.BUSY)
+        assert "10 are each one's own" in refusal.payload["message"]
+        assert refusal.payload["retry_after"] > 5, "not before somebody may have left"
+        modest, _ = await node.watched(*names(OWN_WATCHES))
+        node.watching.take(greedy, Unwatch(3, names(1)))
+        node.watching.take(other, Watch(4, ["one-more"]))
+        await trio.sleep(0.1)
+        (granted,) = line.packets()
+        assert (granted.id, granted.kind) == (4, Kind.OK)
+        report = node.watching.report()
+        assert (report["full"], report["shared"], report["max_shared"]) == (1, SHARED, SHARED)
+        for each in (greedy, other, modest):
+            node.watching.left(each)
+        assert node.watching.report()["shared"] == 0
+
+
+async def test_what_is_held_of_the_pool_is_what_is_watched_and_waited_for(autojump_clock: MockClock) -> None:
+    rng = random.Random(5)
+    async with running() as node:
+        watchers = [session()[0] for _ in range(4)]
+        for _ in range(120):
+            watcher = rng.choice(watchers)
+            uids = [f"{rng.choice(['', 'far'])}{n}" for n in rng.sample(range(60), rng.randrange(1, 30))]
+            request = Unwatch(1, uids) if rng.random() < 0.5 else Watch(1, uids)
+            node.far.is_up = rng.random() > 0.3
+            node.watching.take(watcher, request)
+            await trio.sleep(6 if rng.random() < 0.1 else 0.05)
+        node.far.is_up = True
+        await trio.sleep(60)
+        held = sum(max(0, node.watching.watches(each) - OWN_WATCHES) for each in watchers)
+        assert node.watching.report()["shared"] == held
+
+
+async def test_a_query_and_a_watch_tell_the_same_of_a_user_who_is_offline(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.shard.write("ann", "online")
+        await node.watched("ann")
+        node.shard.write("ann", "offline")
+        await trio.sleep(0.1)
+        watcher, line = node.watch("ann")
+        node.watching.take(watcher, Query(2, ["ann"]))
+        await trio.sleep(1)
+        watched, queried = (packet.payload["presence"]["ann"] for packet in line.packets())
+        assert watched == queried
+        assert watched["last_seen_ms"] is not None
+
+
 async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: MockClock) -> None:
     class Hanging(Runtime):
         async def call(self, blocking: Callable[[], T]) -> T:
@@ -388,6 +450,7 @@ async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: Mock
         lambda _shard: node.channel,
         node.records,
         max_watches=10,
+        max_shared_watches=0,
         absence_s=1,
         runtime=Hanging(),
     )

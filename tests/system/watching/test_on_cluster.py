@@ -62,6 +62,7 @@ async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *,
         lambda shard: WatchChannel(replicated.url, KEYS, shard),
         StoredStates(replicated.url, KEYS),
         max_watches=10,
+        max_shared_watches=0,
         absence_s=40,
     )
     node, uid = Hand(store, f"node-{graceful}"), f"ann-{graceful}"
