@@ -30,6 +30,7 @@ from loadtest.security import (
     tls,
     tls_reload,
     tokens,
+    watchers,
 )
 from loadtest.security.credentials import Frames
 from loadtest.security.guarded import UNBOUNDED, guarded, secured
@@ -80,6 +81,11 @@ def _flooders(short: bool) -> Outcome:
     return flooders.flooders(flooders.Sizes(seconds=1.5, pairs=1) if short else flooders.Sizes())
 
 
+def _watchers(short: bool) -> Outcome:
+    with staged() as stage:
+        return watchers.watchers(stage, 1000 if short else 9_900)
+
+
 def _tokens(short: bool) -> Outcome:
     return tokens.tokens(*((3000, 200) if short else (100_000, 5000)))
 
@@ -121,6 +127,7 @@ CASES: dict[str, Case] = {
     "flood-tokens": _flood_tokens,
     "flood-forged": _flood_forged,
     "flooders": _flooders,
+    "watchers": _watchers,
     "tokens": _tokens,
     "rotation": _rotation,
     "timing": _timing,

@@ -137,6 +137,8 @@ def show(stage: Stage) -> None:
         assert trio.run(pages.page, {0: "0-0"}).items
     with closing(Follower(Link(stage.url), KEYS.prefix, "0")) as follower:
         assert fetched(follower, 1)
+        while follower.take():
+            pass
         follower.fetch()  # waits in vain
 
 
