@@ -92,6 +92,7 @@ class AdmissionLimits:
         address_connections: connections at once from one address; 0: no limit.
         address_login_rate, address_login_burst: logins from one address a second, and at once; 0: no limit.
         uid_login_rate, uid_login_burst: logins of one user a second, and at once; 0: no limit.
+        turned_away: connections beyond the bound that are open at once, to be told so.
     """
 
     max_connections: int = 10_000
@@ -104,6 +105,7 @@ class AdmissionLimits:
     address_login_burst: float = 20_000
     uid_login_rate: float = 0
     uid_login_burst: float = 1000
+    turned_away: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,13 @@ class Admission:
         self._by_address = Buckets[str](limits.address_login_rate or 1, limits.address_login_burst)
         self._by_uid = Buckets[str](limits.uid_login_rate or 1, limits.uid_login_burst)
         self._full = self._crowded = 0
+
+    def has_room(self, open_now: int) -> bool:
+        """Whether one more connection may be open, if only to be turned away.
+
+        What is open beyond `max_connections` uses up descriptors that are kept for Redis and files.
+        """
+        return open_now < self._limits.max_connections + self._limits.turned_away
 
     def connection(self, open_now: int, now: float) -> float | None:
         """Return None if a connection is welcome beside `open_now` others, else its seconds to come back."""

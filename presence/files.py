@@ -49,6 +49,14 @@ def fitting(files: int) -> int:
     return files - min(RESERVE_MAX, max(RESERVE_MIN, files // RESERVE_SHARE))
 
 
+def spare(connections: int) -> int:
+    """Return how many connections beyond the bound may be open while they are told that they are too many.
+
+    The other half of what is reserved beside so many connections is left to Redis, logs and the rest.
+    """
+    return (needed(connections) - connections) // 2
+
+
 def needed(connections: int) -> int:
     """Return the lowest limit of files below which so many connections fit."""
     files = connections + RESERVE_MIN

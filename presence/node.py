@@ -13,6 +13,7 @@ from weakref import ref
 
 import structlog
 
+from presence import files
 from presence.admission import Admission, AdmissionLimits
 from presence.ages import Ages
 from presence.auth.verdicts import Gate
@@ -124,6 +125,7 @@ class Node:
             settings.address_login_burst,
             settings.uid_login_rate,
             settings.uid_login_burst,
+            files.spare(max_connections),
         )
         self.admission = Admission(limits, now)
         boot_id = token()

@@ -204,7 +204,7 @@ class Server:
         if self._transport is not None:
             return_after = self._returns()
             self.node.core.refuse_logins(return_after)  # those who wait to be accepted among them
-            self._transport.stop_accepting()
+            await self._transport.stop_accepting()
             with trio.move_on_at(deadline):
                 await self._say_goodbye(return_after)
                 self._control.stop()

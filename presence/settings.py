@@ -229,7 +229,10 @@ class Settings:
         bounds=(1024, 2**30),
     )
     unsent_timeout: float = _limit(
-        10.0, "time that unsent bytes may wait before a slow client is closed", unit="s", bounds=(0.1, 3600)
+        10.0,
+        "time in which a slow client takes 16 KiB of what is unsent, or all, or else is closed",
+        unit="s",
+        bounds=(0.1, 3600),
     )
     address_connections: int = _limit(
         0, "connections at once from one address, of each worker; 0: no limit", bounds=(0, 10**7)

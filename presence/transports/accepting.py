@@ -3,6 +3,7 @@
 The kernel's queue of new connections is short (`net.core.somaxconn`), and what it drops comes back a second
 later. So connections are taken out of it quickly, and wait here for their turn to be let in, which costs
 more: as a rule their login has come along. No more than `WAITING_MAX` wait; a crowd beyond is sent away.
+Being sent away takes a descriptor, too, for a second: where many are, others stay in the kernel's queue.
 """
 
 import errno
@@ -30,6 +31,7 @@ class Acceptor:
     Args:
         listeners: bound, listening sockets; owned by the acceptor from now on.
         secured: likewise, for TLS.
+        has_room: whether a descriptor can be spared for one more connection.
         enter: called for each descriptor that was accepted, non-blocking, with whether it is to be TLS and
             the address that it comes from, "" without one; returns whether to admit it.
         admit: called with some descriptors that waited. May raise `OSError` for lack of resources.
@@ -42,11 +44,13 @@ class Acceptor:
         self,
         listeners: Sequence[socket.socket],
         secured: Sequence[socket.socket],
+        has_room: Callable[[], bool],
         enter: Callable[[int, bool, str], bool],
         admit: Callable[[list[int]], None],
     ) -> None:
         self._listeners = [*listeners, *secured]
         self._secured = frozenset(secured)
+        self._has_room = has_room
         self._enter = enter
         self._admit = admit
         self._waiting: deque[int] = deque()
@@ -83,11 +87,13 @@ class Acceptor:
             await trio.sleep_until(accept_again_at)
 
     def _accept(self, listener: socket.socket, limit: int) -> bool:
-        """Take at most `limit` connections out of the kernel's queue; False: resources ran out."""
+        """Take at most `limit` connections out of the kernel's queue; False: there is no room for more."""
         # What `accept` calls; the socket object that it makes for each costs as much as the call.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
         secured = listener in self._secured
         for _ in range(limit if listener.fileno() >= 0 else 0):
+            if not self._has_room():
+                return False
             try:
                 fd, address = accept()
             except BlockingIOError:
@@ -117,11 +123,16 @@ class Acceptor:
         self.errors += 1
         self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Take in what waits already, which closing would reset, and close the listeners."""
         for listener in self._listeners:
-            self._accept(listener, tcp.BACKLOG + 1)
-        self._let_in(self.waiting)
+            for _ in range(0, tcp.BACKLOG + 1, ACCEPTS_A_TURN):
+                before = self.accepted
+                self._accept(listener, ACCEPTS_A_TURN)
+                while self._let_in(ADMISSIONS_A_TURN):
+                    await trio.lowlevel.checkpoint()
+                if self.accepted == before:
+                    break
         self.close()
 
     def close(self) -> None:

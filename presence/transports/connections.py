@@ -25,7 +25,14 @@ from presence.registry import Guest, Session
 from presence.transports import tcp
 from presence.transports.addresses import Addresses
 from presence.transports.deadlines import Deadlines
-from presence.transports.limits import DRAIN_BYTES, DRAIN_S, PACKET_MAX_BYTES, READ_BYTES, Limits
+from presence.transports.limits import (
+    DRAIN_BYTES,
+    DRAIN_S,
+    PACKET_MAX_BYTES,
+    PROGRESS_BYTES,
+    READ_BYTES,
+    Limits,
+)
 from presence.transports.occupants import Closing, Held, Occupant
 from presence.transports.tls_wire import TlsWire
 from protocol import Code
@@ -58,6 +65,7 @@ class Connections:
         calm: how many keepalives in a row have asked for no more than a more patient set gives.
         unsent: what waits for slow readers.
         largest: of these, the size of the largest packet that may be as large as a frame.
+        taken: bytes that slow readers have taken since their time began.
         owed: answers that are sent when the batch has been read.
         wires: of TLS connections, from the accept on.
         shaking: those whose handshake has begun and was never over, the oldest first.
@@ -74,6 +82,7 @@ class Connections:
         self.calm = bytearray()
         self.unsent: dict[int, bytearray] = {}
         self.largest: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
         self.wires: dict[int, TlsWire] = {}
         self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
@@ -202,7 +211,9 @@ class Connections:
                 self.watch(fd, READ)
             return
         try:
-            del waiting[: os.write(fd, waiting) if wire is None else wire.write(waiting)]
+            taken = os.write(fd, waiting) if wire is None else wire.write(waiting)
+            del waiting[:taken]
+            self.taken[fd] = self.taken.get(fd, 0) + taken
         except BlockingIOError:
             return
         except OSError:
@@ -211,6 +222,7 @@ class Connections:
             return
         del self.unsent[fd]
         self.largest.pop(fd, None)
+        self.taken.pop(fd, None)
         peer = self.occupants[fd]
         self.watch(fd, READ)
         if isinstance(peer, Closing) and peer.farewell is not None:
@@ -301,6 +313,13 @@ class Connections:
         elif not data or closing.drained > DRAIN_BYTES:
             self.close(fd)
 
+    def lose_patience(self, fd: int) -> None:
+        """A session's time to take what waits is over; who has taken a good part of it has as long again."""
+        if self.taken.pop(fd, 0) >= PROGRESS_BYTES:
+            self.deadlines.set(fd, self._limits.unsent_timeout)
+        else:
+            self.cut_off(fd)
+
     def cut_off(self, fd: int) -> None:
         """A slow reader: what waits for it is dropped with the connection."""
         peer = self.occupants[fd]
@@ -315,6 +334,7 @@ class Connections:
         self.pace[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
         self.largest.pop(fd, None)
+        self.taken.pop(fd, None)
         self.owed.pop(fd, None)
         self.deadlines.forget(fd)
         self.addresses.forget(fd)

@@ -81,7 +81,13 @@ class Entrance:
         self._clock = clock
         tls = listening.tls
         secured = () if tls is None else tls.listeners
-        self.acceptor = Acceptor(listening.listeners, secured, self._enter, self._admit)
+        self.acceptor = Acceptor(
+            listening.listeners,
+            secured,
+            lambda: admission.has_room(connections.open),
+            self._enter,
+            self._admit,
+        )
         self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on)
         self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
         self.late = 0

@@ -185,9 +185,9 @@ class EpollTransport:
                     self._connections.part(fd)
             await trio.sleep(PARTING_PAUSE_S)
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Take in what waits already, and close the listeners; connections stay, but for those refused."""
-        self._entrance.acceptor.stop()
+        await self._entrance.acceptor.stop()
         self._connections.let_all_go()
 
     def statistics(self) -> TransportStatistics:
@@ -261,7 +261,7 @@ class EpollTransport:
         if isinstance(peer, Guest):
             self._entrance.time_is_up(fd, peer)
         elif isinstance(peer, Session):
-            self._connections.cut_off(fd)
+            self._connections.lose_patience(fd)
         elif isinstance(peer, Held):
             with suppress(OSError):  # the user's limit of watches, or no memory
                 self._connections.let_go(fd, peer)

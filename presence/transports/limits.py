@@ -13,6 +13,7 @@ GUEST_READ_BYTES = 2048  # completes any login; it is asked for at each accept
 PACKET_MAX_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
 DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
 DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
+PROGRESS_BYTES = 16_384  # in 10 s a link of 13 kbit/s takes so much; an answer may be 16 times as long
 TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
 TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
 # One read may hold thousands of small packets, some 10 us each. So what is longer than a few keepalives waits
@@ -30,7 +31,7 @@ class Limits:
     Attributes:
         login_timeout: seconds from the accept within which a login must be complete.
         unsent_bytes: most bytes that wait for a slow reader, beside one packet.
-        unsent_timeout: seconds that any of them may wait.
+        unsent_timeout: seconds in which a slow reader has to take `PROGRESS_BYTES` of them, or all.
     """
 
     login_timeout: float = 5.0

@@ -27,6 +27,7 @@ from presence.transports.limits import (
     LOGIN_TIMED_OUT,
     PACKET_MAX_BYTES,
     PACKETS_A_SLICE,
+    PROGRESS_BYTES,
     READ_BYTES,
     SERVER_ERROR,
     TOO_MANY_CONNECTIONS,
@@ -112,7 +113,7 @@ class StreamTransport:
                     if self._tls is not None:
                         accepting.start_soon(accept, self._serve_secured, self._tls.listeners())
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Close the listeners; connections stay, but for those refused."""
         self._stopping.set()
         self._accepting.cancel()
@@ -148,6 +149,9 @@ class StreamTransport:
             stream: is closed at the end.
             login_until: when the time for its login is over, on trio's clock; None: it begins now.
         """
+        if not self._admission.has_room(self._connections):
+            await trio.aclose_forcefully(stream)
+            return
         reading, whole = trio.CancelScope(), trio.CancelScope()
         connection = _Connection(stream, reading, whole)
         refusal = self._welcome(connection)
@@ -318,7 +322,7 @@ class StreamTransport:
                     with trio.move_on_at(connection.hold_until):
                         await self._stopping.wait()
                 while connection.unsent:
-                    data = bytes(connection.unsent)
+                    data = bytes(connection.unsent[:PROGRESS_BYTES])
                     with trio.move_on_after(self._limits.unsent_timeout) as patience:
                         await connection.stream.send_all(data)
                     if patience.cancelled_caught:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 import protocol
+from presence.transports.accepting import ADMISSIONS_A_TURN
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S
 from protocol import Code, Kind
@@ -176,7 +177,7 @@ async def test_a_hung_up_client_that_keeps_talking_is_cut_off() -> None:
 async def test_stopping_closes_the_listeners_and_keeps_connections() -> None:
     async with serving("epoll") as server:
         (client,) = await many(server, 1)
-        server.transport.stop_accepting()
+        await server.transport.stop_accepting()
         with pytest.raises(ConnectionRefusedError):
             await server.connect()
         await client.beat()
@@ -189,10 +190,31 @@ async def test_stopping_takes_in_who_waits_already() -> None:
             sock = socket.create_connection(server.address)
             sock.sendall(protocol.encode(protocol.login(f"user-{number}", id=number)))
             sockets.append(sock)
-        server.transport.stop_accepting()
+        await server.transport.stop_accepting()
         for sock in sockets:
             sock.settimeout(2)
             assert protocol.decode(sock.recv(4096)[4:]).kind == Kind.OK
+            sock.close()
+
+
+async def test_stopping_takes_in_a_crowd_by_turns() -> None:
+    async with serving("epoll") as server:
+        sockets = [socket.create_connection(server.address) for _ in range(1000)]
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await server.transport.stop_accepting()
+            nursery.cancel_scope.cancel()
+        assert server.transport.statistics().accepted == 1000
+        assert turns >= 1000 / ADMISSIONS_A_TURN / 2
+        for sock in sockets:
             sock.close()
 
 

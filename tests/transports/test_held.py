@@ -45,7 +45,7 @@ async def test_who_stops_tells_held_refusals_first(kind: TransportKind) -> None:
         with trio.move_on_after(0.1) as waiting:
             await client.receive()
         assert waiting.cancelled_caught
-        server.transport.stop_accepting()
+        await server.transport.stop_accepting()
         assert is_refusal(await client.rest())
         await server.until(lambda: not server.transport.statistics().connections)
 

@@ -1,5 +1,7 @@
 """Refusals are read, and a handler's failure ends one connection only, on either transport."""
 
+import socket
+
 import pytest
 import structlog
 import trio
@@ -60,6 +62,25 @@ async def test_a_connection_too_many_is_told_when_to_return(kind: TransportKind)
         assert refusal.payload["retry_after"] >= 1
         await first.beat()
         assert server.core.statistics().refused == {"busy": 1}
+
+
+@both
+async def test_those_who_are_told_that_they_are_too_many_have_a_bound(kind: TransportKind) -> None:
+    limits = AdmissionLimits(max_connections=1, turned_away=4)
+    async with serving(kind, admission=limits) as server:
+        first = await server.connect()
+        await first.login("ada")
+        others = [socket.create_connection(server.address) for _ in range(40)]  # none of which closes
+        open_at_once = 0
+        with trio.move_on_after(0.3):
+            while True:
+                open_at_once = max(open_at_once, server.transport.statistics().connections)
+                await trio.lowlevel.checkpoint()
+        assert open_at_once == 5
+        await first.beat()
+        for other in others:
+            other.close()
+        await server.until(lambda: server.transport.statistics().connections == 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import trio
 
 import protocol
 from presence.transports.epoll import EpollTransport
-from presence.transports.limits import Limits
+from presence.transports.limits import PROGRESS_BYTES, Limits
 from protocol import Code, Packet
 from tests.transports.harness import Harness, TransportKind, every_kind, serving
 
@@ -54,6 +54,23 @@ async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -
         took = trio.current_time() - began
         print(f"test_a_slow_reader_is_cut_off_at_the_time_bound[{kind}]: after {took:.2f} s of 0.3 s")
         assert took <= 0.3 + 5.0, "what a shared machine takes"
+
+
+@every_kind
+async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=10_000_000, unsent_timeout=0.5)
+    async with serving(kind, limits, send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        await client.send(*(Packet(9, number) for number in range(4000)))
+        await server.until(lambda: queued(server) > 4 * PROGRESS_BYTES)
+        begun = trio.current_time()
+        for number in range(4000):
+            assert (await client.receive() or Packet(0)).id == number
+            if number % 40 == 0:
+                await trio.sleep(0.015)
+        assert trio.current_time() - begun > 2 * limits.unsent_timeout
+        assert server.transport.statistics().slow_readers == 0
 
 
 @every_kind

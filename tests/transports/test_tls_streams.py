@@ -83,7 +83,7 @@ async def test_stopping_closes_the_listeners_and_keeps_connections() -> None:
     async with serving_tls() as server:
         client = await server.connect()
         await client.login("ada")
-        server.transport.stop_accepting()
+        await server.transport.stop_accepting()
         await trio.testing.wait_all_tasks_blocked(0.01)
         with pytest.raises(ConnectionRefusedError):
             await server.dial()
