@@ -301,6 +301,6 @@ class Views(RuleBasedStateMachine):
 
 
 Views.TestCase.settings = settings(
-    max_examples=4 * settings().max_examples, stateful_step_count=50, deadline=None
+    max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None
 )
 TestViews = Views.TestCase

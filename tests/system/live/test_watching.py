@@ -75,7 +75,7 @@ def test_a_watch_is_answered_and_every_change_follows(redis: Redis) -> None:
     assert [each["status"] for each in told] == ["online", "away", "offline"]
     assert [each["reason"] for each in told] == ["login", "away", "logout"]
     assert told[1]["meta"] == {"mood": b"\x00"}
-    assert late.payload["presence"]["ann"]["id"] == told[2]["id"], "from memory, as it was pushed"
+    assert late.payload["presence"]["ann"] == {**offline, "last_seen_ms": told[2]["last_seen_ms"]}
     assert seconds < AT_ONCE_S
 
 

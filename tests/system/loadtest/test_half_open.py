@@ -24,6 +24,7 @@ def host() -> str:
     return own_host()
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
     result = run(host, CLIENTS, T_S, TICK_S)

@@ -53,6 +53,7 @@ def test_a_server_that_keeps_its_promises_passes(redis_server: EmbeddedRedis) ->
         assert_alternation([event for event in events if event["shard"] == shard])
 
 
+@pytest.mark.nightly
 def test_a_server_without_its_guard_fails() -> None:
     """The negative control: were it to pass, the load test would prove nothing."""
     assert check_control(users=200)

@@ -12,6 +12,7 @@ def stretches(without: float, beside: float, *complaints: str) -> tuple[Stretch,
     return Stretch(without, None, []), Stretch(beside, Seen(1, 1, 1, 0), list(complaints))
 
 
+@pytest.mark.nightly
 def test_each_kind_of_looker_sees_what_it_came_for() -> None:
     found = measure(PLAN, list(KINDS))
     seen = {kind: pairs[0][1].seen for kind, pairs in found.items()}

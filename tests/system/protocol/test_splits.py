@@ -47,6 +47,7 @@ def test_the_streams_hold_every_good_vector() -> None:
     assert {vector.name for stream in STREAMS for vector in stream} == {vector.name for vector in GOOD}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("vectors", STREAMS, ids=lambda vectors: f"{len(vectors)}_vectors")
 def test_two_pieces_cut_at_every_byte(vectors: list[Good]) -> None:
     stream = b"".join(vector.frame for vector in vectors)

