@@ -57,7 +57,7 @@ def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Calla
 def check_run(arguments: argparse.Namespace) -> bool:
     """The load itself: no failure, and enough silences found for that to mean something."""
     t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
-    with running_server("--idle-timeout", str(t)) as server:
+    with running_server("--idle-timeout", str(t), "--workers", str(arguments.workers)) as server:
         report = run_locust(
             server.host,
             server.redis_url,
@@ -70,9 +70,10 @@ def check_run(arguments: argparse.Namespace) -> bool:
         report.row("offline idle_timeout, beyond what was due"),
     )
     print(
-        f"loadtest.check: {arguments.users:,} devices, {arguments.seconds:.0f} s, T = {t:g} s: "
-        f"{report.row('online').requests:,} online events; {found.requests:,} silences found, beyond T "
-        f"p50 {beyond.median:.0f} ms, p99 {beyond.p99:.0f} ms, max {beyond.max:.0f} ms; "
+        f"loadtest.check: {arguments.users:,} devices, {arguments.workers} workers, "
+        f"{arguments.seconds:.0f} s, T = {t:g} s: {report.row('online').requests:,} online events; "
+        f"{found.requests:,} silences found, beyond T p50 {beyond.median:.0f} ms, "
+        f"p99 {beyond.p99:.0f} ms, max {beyond.max:.0f} ms; "
         f"{report.row('offline closed').requests:,} lost connections, "
         f"{report.row('offline logout').requests:,} logouts; "
         f"failures {report.failures}, exit status {report.status}"
@@ -113,6 +114,7 @@ def main() -> int:
         "--seconds", type=float, default=180.0, help="of the run; the control has its own measures"
     )
     parser.add_argument("--idle-timeout", type=float, default=10.0, help="T, seconds")
+    parser.add_argument("--workers", type=int, default=1, help="of the server")
     parser.add_argument("--processes", type=int, default=1, help="of the load generator")
     parser.add_argument("--only", choices=["run", "control"], help="leave the other out")
     arguments = parser.parse_args()

@@ -9,7 +9,7 @@ What is judged, for each device (T is the session's own idle time-out):
   none for a device that came back in time, none for a reason that the device did not give;
 - an offline event within T + tick + slack of the last packet of a device that fell silent, within
   grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
-  slack of a login.
+  slack of a login. For a logout and a login within `OVERTAKEN_S` of it there may be neither.
 
 The judge is in doubt for the server: what lies within the bounds of the clocks is never called broken.
 """
@@ -23,6 +23,10 @@ from protocol import Code
 
 # A packet that comes while the server is already deciding about a slice of silent sessions is in a race.
 RACE_S = 0.1
+
+# A login so soon after the device's logout may be the first of the two in Redis, if it is on another node.
+# Then it takes the session's place, and neither is told. No more is forgiven than that.
+OVERTAKEN_S = 0.25
 
 
 class Promise(NamedTuple):
@@ -156,7 +160,10 @@ class Judge:
                 reason = "logout" if session.logout else "closed" if session.closed else "idle_timeout"
                 since = now - session.last_sent().begun
                 detail = f"{device.uid} sent its last packet {since:.3f} s ago"
-                findings.append(Finding(f"offline {reason}", None, "no offline event in time", detail))
+                if (pause_s := _overtaken_after(session)) is not None:
+                    findings.append(Finding("logout overtaken by a login", pause_s))
+                else:
+                    findings.append(Finding(f"offline {reason}", None, "no offline event in time", detail))
             is_login = session.answered_at is not None and (
                 deadline == session.answered_at + self._promise.slack_s
             )
@@ -242,6 +249,16 @@ class Judge:
             case _:
                 return "offline for a reason that the device did not give", decided
         return (f"offline event {early}" if decided < due else None), due
+
+
+def _overtaken_after(session: Session) -> float | None:
+    """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
+    sessions = list(session.device.sessions)
+    later = sessions[sessions.index(session) + 1 :]
+    if session.logout is None or not later or session.device.online_id is None:
+        return None
+    pause_s = later[0].login.begun - session.logout.begun
+    return pause_s if pause_s <= OVERTAKEN_S else None
 
 
 def _came_back(session: Session, decided: float) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.facts import Sent, Session
-from loadtest.judge import Finding, Judge, Promise
+from loadtest.judge import OVERTAKEN_S, Finding, Judge, Promise
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
 SERVER_MS = 5_000_000  # what the server's clock shows at 0 s of the test's
@@ -160,11 +160,31 @@ def test_a_return_that_was_not_yet_answered_may_be_too_late(world: World, sessio
     assert world.lost(2.0 + GRACE + 0.5) == [None]
 
 
-def test_a_logout_is_told_at_once_though_the_device_has_come_back(world: World, session: Session) -> None:
+def test_a_logout_is_told_at_once_though_the_device_comes_back(world: World, session: Session) -> None:
+    world.judge.logs_out(session, Sent(3.0, 3.0))
+    world.judge.logged_out(session)
+    world.log_in(3.01 + OVERTAKEN_S, "s-2")
+    assert world.overdue(3.0 + SLACK + 0.1) == ["no offline event in time"]
+
+
+def test_a_login_right_after_a_logout_may_go_before_it_and_then_neither_is_told(
+    world: World, session: Session
+) -> None:
+    world.judge.logs_out(session, Sent(3.0, 3.0))
+    world.judge.logged_out(session)
+    later = world.log_in(3.01, "s-2")
+    (found,) = world.judge.overdue(60.0)
+    assert found == Finding("logout overtaken by a login", pytest.approx(0.01))
+    world.judge.silent(later)
+    assert world.idle(3.01 + T + 0.5, "s-2") == [None], "and it ends what the first login began"
+
+
+def test_both_events_of_a_logout_and_a_login_are_told_or_neither(world: World, session: Session) -> None:
     world.judge.logs_out(session, Sent(3.0, 3.0))
     world.judge.logged_out(session)
     world.log_in(3.01, "s-2")
-    assert world.overdue(3.0 + SLACK + 0.1) == ["no offline event in time"]
+    assert world.event("offline", 100, "logout", 3.005) == [None]
+    assert world.overdue(60.0) == ["no online event in time"]
 
 
 def test_the_event_of_a_logout_may_be_read_before_its_answer(world: World, session: Session) -> None:
