@@ -104,6 +104,7 @@ class ShardWriter:
         # Redis, before this generation or before one that was not completed.
         self._has_gone_back = self._has_lost = False
         self._replication_id = ""
+        self._clock_ahead_ms: float | None = None  # of the shard, before this node's monotonic time, at least
         self._floor = NO_ENTRY_ID
         self._gap: Gap | None = None  # until the opening that carries it is acknowledged
         self._frozen: Batch | None = None
@@ -152,12 +153,16 @@ class ShardWriter:
                     return None
                 self._freeze(self._gather(now), now)
         if self._frozen is not None:
-            return replace(self._frozen, now=now)
+            return replace(self._frozen, now=now, sent_ms=self._reached_ms(now))
         if now >= self.settling.at and self._may_retire():
             return Retirement(
                 self.shard, self._acknowledged, self._replication_id, self._cursor or "0", self._latest_ms
             )
         return None
+
+    def _reached_ms(self, now: float) -> int:
+        """Return what the shard's clock has surely come to; 0: not known."""
+        return 0 if self._clock_ahead_ms is None else int(now * 1000 + self._clock_ahead_ms)
 
     def _freeze(self, items: tuple[Item, ...], now: float) -> None:
         is_replaying = self._backlog.is_replaying
@@ -213,6 +218,7 @@ class ShardWriter:
             self._interrupt()
         elif self._is_open:
             self.settling.saw(now)
+            self._clock_ahead_ms = probe.now_ms - now * 1000  # it has gone on since it answered
         return probe.inbox
 
     def returned(self, now: float) -> None:
@@ -292,6 +298,7 @@ class ShardWriter:
         self._interrupt()
         self._began = now
         self._generation += 1
+        self._clock_ahead_ms = None  # another server may have another clock
         if not self._is_waiting():
             skipped = self._outbox.begin_resync(self.shard)
             if skipped is not None:

@@ -76,6 +76,7 @@ class Batch:
         opening: makes this the batch that opens the generation.
         complete: whether with it all live sessions of the node are registered or marked in this generation.
         settled: whether with it no login is held back any more.
+        sent_ms: the shard's clock has surely come so far at this sending, Unix milliseconds; 0: not known.
     """
 
     shard: int
@@ -86,6 +87,7 @@ class Batch:
     opening: Opening | None = None
     complete: bool = False
     settled: bool = False
+    sent_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Shape:
         node, generation = step.counter.node, step.counter.generation
         arguments = [*self._common(step.shard, node, generation, step.replication_id), *_own_arguments(step)]
         if isinstance(step, Batch):
-            arguments += [self.max_sessions, self.session_policy]
+            arguments += [self.max_sessions, self.session_policy, step.sent_ms]
         return Call(names[type(step)], self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
@@ -244,6 +244,7 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         last_id=reply["last_id"],
         others=_traces(reply["traces"], node),
         inbox_n=reply["inbox_n"],
+        now_ms=reply["now_ms"],
         inbox=tuple(
             news
             for text in reply["inbox"]

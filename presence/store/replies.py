@@ -165,6 +165,7 @@ class Probe:
     others: Traces
     inbox_n: int
     inbox: tuple[News, ...] = field(default=())
+    now_ms: int = 0
 
     def has_missed(self, read: int) -> bool:
         """Whether some of the news after number `read` are in the inbox no more: it holds a few only."""

@@ -436,6 +436,22 @@ def test_the_goodbye_allows_a_return_when_the_order_is_unsure(
     assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
 
 
+@pytest.mark.parametrize(
+    ("reached_ms", "allowed"),
+    [(40, False), (20, True), (0, True), (10**6, True)],
+    ids=["surely later", "perhaps at once", "nothing is known", "a clock that was set back"],
+)
+def test_the_order_is_sure_if_the_clock_had_come_so_far_when_the_later_login_came(
+    a: Hand, b: Hand, server: Server, reached_ms: int, allowed: bool
+) -> None:
+    a.apply(login("u", "sa"))
+    came_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.05)
+    batch = b.batch([login("u", "sb", age_s=0.02)], b.n + 1)
+    b.send(replace(batch, sent_ms=came_ms + reached_ms if reached_ms else 0))
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
+
+
 def test_an_end_by_the_owner_before_the_move_does_nothing_to_the_new_session(
     a: Hand, b: Hand, server: Server
 ) -> None:

@@ -17,6 +17,7 @@
 --      "s": with it no login is held back any more
 --   15 how many sessions a user may have
 --   16 which have to go if there are more: "oldest", or "newest"
+--   17 ms that this shard's clock had surely reached when the call was sent; 0: not known
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
 --   entries written}, and of an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
@@ -26,12 +27,12 @@
 -- generation), gap (a number is missing). A number that was applied gets its reply again and changes nothing.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
-local UNSURE_LOGIN_MS = 5000   -- logins nearer than this may be in the wrong order: the goodbye allows a return
+local UNSURE_LOGIN_MS = 5000   -- where nothing is known of clocks, logins nearer than this may be in the wrong order
 local CLOCK_ERROR = 0.05       -- of ages that a machine tells by its own clock, far above what any is wrong by
 local ITEM_VALUES = 9
 local TRAIL_LIMIT = 4          -- answers of openings in a row that may get lost
 
-local n, max_sessions = tonumber(ARGV[10]), tonumber(ARGV[15])
+local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
@@ -84,8 +85,10 @@ local function open_generation(before)
 end
 
 -- Whether it is unsure which of two logins of a (uid, device) is the later one. Ages are told when a call is sent:
--- one that was under way for long makes its logins younger than they are.
+-- one that was under way for long makes its logins younger than they are. So `present.login_ms` is no sooner than that
+-- login was, and a later one is surely later if it is so even by the earliest moment at which it can have been.
 local function unsure(present, login_ms, age_ms)
+  if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 then return false end
   return login_ms - present.login_ms < UNSURE_LOGIN_MS
     or present.arrived_ms - present.login_ms > UNSURE_LOGIN_MS or age_ms > UNSURE_LOGIN_MS
 end

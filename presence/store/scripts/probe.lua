@@ -3,8 +3,8 @@
 --
 -- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 1 and 4 are looked at). ARGV
 --   10 the inbox number up to which the node has read
--- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, traces =
---   what `traces` holds, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
+-- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, now_ms, traces
+--   = what `traces` holds, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
 --   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
 
 redis.call('SETRANGE', absent_key, 0, '')  -- a write that changes nothing: there is no key, and no text to put there
@@ -29,4 +29,4 @@ if inbox_n > after and counter[4] then
 end
 
 return {cmsgpack.pack({fenced = counter[3] and true or false, generation = count(counter[1]),
-  n = count(counter[2]), last_id = last_id(), traces = redis.call('HGETALL', traces_key), inbox_n = inbox_n, inbox = unread}), history}
+  n = count(counter[2]), last_id = last_id(), now_ms = now_ms, traces = redis.call('HGETALL', traces_key), inbox_n = inbox_n, inbox = unread}), history}
