@@ -24,6 +24,7 @@ LATER = 50
 IDLE_S = 300.0
 WORKER_BYTES_MAX = 700  # of a watch; security.md says so
 REDIS_BYTES_MAX = 300
+ONCE_BYTES = 16 * 2**20  # packed states, and what is read once
 ANSWER_S_MAX = 0.25
 
 
@@ -46,12 +47,13 @@ class _Client:
         return packet
 
 
-def watchers(stage: Stage, count: int) -> Outcome:
+def watchers(stage: Stage, count: int, shared: int = Settings().max_shared_watches) -> Outcome:
     """Let so many watch as many users as one connection may by the protocol's largest frames.
 
     Args:
-        stage: its server has the default settings.
+        stage: where.
         count: of clients.
+        shared: the server's `max_shared_watches`.
     """
     greedy = [_Client(stage, f"greedy-{number}") for number in range(count)]
     bystander = _Client(stage, "bystander")
@@ -79,7 +81,7 @@ def watchers(stage: Stage, count: int) -> Outcome:
     hurt = stage.others_hurt()
     for each in (*greedy, *later, bystander):
         drop(each.sock)
-    broken = [*hurt, *_broken(codes, kept, count, rss, redis, waits)]
+    broken = [*hurt, *_broken(codes, kept, shared + OWN_WATCHES * count, rss, redis, waits)]
     if modest < LATER:
         broken.append(f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}")
     measured = (
@@ -95,15 +97,13 @@ def watchers(stage: Stage, count: int) -> Outcome:
 
 
 def _broken(
-    codes: Counter[str], kept: int, count: int, rss: int, redis: int, waits: Sequence[float]
+    codes: Counter[str], kept: int, limit: int, rss: int, redis: int, waits: Sequence[float]
 ) -> Iterator[str]:
-    limit = Settings().max_shared_watches + OWN_WATCHES * count
     if kept > limit:
         yield f"{kept:,} watches, {limit:,} allowed"
-    if rss > limit * WORKER_BYTES_MAX:
-        yield f"{rss:,} bytes of memory of the worker, {limit * WORKER_BYTES_MAX:,} allowed"
-    if redis > limit * REDIS_BYTES_MAX:
-        yield f"{redis:,} bytes of memory of Redis, {limit * REDIS_BYTES_MAX:,} allowed"
+    for whose, grown, each in ("the worker", rss, WORKER_BYTES_MAX), ("Redis", redis, REDIS_BYTES_MAX):
+        if grown > (allowed := ONCE_BYTES + limit * each):
+            yield f"{grown:,} bytes of memory of {whose}, {allowed:,} allowed"
     if unsaid := codes.total() - codes["granted"] - codes["busy, with a time to return"]:
         yield f"{unsaid} were refused without being told why"
     if max(waits) > ANSWER_S_MAX:

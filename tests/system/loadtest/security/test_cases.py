@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.hostile.stage import Stage, staged
 from loadtest.nodes.outcome import Outcome, table
-from loadtest.security import bombs, emfile, flood, timing, tokens
+from loadtest.security import bombs, emfile, flood, timing, tokens, watchers
 from loadtest.security.attempts import Plain
 from loadtest.security.guarded import UNBOUNDED, Guarded, guarded, secured
 from loadtest.security.tls_reload import tls_reload
@@ -39,6 +39,13 @@ def test_without_descriptors_nobody_is_lost(stage: Stage) -> None:
     print(table([outcome]))
     assert outcome.injected
     assert not stage.others_hurt()
+
+
+def test_a_pool_of_watches_that_is_empty_refuses_those_who_want_more_than_their_own() -> None:
+    with staged("--max-shared-watches", "20000") as on:
+        outcome = watchers.watchers(on, 40, 20_000)
+    assert_kept(outcome)
+    assert "'busy, with a time to return': " in outcome.measured
 
 
 def test_each_refusal_of_a_flood_names_a_time_to_return(stage: Stage) -> None:
