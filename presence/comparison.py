@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from presence.changes import SessionName
+from presence.changes import PLAIN, Profile, SessionName
 from presence.shard_writer import ShardWriter
 from presence.store.batches import Compare
 from presence.store.replies import Reply
@@ -23,11 +23,11 @@ class Memory(NamedTuple):
 
     Attributes:
         vouched: all sessions that ought to be on record.
-        session_of: the live session's id of a uid and device; None if there is none.
+        shown_as: how a session shows itself; None: it lives no more.
     """
 
     vouched: Callable[[], Iterable[SessionName]]
-    session_of: Callable[[str, str], str | None]
+    shown_as: Callable[[SessionName], Profile | None]
 
 
 class Comparison:
@@ -79,7 +79,8 @@ class Comparison:
                 [*self._suspects.get(writer.shard, ()), *self._unasked.pop(writer.shard, ())]
             )
             cursor = self._cursors.get(writer.shard, "0")
-            steps.append(writer.compare(cursor, fields + 1, tuple(asked)))
+            shown = tuple(self._memory.shown_as(each) or PLAIN for each in asked)
+            steps.append(writer.compare(cursor, fields + 1, tuple(asked), shown))
         return steps
 
     def _some(self, size: int) -> list[SessionName]:
@@ -100,7 +101,7 @@ class Comparison:
             self._keep(step.shard, step.sessions)
 
     def differences(self, step: Compare, reply: Reply) -> int:
-        """Return how many sessions are on record or here, and not both, for the second time."""
+        """Return how many sessions are not on record as they are here, for the second time."""
         self._cursors[step.shard] = reply.cursor
         missing = {step.sessions[number] for number in reply.missing}
         differing = {each for each in step.sessions if self._is_here(each) is (each in missing)}
@@ -110,4 +111,4 @@ class Comparison:
         return len(confirmed)
 
     def _is_here(self, each: SessionName) -> bool:
-        return self._memory.session_of(each.uid, each.device) == each.session
+        return self._memory.shown_as(each) is not None

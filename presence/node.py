@@ -17,7 +17,7 @@ from presence import files
 from presence.admission import Admission, AdmissionLimits
 from presence.ages import Ages
 from presence.auth.verdicts import Gate
-from presence.changes import Change
+from presence.changes import Change, Profile, SessionName
 from presence.clock import Clock
 from presence.cluster import Cluster
 from presence.comparison import Memory
@@ -172,7 +172,7 @@ class Node:
             node=self._node_id(boot_id),
             live=self._live,
             verdicts=Verdicts(self._superseded, self.news, self._new_id),
-            memory=Memory(self.core.vouched, self._session_of),
+            memory=Memory(self.core.vouched, self._shown_as),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
@@ -297,9 +297,11 @@ class Node:
             self._snapshot_at, self._snapshot_version = now, version
         return self.core.registrations(shared.of(shard))
 
-    def _session_of(self, uid: str, device: str) -> str | None:
-        session = self.core.sessions.get(_key(uid, device))
-        return None if session is None else self.core.sessions.session_id(session)
+    def _shown_as(self, name: SessionName) -> Profile | None:
+        sessions = self.core.sessions
+        session = sessions.get(_key(name.uid, name.device))
+        is_it = session is not None and sessions.session_id(session) == name.session
+        return sessions.profiles.of(session.number) if session is not None and is_it else None
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:

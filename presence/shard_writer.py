@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from presence.backlog import Backlog, Live
-from presence.changes import Op, SessionName
+from presence.changes import Op, Profile, SessionName
 from presence.outbox import Gap, Outbox
 from presence.settling import Settling
 from presence.store.batches import (
@@ -253,9 +253,11 @@ class ShardWriter:
         waiting = self._is_waiting() or self._cursor is not None or self._outbox.is_skipping(self.shard)
         return self.is_settled(now) and self._told_complete and not waiting
 
-    def compare(self, cursor: str, fields: int, sessions: tuple[SessionName, ...]) -> Compare:
+    def compare(
+        self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
+    ) -> Compare:
         """Return a step that compares sessions with the records; see `Compare`."""
-        return Compare(self.shard, self._acknowledged, self._replication_id, cursor, fields, sessions)
+        return Compare(self.shard, self._acknowledged, self._replication_id, cursor, fields, sessions, shown)
 
     def resync(self) -> None:
         """Begin anew: what Redis has differs from what this node has."""

@@ -14,7 +14,7 @@ from presence.store.replies import News, Opened, Probe, Reply, Stand, Status, Su
 
 T = TypeVar("T")
 
-NOTHING = Memory(lambda: (), lambda _uid, _device: None)
+NOTHING = Memory(lambda: (), lambda _name: None)
 
 
 class FakeStore:

@@ -10,7 +10,7 @@ import trio
 
 from presence import comparing as comparing_module
 from presence import relay as relay_module
-from presence.changes import Change, Op, SessionName
+from presence.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
 from presence.embedded import find_binary
 from presence.outbox import Outbox
@@ -20,7 +20,7 @@ from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.replies import News, Reply, Status, Superseded
-from tests.store.driving import events, online_sessions, owned
+from tests.store.driving import events, online_sessions, owned, record
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -36,10 +36,11 @@ class Sessions:
 
     def __init__(self, count: int = 0) -> None:
         self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
-        self.memory = Memory(lambda: iter([*self.live.values()]), self.session_of)
+        self.profiles: dict[str, Profile] = {}
+        self.memory = Memory(lambda: iter([*self.live.values()]), self.shown_as)
 
-    def session_of(self, uid: str, _device: str) -> str | None:
-        return self.live[uid].session if uid in self.live else None
+    def shown_as(self, name: SessionName) -> Profile | None:
+        return self.profiles.get(name.uid, PLAIN) if self.live.get(name.uid) == name else None
 
 
 def comparison(sessions: Sessions) -> tuple[Comparison, ShardWriter]:
@@ -187,7 +188,8 @@ class Mending:
     def change(self, op: Op, each: SessionName) -> Change:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: 100}[op]
-        return Change(op, each.uid, each.device, each.session, code, now, now_ms, now_ms, 30_000)
+        profile = self.sessions.profiles.get(each.uid, PLAIN)
+        return Change(op, each.uid, each.device, each.session, code, now, now_ms, now_ms, 30_000, profile)
 
     def login(self, uid: str, session: str = "") -> None:
         each = SessionName(uid, "", session or f"s-{uid}")
@@ -227,6 +229,21 @@ async def test_deleted_records_are_written_again(mending: Mending, server: Serve
     await mending.until_resynced(1)
     assert online_sessions(server.client) == {tuple(each) for each in mending.sessions.live.values()}
     assert mending.relay.statistics().differences >= 20
+
+
+async def test_a_record_that_shows_a_session_otherwise_is_written_again(
+    mending: Mending, server: Server
+) -> None:
+    mending.sessions.profiles["u7"] = Profile(away=True, meta='{"mood":"busy"}')  # and the update was lost
+    mending.sessions.profiles["u8"] = Profile(away=True)
+    await mending.until_resynced(1)
+    shown = [record(server.client, uid)["sessions"][""] for uid in ("u6", "u7", "u8")]
+    assert [(each.get("away"), each.get("meta")) for each in shown] == [
+        (None, None),
+        (True, '{"mood":"busy"}'),
+        (True, None),
+    ]
+    assert mending.relay.statistics().differences == 2
 
 
 async def test_a_ghost_is_ended(mending: Mending, server: Server) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from presence.changes import Change, SessionName
+from presence.changes import Change, Profile, SessionName
 from presence.outbox import Gap
 
 NO_ENTRY_ID = "0-0"
@@ -157,6 +157,7 @@ class Compare:
         cursor: "0" first, then what the answer gave.
         fields: how many of those that it owns, roughly.
         sessions: which the node has.
+        shown: how each of them shows itself.
     """
 
     shard: int
@@ -165,6 +166,7 @@ class Compare:
     cursor: str
     fields: int
     sessions: tuple[SessionName, ...]
+    shown: tuple[Profile, ...]
 
 
 Step = Batch | Retirement | Fencing | Sweep | Compare

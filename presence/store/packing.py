@@ -1,5 +1,6 @@
 """How the arguments of the scripts are packed, and their answers read."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -120,7 +121,8 @@ def _own_arguments(step: Step) -> list[Any]:
         case Fencing():
             return [step.other]
         case Compare():
-            sessions = [text for each in step.sessions for text in each]
+            named = zip(step.sessions, map(_fingerprint, step.shown), strict=True)
+            sessions = [text for name, shown in named for text in (*name, shown)]
             return [step.cursor, step.fields, msgpack.packb(sessions)]
         case Sweep():
             kept_ms = FENCE_KEPT_S * 1000
@@ -156,6 +158,14 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
 
 def _packed_profile(profile: Profile) -> str:
     return "" if profile == PLAIN else ("a" if profile.away else "-") + profile.meta
+
+
+def _fingerprint(profile: Profile) -> str:
+    """Return what tells a profile from others; compare.lua makes the same of a record."""
+    if profile == PLAIN:
+        return ""
+    meta = hashlib.sha1(profile.meta.encode(), usedforsecurity=False).hexdigest() if profile.meta else ""
+    return ("a" if profile.away else "-") + meta
 
 
 def _packed_opening(opening: Opening) -> bytes:

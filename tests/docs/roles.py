@@ -14,7 +14,7 @@ import trio
 
 import presence
 from presence.admin.backlog_pages import BacklogPages
-from presence.changes import Op, Profile, SessionName
+from presence.changes import PLAIN, Op, Profile, SessionName
 from presence.explanation import Explainer
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
@@ -115,7 +115,7 @@ def serve(stage: Stage) -> None:
         assert probed(store, "a").inbox
         assert a.retire().status is Status.OK
         counter = Counter("a", a.generation, a.n)
-        compare = Compare(0, counter, a.replication_id, "0", 10, (SessionName("ann", "", "s9"),))
+        compare = Compare(0, counter, a.replication_id, "0", 10, (SessionName("ann", "", "s9"),), (PLAIN,))
         assert a.send(compare).missing == (0,)
         assert a.fence("b").status is Status.OK
         assert a.sweep("b").done

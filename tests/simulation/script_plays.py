@@ -162,7 +162,8 @@ class ScriptPlay:
             SessionName(chance.choice(UIDS), chance.choice(DEVICES), chance.choice(SESSIONS))
             for _ in range(chance.randrange(6))
         )
-        return self._shape.call(Compare(0, counter, self._history(), "0", FIELDS_A_CALL, names))
+        shown = tuple(chance.choice(PROFILES) for _ in names)
+        return self._shape.call(Compare(0, counter, self._history(), "0", FIELDS_A_CALL, names, shown))
 
     def lease(self) -> Call:
         sweeping = self._random.sample(NODES, self._random.choice((0, 0, 1, 2)))

@@ -46,7 +46,7 @@ local function body(redis, pairs)
 {text}
 end
 local time = redis.call('TIME')
-local ok, reply = pcall(body, {{call = call, pcall = redis.pcall}}, sorted_pairs)
+local ok, reply = pcall(body, {{call = call, pcall = redis.pcall, sha1hex = redis.sha1hex}}, sorted_pairs)
 if type(reply) == 'table' and reply.err then ok, reply = false, reply.err end
 return {{time, ok and 1 or 0, reply}}"""
 # Returns [key, type, deadline, content, of a stream what is known of it]...

@@ -3,23 +3,30 @@
 -- KEYS and ARGV 1-9: see prelude.lua. ARGV
 --   10 cursor of HSCAN over what the node owns, "0" first
 --   11 how many fields to look at, roughly
---   12 sessions that the node has, MessagePack: flat, uid, device, session...
+--   12 sessions that the node has, MessagePack: flat, uid, device, session, how it shows itself (see `fingerprint`)...
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
 -- fenced, unknown, as in apply), else {status = "ok", cursor, owned = uid, device, session... of the page,
--- missing = numbers, from 0, of the sessions in ARGV 12 that no record names as this node's}.
+-- missing = numbers, from 0, of the sessions in ARGV 12 that no record names as this node's and shows so}.
 
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
+-- "" plain; else "a" (away) or "-", and the SHA-1 of `meta` if there is any.
+local function fingerprint(session)
+  if not session.away and not session.meta then return '' end
+  return (session.away and 'a' or '-') .. (session.meta and redis.sha1hex(session.meta) or '')
+end
+
 local sessions, uids = cmsgpack.unpack(ARGV[12]), {}
-for i = 1, #sessions, 3 do uids[#uids + 1] = sessions[i] end
+for i = 1, #sessions, 4 do uids[#uids + 1] = sessions[i] end
 read_ahead(uids)
 local missing = {}
-for i = 1, #sessions, 3 do
+for i = 1, #sessions, 4 do
   local record = read_record(sessions[i])
   local present = record and record.sessions[sessions[i + 1]]
-  if not present or present.session ~= sessions[i + 2] or present.node ~= node then
-    missing[#missing + 1] = (i - 1) / 3
+  if not present or present.session ~= sessions[i + 2] or present.node ~= node
+    or fingerprint(present) ~= sessions[i + 3] then
+    missing[#missing + 1] = (i - 1) / 4
   end
 end
 

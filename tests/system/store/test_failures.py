@@ -28,7 +28,7 @@ async def test_the_relay_tries_again_after_each_code_and_counts_and_reports_what
 ) -> None:
     outbox = Outbox(lambda _uid: 0, 1, max_items=1000)
     store = RedisStore(front.url, Shape(Keys(), maxlen=1000, seen_retention_ms=10**13))
-    nothing = Memory(lambda: (), lambda _uid, _device: None)
+    nothing = Memory(lambda: (), lambda _name: None)
     verdicts = Verdicts(lambda _: None, lambda _: None, lambda: "another")
     relay = Relay(outbox, store, node="a", live=lambda _: (), verdicts=verdicts, memory=nothing)
     await relay.start()
