@@ -61,11 +61,15 @@ class Link:
         So in a cluster whatever sends a call elsewhere lets the next one begin with a new look at who has
         what.
         """
-        if self._access is None:
-            self._access = self._open()
+        access = self._access
+        if access is None:
+            access = self._access = self._open()
         try:
-            yield self._access
-        except BaseException:
+            yield access
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, RedisError):
+                # redis-py may raise anything when another thread closes the connection that it uses:
+                access.check()  # then the error is "closed".
             self.close()
             raise
 

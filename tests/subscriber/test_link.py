@@ -7,7 +7,7 @@ from redis import RedisError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.subscriber.link import Retry
+from presence.subscriber.link import Link, Retry
 
 
 @pytest.fixture
@@ -25,6 +25,15 @@ def parsed(reply: str) -> RedisError:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records]
+
+
+def test_whatever_a_call_fails_with_once_another_thread_has_closed_the_connections_it_is_closed() -> None:
+    link = Link("redis://127.0.0.1:1")
+    with pytest.raises(TypeError), link.calling():
+        raise TypeError
+    with pytest.raises(RedisConnectionError, match="closed"), link.calling():
+        link.close()
+        raise TypeError  # as redis-py does with a socket that is None by now
 
 
 def test_what_never_worked_is_given_up() -> None:
