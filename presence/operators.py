@@ -6,6 +6,7 @@ have the asking ends of the lines (see `presence.inquiries`) and a control line,
 end. The server keeps what it gave them, untouched, for the keeper's successor: `Operators.tend` starts it.
 """
 
+import math
 import os
 import pickle
 import socket
@@ -92,6 +93,7 @@ class Operators:
                 if self._watch.is_hung(time.monotonic()):
                     log.error("the keeper of what serves operators hangs, and is ended")
                     self._keeper.kill()  # and the process that it keeps ends with it
+                    self._watch = SilenceWatch(math.inf, time.monotonic())  # until it has ended
                 return None
             self._ended(status)
         if time.monotonic() >= self._start_at:
