@@ -4,6 +4,7 @@ Each key names itself (`kid`) and its one algorithm (`alg`: HS256, RS256 or EdDS
 the file, and the message says which key is meant, by its name or its place, and shows nothing of it.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -89,7 +90,12 @@ def parse(raw: bytes, path: Path) -> Keyring:
         if key.kid in keys:
             raise KeyFileError(f"{path}: {name}: another key has this kid")
         keys[key.kid] = key
-    return Keyring(keys.values())
+    return Keyring(keys.values(), digest(raw))
+
+
+def digest(raw: bytes) -> bytes:
+    """Return what tells the contents of two files apart."""
+    return hashlib.sha256(raw).digest()
 
 
 def entries_of(raw: bytes) -> list[Any]:

@@ -117,9 +117,11 @@ class Keyring:
 
     Args:
         keys: with names that differ.
+        digest: of what they were read from, so that it can be told whether that is another by now.
     """
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:
+        self.digest = digest
         self._keys = {(key.kid, key.alg): key for key in keys}
         self._decoys: dict[str, Key] = {}
         for key in self._keys.values():

@@ -45,13 +45,12 @@ class RotationStatistics:
 
 
 class _Seen(NamedTuple):
-    """What the file held when it was good, the keys in that, and what is wrong with it now.
+    """The keys that the file held when it was good, and what is wrong with it now.
 
     `refused` is what it holds now if that is no key set; None: it is looked at anew.
     """
 
-    good: bytes | None = None
-    keyring: Keyring | None = None
+    keyring: Keyring
     problem: str = ""
     refused: bytes | None = None
 
@@ -69,7 +68,7 @@ class Rotation:
         self._path = path
         self._looking = trio.Lock()
         self._aside = Aside()
-        self._seen = _Seen()
+        self._seen = _Seen(user.keyring)
         self._renewed = self._failed = 0
 
     def statistics(self) -> RotationStatistics:
@@ -95,16 +94,14 @@ class Rotation:
             self._take(before, self._seen)
 
     def _take(self, before: _Seen, seen: _Seen) -> None:
-        if seen.keyring is not None and seen.keyring is not before.keyring:
-            held, self._user.keyring = self._user.keyring, seen.keyring
-            if before.keyring is not None:  # else they were loaded a moment ago
-                self._tell_renewed(held, seen.keyring)
-                return
-        if seen.problem and seen.problem != before.problem:
+        if seen.keyring is not before.keyring:
+            self._user.keyring = seen.keyring
+            self._tell_renewed(before.keyring, seen.keyring)
+        elif seen.problem and seen.problem != before.problem:
             self._failed += 1
             log.error("token keys stay as they were", error=seen.problem)
         elif before.problem and not seen.problem:
-            log.info("the file of the token keys is good again", keys=len(self._user.keyring))
+            log.info("the file of the token keys is good again", keys=len(seen.keyring))
 
     def _tell_renewed(self, before: Keyring, keyring: Keyring) -> None:
         self._renewed += 1
@@ -117,11 +114,11 @@ def _look(path: Path, seen: _Seen) -> _Seen:
         raw = key_file.read(path)
     except KeyFileError as error:
         return seen._replace(problem=str(error), refused=None)
-    if raw == seen.good:
+    if key_file.digest(raw) == seen.keyring.digest:
         return seen._replace(problem="", refused=None)
     if raw == seen.refused:
         return seen
     try:
-        return _Seen(raw, key_file.parse(raw, path))
+        return _Seen(key_file.parse(raw, path))
     except KeyFileError as error:
         return seen._replace(problem=str(error), refused=raw)

@@ -74,10 +74,11 @@ async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, obje
     assert scene.rotation.statistics() == RotationStatistics(2, 0, True)
 
 
-async def test_keys_that_changed_before_the_first_look_are_used_too(scene: Scene) -> None:
+async def test_keys_that_changed_before_the_first_look_are_used_and_counted_too(scene: Scene) -> None:
     scene.write("two")
     await scene.rotation.look()
     assert scene.kids == {"two"}
+    assert scene.rotation.statistics().renewed == 1
 
 
 async def test_a_file_that_stays_as_it_is_changes_nothing(
