@@ -255,7 +255,10 @@ def _overtaken_after(session: Session) -> float | None:
     """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
     sessions = list(session.device.sessions)
     later = sessions[sessions.index(session) + 1 :]
-    if session.logout is None or not later or session.device.online_id is None:
+    if session.logout is None or not later:
+        return None
+    # The user stayed online meanwhile, but for a later session's end, which then was told in its place.
+    if session.device.online_id is None and not any(each.ended for each in later):
         return None
     pause_s = later[0].login.begun - session.logout.begun
     return pause_s if pause_s <= OVERTAKEN_S else None

@@ -180,6 +180,17 @@ def test_a_login_right_after_a_logout_may_go_before_it_and_then_neither_is_told(
     assert world.idle(3.01 + T + 0.5, "s-2") == [None], "and it ends what the first login began"
 
 
+def test_who_logged_out_twice_within_a_moment_may_be_told_of_once(world: World, session: Session) -> None:
+    world.judge.logs_out(session, Sent(3.0, 3.0))
+    world.judge.logged_out(session)
+    later = world.log_in(3.01, "s-2")
+    world.judge.logs_out(later, Sent(3.2, 3.2))
+    world.judge.logged_out(later)
+    assert world.event("offline", 100, "logout", 3.21, "s-2") == [None], "it ends what the first login began"
+    (found,) = world.judge.overdue(60.0)
+    assert (found.name, found.broken) == ("logout overtaken by a login", None)
+
+
 def test_both_events_of_a_logout_and_a_login_are_told_or_neither(world: World, session: Session) -> None:
     world.judge.logs_out(session, Sent(3.0, 3.0))
     world.judge.logged_out(session)
