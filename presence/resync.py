@@ -59,7 +59,8 @@ class Plan:
     Args:
         waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
         more: returns what has waited in the outbox behind these, at most so many at a time; [] at the end.
-        live: registrations of the sessions that live now, when all that waits has happened.
+        live: registrations of the sessions that live now, when all that waits has happened; None where
+            one is not to be registered.
         lost: whether Redis lost what it had acknowledged: then an end may have to tell its period whole.
         skipped_from: earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. A
             session that logged in since then came after all that waits, and is left to the resync after it.
@@ -72,7 +73,7 @@ class Plan:
         self,
         waiting: Iterable[Item],
         more: Callable[[int], list[Item]],
-        live: Iterable[Change],
+        live: Iterable[Change | None],
         *,
         lost: bool,
         skipped_from: float,
@@ -114,12 +115,13 @@ class Plan:
             self._replay(self._changes.pop(), covered)
         return self._all_read and not self._changes, covered
 
-    def standing(self) -> Iterator[Item]:
-        """Return the sessions to register first; only once the plan is complete."""
+    def standing(self) -> Iterator[Item | None]:
+        """Return the sessions to register first, None for each of the others; once the plan is complete."""
         return (
             Item(change, snapshot=True)
+            if change is not None and change.session not in self._arriving and change.at < self._skipped_from
+            else None
             for change in self._live
-            if change.session not in self._arriving and change.at < self._skipped_from
         )
 
     def _read(self, some: list[Item]) -> None:

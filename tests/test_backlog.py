@@ -1,6 +1,8 @@
 """What waits while a node may not judge others yet, and what announces it."""
 
-from presence.backlog import Backlog
+from collections.abc import Iterator
+
+from presence.backlog import LOOKED_AT_A_CALL, Backlog
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 
@@ -18,6 +20,15 @@ def backlog_of(*changes: Change) -> tuple[Outbox, Backlog]:
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
     outbox.extend(changes)
     return outbox, Backlog(0, outbox, lambda shard: ())
+
+
+def planned(backlog: Backlog) -> int:
+    """Plan until something can be taken; return how many calls that took."""
+    calls = 0
+    while backlog.is_planning:
+        backlog.go_on_planning()
+        calls += 1
+    return calls
 
 
 def test_a_login_that_waits_behind_an_end_is_announced() -> None:
@@ -44,7 +55,7 @@ def test_an_update_waits_for_nobody_elses_end() -> None:
 def test_an_update_that_a_registration_covers_waits_no_more() -> None:
     outbox, backlog = backlog_of(change(Op.UPDATE, "ada", "a"), change(Op.LOGIN, "bob", "b"))
     backlog.begin((), lost=False)
-    backlog.go_on_planning()
+    planned(backlog)
     assert taken(outbox, backlog, settled=True) == [(Op.LOGIN, "b")]
     assert outbox.held == 1
 
@@ -53,8 +64,43 @@ def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_we
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
     backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
     backlog.begin((), lost=True)
-    backlog.go_on_planning()
+    planned(backlog)
     assert taken(outbox, backlog, settled=True) == []
     outbox.extend([change(Op.UPDATE, "ada", "a"), change(Op.END, "ada", "a")])
     items = backlog.take(100, settled=True, from_outbox=True)
     assert [(each.change.op, each.restores) for each in items] == [(Op.UPDATE, False), (Op.END, True)]
+
+
+def test_sessions_that_a_resync_need_not_register_are_passed_over_in_slices() -> None:
+    outbox = Outbox(lambda uid: 0, 1, max_items=10_000)
+    logins = [change(Op.LOGIN, f"u{n}", f"s{n}") for n in range(5 * LOOKED_AT_A_CALL)]
+    outbox.extend(logins)
+    looked_at = []
+
+    def live(_shard: int) -> Iterator[Change]:
+        for each in [*logins, change(Op.REGISTER, "old", "s")]:
+            looked_at.append(each)
+            yield each._replace(op=Op.REGISTER)
+
+    backlog = Backlog(0, outbox, live)
+    backlog.begin((), lost=False)
+    most = 0
+    while backlog.is_planning:
+        before = len(looked_at)
+        backlog.go_on_planning()
+        most = max(most, len(looked_at) - before)
+    assert most == LOOKED_AT_A_CALL
+    assert taken(outbox, backlog, settled=True)[:2] == [(Op.REGISTER, "s"), (Op.LOGIN, "s0")]
+
+
+def test_ends_are_held_back_in_slices_and_who_comes_after_them_does_not_wait_for_long() -> None:
+    outbox = Outbox(lambda uid: 0, 1, max_items=10_000)
+    outbox.extend(change(Op.END, f"u{n}", f"s{n}") for n in range(3 * LOOKED_AT_A_CALL))
+    outbox.extend([change(Op.LOGIN, "ada", "a")])
+    backlog = Backlog(0, outbox, lambda shard: ())
+    for _ in range(3):
+        assert taken(outbox, backlog, settled=False) == []
+        assert backlog.is_planning, "it is to be called again before long"
+        backlog.go_on_planning()
+    assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
+    assert not backlog.is_planning

@@ -59,7 +59,8 @@ def received(node: Node, peer: Peer, packet: Packet) -> Outcome:
 
 def exchange(writer: ShardWriter) -> tuple[Item, ...]:
     """Send what a shard has next to a Redis that takes everything, and return it."""
-    step = writer.next(1.0)
+    while (step := writer.next(1.0)) is None and writer.is_planning:
+        pass
     assert isinstance(step, Batch)
     opened = Opened((), {}) if step.opening else None
     writer.accept(step, Reply(Status.OK, "history", opened=opened))

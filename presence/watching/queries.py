@@ -136,6 +136,7 @@ class Queries:
             self.statistics.failures += 1
             for asked in batch:
                 self._fail(asked, "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses")
+                await trio.lowlevel.checkpoint()
             return
         except Exception as error:  # one user's record, perhaps: the other queries are not to suffer from it
             self.statistics.failures += 1
@@ -172,6 +173,7 @@ class Queries:
                 continue
             with self._faults.contained("query"):
                 self._fail(self._by_age.popleft(), "Redis is away")
+            await trio.lowlevel.checkpoint()  # thousands may have waited for the same answer
 
     def _fail(self, asked: _Asked, message: str) -> None:
         if not asked.is_answered:

@@ -223,11 +223,12 @@ class Watching:
     async def _give_up(self) -> None:
         """Refuse watches that could not be answered in time."""
         while True:
-            for waiter in self._waiting.overdue(trio.current_time()):
+            while (waiter := self._waiting.overdue(trio.current_time())) is not None:
                 self._timed_out += 1
                 with self._faults.contained("watch"):
                     refuse_busy(waiter.session, waiter.id, "Redis is away")
                 self._let_go(waiter.session, waiter.uids)
+                await trio.lowlevel.checkpoint()  # thousands may have waited for the same answer
             deadline = self._waiting.next_deadline()
             await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
 

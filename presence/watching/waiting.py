@@ -49,7 +49,7 @@ class Waiting:
     def __init__(self) -> None:
         self._for: dict[str, dict[Waiter, None]] = {}  # in order
         self._of: dict[Session, list[Waiter]] = {}
-        self._by_age: deque[Waiter] = deque()  # those that were answered meanwhile among them
+        self._by_age: deque[Waiter] = deque()  # incomplete when added; some may be answered by now
         self._missing: dict[Waiter, set[str]] = {}
         self.uids = 0
 
@@ -69,7 +69,8 @@ class Waiting:
         """Let a request wait; its deadline is no sooner than that of the one before."""
         self._missing[waiter] = set(waiter.uids) - waiter.states.keys()
         self._of.setdefault(waiter.session, []).append(waiter)
-        self._by_age.append(waiter)
+        if self._missing[waiter]:
+            self._by_age.append(waiter)
         self.uids += len(waiter.uids)
         for uid in waiter.uids:
             self._for.setdefault(uid, {})[waiter] = None
@@ -103,15 +104,14 @@ class Waiting:
         for waiter in self._of.get(session, ()):
             waiter.unwatched.update(waiter.uids if gone is None else gone.intersection(waiter.uids))
 
-    def overdue(self, now: float) -> list[Waiter]:
-        """Take out and return the requests whose time is up and that are not complete."""
-        late = []
-        while self._by_age and (waiter := self._by_age[0]).deadline <= now:
-            self._by_age.popleft()
-            if self._missing.get(waiter):
-                self._take_out(waiter)
-                late.append(waiter)
-        return late
+    def overdue(self, now: float) -> Waiter | None:
+        """Take out and return the oldest request that is not complete, if its time is up."""
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now:
+            return None
+        waiter = self._by_age.popleft()
+        self._take_out(waiter)
+        return waiter
 
     def next_deadline(self) -> float | None:
         """Return when the time of the oldest request is up."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -436,6 +437,36 @@ async def test_a_query_and_a_watch_tell_the_same_of_a_user_who_is_offline(autoju
         watched, queried = (packet.payload["presence"]["ann"] for packet in line.packets())
         assert watched == queried
         assert watched["last_seen_ms"] is not None
+
+
+class Steps(trio.abc.Instrument):
+    """The most watches and queries that one step of a task has refused."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+        self.refused = self.most = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        report = self._watching.report()
+        refused = report["timed_out"] + report["queries"]["refused"]
+        self.most, self.refused = max(self.most, refused - self.refused), refused
+
+
+@pytest.mark.parametrize("request_of", [Watch, Query])
+async def test_others_have_turns_while_all_that_waits_is_refused(
+    autojump_clock: MockClock, request_of: type[Watch | Query]
+) -> None:
+    async with running() as node:
+        node.channel.is_up = node.records.is_up = False
+        steps = Steps(node.watching)
+        for _ in range(20):
+            watcher, _ = session()
+            for id in range(5):
+                node.watching.take(watcher, request_of(id, ["ann"]))
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(PATIENCE_S + 0.1)
+        trio.lowlevel.remove_instrument(steps)
+        assert (steps.refused, steps.most) == (100, 1)
 
 
 async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: MockClock) -> None:

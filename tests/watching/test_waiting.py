@@ -63,8 +63,9 @@ def test_time_is_up_for_the_oldest_first() -> None:
     waiting.add(first)
     waiting.add(second)
     assert waiting.next_deadline() == 1.0
-    assert waiting.overdue(0.9) == []
-    assert waiting.overdue(1.0) == [first]
+    assert waiting.overdue(0.9) is None
+    assert waiting.overdue(1.0) is first
+    assert waiting.overdue(1.0) is None
     assert waiting.next_deadline() == 2.0
 
 
@@ -73,7 +74,7 @@ def test_what_is_complete_is_never_overdue() -> None:
     waiting.add(waiter("x"))
     waiting.came("x", STATE)
     assert waiting.next_deadline() is None
-    assert waiting.overdue(99.0) == []
+    assert waiting.overdue(99.0) is None
 
 
 def test_who_left_is_not_answered() -> None:
