@@ -7,14 +7,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from redis.exceptions import RedisError
-
 from presence.messaging.letters import Delivery
 from presence.questions import Question
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.deliveries import read_deliveries
-from presence.store.failures import as_failure
+from presence.store.failures import BROKEN, as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_erasure, read_message, read_news
@@ -105,7 +103,7 @@ class ControlChannel:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except (RedisError, OSError, ValueError) as error:  # ValueError: closed under the call's feet
+        except BROKEN as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:

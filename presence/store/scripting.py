@@ -16,7 +16,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.failures import Interrupted, as_failure, code_of, is_elsewhere, needs_operator
+from presence.store.failures import BROKEN, Interrupted, as_failure, code_of, is_elsewhere, needs_operator
 from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
@@ -39,7 +39,6 @@ def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
 _TEXTS: Final = dict(_texts(resources.files("presence.store") / "scripts"))
 
 LEAST_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
-_BROKEN: Final = (RedisError, OSError, ValueError)  # ValueError: closed under the call's feet
 
 Words = Sequence[Any]
 """A command: its name, and arguments of the kinds that redis-py packs."""
@@ -196,7 +195,7 @@ class Scripting:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except _BROKEN as error:
+        except BROKEN as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:
@@ -230,7 +229,7 @@ class _Line:
             check(self.client)
             self._connection = self._pool.get_connection()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
-        except _BROKEN as error:
+        except BROKEN as error:
             self.failure = self._interrupted(error)
 
     def hear(self, answers: list[Any], deadline: float | None) -> None:
@@ -247,7 +246,7 @@ class _Line:
             return self._connection.read_response(timeout=max(LEAST_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
             return error
-        except _BROKEN as error:
+        except BROKEN as error:
             self.failure = self._interrupted(error)
             return self.failure
 

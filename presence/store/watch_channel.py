@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
-from presence.store.failures import as_failure
+from presence.store.failures import BROKEN, as_failure
 from presence.store.keys import Keys
 from presence.store.routes import Connect, Routes
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
@@ -171,7 +170,7 @@ class WatchChannel:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except (RedisError, OSError, ValueError, AttributeError) as error:  # the last two: closed meanwhile
+        except BROKEN as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:

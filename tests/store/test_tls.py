@@ -1,10 +1,11 @@
 """TLS to Redis: what works, and what each thing that is wrong is called when a server starts."""
 
+import random
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.routes import Connect
+from presence.store.watch_channel import WatchChannel
 from tests.store.servers import Server
 
 pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
@@ -170,20 +172,48 @@ def test_a_certificate_that_was_renewed_is_taken_without_a_restart(tls: TlsServe
     store.close()
 
 
-def test_a_listener_behind_tls_can_be_closed_from_another_thread(tls: TlsServer) -> None:
-    channel = ControlChannel(tls.url(), Keys())
+def listening(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
+    channel = ControlChannel(url, Keys())
     channel.subscribe("a")
-    got: list[Exception] = []
+    return channel.next, channel.close
 
-    def listen() -> None:
+
+def hearing(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
+    channel = WatchChannel(url, Keys(), 0)
+    channel.open()
+
+    def hear() -> None:
+        channel.order(["ann"], ["bob"])
+        channel.hear()
+
+    return hear, channel.close
+
+
+def looking(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
+    channel = WatchChannel(url, Keys(), 0)
+    channel.open()
+    return partial(channel.snapshot, ["ann"]), channel.close
+
+
+def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None:
+    while not failures:
         try:
-            channel.next()
-        except StoreUnavailable as error:
-            got.append(error)
+            use()
+        except Exception as error:
+            failures.append(error)
 
-    waiting = threading.Thread(target=listen)
-    waiting.start()
-    time.sleep(0.1)  # real time: the read has to be under way
-    channel.close()
-    waiting.join(2)
-    assert got
+
+@pytest.mark.parametrize("using", [listening, hearing, looking])
+def test_what_a_thread_uses_can_be_closed_by_another_at_any_moment(
+    tls: TlsServer, using: Callable[[str], tuple[Callable[[], object], Callable[[], None]]]
+) -> None:
+    chance = random.Random(1)
+    for _ in range(25):
+        use, close = using(tls.url())
+        failures: list[Exception] = []
+        thread = threading.Thread(target=until_it_fails, args=(use, failures))
+        thread.start()
+        time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be under way
+        close()
+        thread.join(10)
+        assert [type(error) for error in failures] == [StoreUnavailable]
