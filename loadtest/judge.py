@@ -9,7 +9,7 @@ What is judged, for each device (T is the session's own idle time-out):
   none for a device that came back in time, none for a reason that the device did not give;
 - an offline event within T + tick + slack of the last packet of a device that fell silent, within
   grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
-  slack of a login. For a logout and a login within `OVERTAKEN_S` of it there may be neither.
+  slack of a login. For a logout and a login on another node within `OVERTAKEN_S` there may be neither.
 
 The judge is in doubt for the server: what lies within the bounds of the clocks is never called broken.
 """
@@ -255,13 +255,20 @@ def _overtaken_after(session: Session) -> float | None:
     """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
     sessions = list(session.device.sessions)
     later = sessions[sessions.index(session) + 1 :]
-    if session.logout is None or not later:
+    if session.logout is None or not later or _is_of_the_same_node(session, later[0]):
         return None
     # The user stayed online meanwhile, but for a later session's end, which then was told in its place.
     if session.device.online_id is None and not any(each.ended for each in later):
         return None
     pause_s = later[0].login.begun - session.logout.begun
     return pause_s if pause_s <= OVERTAKEN_S else None
+
+
+def _is_of_the_same_node(first: Session, second: Session) -> bool:
+    """Whether one worker has answered both logins: a session's id begins with what names its node."""
+    if first.id is None or second.id is None:
+        return False
+    return first.id.rpartition("-")[0] == second.id.rpartition("-")[0]
 
 
 def _came_back(session: Session, decided: float) -> bool:

@@ -115,6 +115,11 @@ class Entrance:
 
     def _enter(self, fd: int, secured: bool, address: str) -> bool:
         """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
+        with self.contained(fd):
+            return self._is_welcome(fd, secured, address)
+        return False
+
+    def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:
         connections = self._connections
         retry_after = self._admission.connection(connections.open, self._clock.now())
         if retry_after is None and self.acceptor.waiting >= WAITING_MAX:

@@ -120,7 +120,11 @@ class Reading:
                 await self._has_unfinished.wait()
             until = perf_counter() + TURN_S
             while self._unfinished and perf_counter() < until:
-                self._go_on(next(iter(self._unfinished)))
+                fd = next(iter(self._unfinished))
+                try:
+                    self._go_on(fd)
+                except Exception as error:
+                    self.failed(fd, error)
             self._connections.pay()
             self.cut_turns += bool(self._unfinished)
             await trio.lowlevel.checkpoint()

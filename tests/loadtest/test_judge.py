@@ -172,21 +172,28 @@ def test_a_login_right_after_a_logout_may_go_before_it_and_then_neither_is_told(
 ) -> None:
     world.judge.logs_out(session, Sent(3.0, 3.0))
     world.judge.logged_out(session)
-    later = world.log_in(3.01, "s-2")
+    later = world.log_in(3.01, "t-1")
     (found,) = world.judge.overdue(60.0)
     assert (found.name, found.broken) == ("logout overtaken by a login", None)
     assert found.seconds == pytest.approx(0.01)
     world.judge.silent(later)
-    assert world.idle(3.01 + T + 0.5, "s-2") == [None], "and it ends what the first login began"
+    assert world.idle(3.01 + T + 0.5, "t-1") == [None], "and it ends what the first login began"
+
+
+def test_on_one_node_a_login_right_after_a_logout_comes_behind_it(world: World, session: Session) -> None:
+    world.judge.logs_out(session, Sent(3.0, 3.0))
+    world.judge.logged_out(session)
+    world.log_in(3.01, "s-2")
+    assert world.overdue(3.0 + SLACK + 0.1) == ["no offline event in time"]
 
 
 def test_who_logged_out_twice_within_a_moment_may_be_told_of_once(world: World, session: Session) -> None:
     world.judge.logs_out(session, Sent(3.0, 3.0))
     world.judge.logged_out(session)
-    later = world.log_in(3.01, "s-2")
+    later = world.log_in(3.01, "t-1")
     world.judge.logs_out(later, Sent(3.2, 3.2))
     world.judge.logged_out(later)
-    assert world.event("offline", 100, "logout", 3.21, "s-2") == [None], "it ends what the first login began"
+    assert world.event("offline", 100, "logout", 3.21, "t-1") == [None], "it ends what the first login began"
     (found,) = world.judge.overdue(60.0)
     assert (found.name, found.broken) == ("logout overtaken by a login", None)
 
@@ -194,7 +201,7 @@ def test_who_logged_out_twice_within_a_moment_may_be_told_of_once(world: World, 
 def test_both_events_of_a_logout_and_a_login_are_told_or_neither(world: World, session: Session) -> None:
     world.judge.logs_out(session, Sent(3.0, 3.0))
     world.judge.logged_out(session)
-    world.log_in(3.01, "s-2")
+    world.log_in(3.01, "t-1")
     assert world.event("offline", 100, "logout", 3.005) == [None]
     assert world.overdue(60.0) == ["no online event in time"]
 

@@ -9,7 +9,8 @@ import trio
 import protocol
 from presence.admission import AdmissionLimits
 from presence.transports.connections import Connections
-from protocol import Code, Kind
+from presence.transports.limits import PACKETS_A_SLICE
+from protocol import KEEPALIVE, Code, Kind
 from tests.cells import brief
 from tests.transports.harness import FAILING_WISH_S, Harness, TransportKind, both, every_kind, serving
 
@@ -113,7 +114,7 @@ async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
 
 
 @every_kind
-@pytest.mark.parametrize("when", ["login", "session"])
+@pytest.mark.parametrize("when", ["login", "session", "later slice"])
 async def test_a_handler_that_raises_ends_its_connection_only(
     kind: TransportKind, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,13 +131,16 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             received = server.core.received
 
             def poisoned(peer: object, data: bytes, most: int) -> object:
-                if b"boo" in data:
+                if b"boo" in data or (when == "later slice" and not data):
                     raise ZeroDivisionError
                 return received(peer, data, most)  # type: ignore[arg-type]  # handed on as it came
 
             monkeypatch.setattr(server.core, "received", poisoned)
         with structlog.testing.capture_logs() as logs:
-            await victim.send(bad)
+            if when == "later slice":
+                await victim.stream.send_all(KEEPALIVE * (3 * PACKETS_A_SLICE))
+            else:
+                await victim.send(bad)
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection_failed"]
         assert server.transport.statistics().failures == 1
