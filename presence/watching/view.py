@@ -54,17 +54,18 @@ class _User:
 
     Attributes:
         wanted: whether anybody wants to know.
-        line: see `_Line`.
+        line: see `_Line`; of the connection number `connection`, and NONE of any other.
         state: None until he was looked at.
         as_of: the highest id that `state` is sure to contain.
         held: the newest entry that was heard and not taken in yet.
         absent_since: when he, known online, was first found to have no record; None: he has one.
     """
 
-    __slots__ = ("absent_since", "as_of", "held", "line", "state", "wanted")
+    __slots__ = ("absent_since", "as_of", "connection", "held", "line", "state", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: int) -> None:
         self.wanted = True
+        self.connection = connection
         self.line = _Line.NONE
         self.state: State | None = None
         self.as_of = NO_ENTRY
@@ -114,6 +115,7 @@ class View:
         self._unasked: dict[str, None] = {}  # whose subscriptions may not be what they have to be
         self._unseen: dict[str, None] = {}  # heard, and to be looked at
         self._looking: set[str] = set()  # at whom a look is under way, and who are heard since it began
+        self._connection = 0  # its number
         self._unheard = 0  # users known before a loss whose subscription is not confirmed yet
         self.phase = Phase.DOWN
         self.position = NO_ENTRY
@@ -130,16 +132,16 @@ class View:
 
     def want(self, uid: str) -> None:
         """Somebody wants to know of a user."""
-        user = self._users.get(uid)
+        user = self._user(uid)
         if user is None:
-            user = self._users[uid] = _User()
+            user = self._users[uid] = _User(self._connection)
         user.wanted = True
         if user.line in (_Line.NONE, _Line.LEAVING):
             self._unasked[uid] = None
 
     def drop(self, uid: str) -> None:
         """Nobody wants to know of a user any more."""
-        user = self._users.get(uid)
+        user = self._user(uid)
         if user is None:
             return
         if user.line is _Line.NONE:
@@ -167,25 +169,26 @@ class View:
         self._joined()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is gone; users learn of it by `_user`, for there may be hundreds of thousands."""
         self.phase = Phase.DOWN
+        self._connection += 1
         self._unseen.clear()
         self._looking.clear()
         self._unasked = dict.fromkeys(self._users)
-        for uid, user in list(self._users.items()):
-            user.line, user.held = _Line.NONE, None
-            if not user.wanted:
-                self._forget(uid, user)
 
     def orders(self, most: int) -> tuple[list[str], list[str]]:
         """Return whom to subscribe to and whom to leave now, so many at most; they count as asked."""
         ask, leave = [], []
         for uid in list(islice(self._unasked, most)):
             del self._unasked[uid]
-            user = self._users[uid]
+            user = self._user(uid)
+            if user is None:
+                continue
             if user.wanted and user.line is _Line.NONE:
                 user.line = _Line.ASKED
                 ask.append(uid)
+            elif user.line is _Line.NONE:
+                self._forget(uid, user)
             elif not user.wanted and user.line is _Line.HEARD:
                 user.line = _Line.LEAVING
                 user.state = user.held = None
@@ -196,7 +199,7 @@ class View:
 
     def confirmed(self, uid: str) -> None:
         """A subscription stands: what happens to the user from now on is heard."""
-        user = self._users.get(uid)
+        user = self._user(uid)
         if user is None or user.line is not _Line.ASKED:
             return
         user.line = _Line.HEARD
@@ -210,7 +213,7 @@ class View:
 
     def left(self, uid: str) -> None:
         """A subscription has ended."""
-        user = self._users.get(uid)
+        user = self._user(uid)
         if user is None or user.line is not _Line.LEAVING:
             return
         user.line = _Line.NONE
@@ -221,7 +224,7 @@ class View:
 
     def heard(self, entry: Entry) -> Entry | None:
         """Take in an entry that was heard; return it if it is to be told."""
-        user = self._users.get(entry.uid)
+        user = self._user(entry.uid)
         if user is None or user.line is not _Line.HEARD:
             return None
         if user.state is None or self.phase is not Phase.LIVE:
@@ -248,7 +251,7 @@ class View:
 
     def looking(self, uids: Iterable[str]) -> None:
         """A look at some users begins, the only one that is under way."""
-        users = ((uid, self._users.get(uid)) for uid in uids)
+        users = ((uid, self._user(uid)) for uid in uids)
         self._looking = {uid for uid, user in users if user is not None and user.line is _Line.HEARD}
 
     def looked(self, snapshot: Snapshot, now: float) -> list[Entry]:
@@ -295,8 +298,16 @@ class View:
         if position is not None:
             self.position = position
         self.phase = Phase.LIVE
-        held = [user for user in self._users.values() if user.held is not None and user.state is not None]
+        users = [user for user in self._users.values() if user.connection == self._connection]
+        held = [user for user in users if user.held is not None and user.state is not None]
         return [change for user in held if (change := self._release(user)) is not None]
+
+    def _user(self, uid: str) -> _User | None:
+        """Return a user as he stands on the present connection."""
+        user = self._users.get(uid)
+        if user is not None and user.connection != self._connection:
+            user.line, user.held, user.connection = _Line.NONE, None, self._connection
+        return user
 
     def _joined(self) -> None:
         if self.phase is not Phase.JOINING or self._unheard > 0:
