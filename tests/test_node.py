@@ -10,6 +10,7 @@ from presence.node import Node, Stores
 from presence.outcome import Outcome
 from presence.registry import Peer
 from presence.runtime import TrioRuntime
+from presence.samples import Readiness
 from presence.settings import Settings
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Item
@@ -81,3 +82,12 @@ def test_a_registration_shows_an_update_made_after_another_shard_began_its_resyn
     exchange(second)
     shown = [item.change.profile.meta for item in exchange(second) if item.change.uid == uid]
     assert [json.loads(each) for each in shown if each] == [{"mood": "busy"}]
+
+
+def test_a_node_that_others_took_for_dead_cannot_serve_until_it_has_a_new_id() -> None:
+    node, _ = node_of([], Settings())
+    node.readiness_told = Readiness.READY
+    assert node.readiness() is Readiness.READY
+    (writer,) = node.relay.writers
+    writer.lost_to_fence = True
+    assert node.readiness() is Readiness.FENCED

@@ -99,7 +99,7 @@ class Watches:
 def _differs(state: UserState, known: UserState) -> bool:
     """Whether an answer shows a user otherwise than he was known.
 
-    Ids tell it. A user who has long been offline has none any more: then it is told by what is shown.
+    Ids tell it. An answer about a user who is offline has none: then it is told by what is shown.
     """
     if state.id is not None and known.id is not None:
         return state.is_newer_than(known)

@@ -116,7 +116,8 @@ class Entrance:
     def _enter(self, fd: int, secured: bool, address: str) -> bool:
         """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
         with self.contained(fd):
-            return self._is_welcome(fd, secured, address)
+            if self._is_welcome(fd, secured, address):
+                return True
         return False
 
     def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:

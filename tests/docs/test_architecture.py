@@ -1,5 +1,7 @@
 """The page on architecture: its figures are those of the code, and no package is without its place."""
 
+import pkgutil
+import re
 from pathlib import Path
 
 import presence
@@ -40,6 +42,13 @@ def test_its_figures_are_those_of_the_code() -> None:
     ):
         assert figure in WORDS, figure
     assert (SLOTS_PER_TICK, BEATS_A_LEASE) == (2, 8), "half a tick, an eighth of a lease"
+
+
+def test_the_bounds_of_turns_are_those_of_the_code() -> None:
+    bounds = re.findall(r"`((?:presence|protocol)[.\w]*)\.([A-Z_]+)` = ([\d.]+)", PAGE)
+    assert len(bounds) > 20
+    named = {(module, name): getattr(pkgutil.resolve_name(module), name) for module, name, _ in bounds}
+    assert named == {(module, name): float(value) for module, name, value in bounds}
 
 
 def test_no_package_is_without_a_place_on_it() -> None:
