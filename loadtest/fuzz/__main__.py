@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.fuzz.corpus import inputs
+
 TARGETS: Final = {"codec": 1024, "session": 128}
 """Bytes that an input has at most: more packets, or a longer story, take more time and seldom another way."""
 
@@ -59,7 +61,13 @@ def fuzz(target: str, given: argparse.Namespace, corpus: Path, findings: Path) -
     """Fuzz in a process of its own, and see what was reached."""
     for each in (corpus, findings):
         each.mkdir(parents=True, exist_ok=True)
-    corpora = [str(each) for each in (corpus, SEEDS / target) if each.is_dir()]
+    with tempfile.TemporaryDirectory(prefix="fuzz-seeds-") as seeds:
+        for number, data in enumerate(inputs([SEEDS / f"{target}.hex"])):
+            (Path(seeds) / str(number)).write_bytes(data)
+        return _fuzz(target, given, [str(corpus), seeds], findings)
+
+
+def _fuzz(target: str, given: argparse.Namespace, corpora: list[str], findings: Path) -> Result:
     flags = [
         f"-seed={given.seed}",
         f"-max_len={TARGETS[target]}",
@@ -142,7 +150,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--corpus", type=Path, help="directory for inputs on new ways; kept, and begun with")
     parser.add_argument("--findings", type=Path, help="directory for inputs that failed; else a new one")
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="write the smallest corpus that reaches as much"
+        "--keep", type=Path, metavar="FILE", help="write the smallest corpus that reaches as much"
     )
     given = parser.parse_args(words)
     if not given.runs and not given.seconds:

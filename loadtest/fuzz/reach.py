@@ -1,33 +1,28 @@
-"""What inputs reach: `python -m loadtest.fuzz.reach TARGET [--keep DIR] CORPUS…` prints it as JSON.
+"""What inputs reach: `python -m loadtest.fuzz.reach TARGET [--keep FILE] CORPUS…` prints it as JSON.
 
 A process of its own, for branches are counted from the import on. With `--keep` the fewest and smallest
-inputs that together reach every branch are written to a directory, as the corpus to begin with next time.
+inputs that together reach every branch are written to a file, as the corpus to begin with next time.
 """
 
 import argparse
-import hashlib
 import importlib
 import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import coverage
 
+from loadtest.fuzz.corpus import inputs, packed
+
 Arc = tuple[str, int, int]
 
 EACH: Final = 4  # inputs of a minimal corpus that take the same way
 TARGETS: Final = ("codec", "session")
-
-
-def inputs(corpora: Iterable[Path]) -> list[bytes]:
-    """Return the inputs of some corpora, without doubles, the shortest first."""
-    files = [path for corpus in corpora if corpus.is_dir() for path in corpus.iterdir() if path.is_file()]
-    return sorted({path.read_bytes() for path in files}, key=lambda data: (len(data), data))
 
 
 def _source(name: str) -> str:
@@ -82,7 +77,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.fuzz.reach", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("corpora", nargs="+", type=Path, metavar="CORPUS")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="for the inputs that are worth keeping")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="for the inputs that are worth keeping")
     given = parser.parse_args(words)
     module, meter = _target(given.target)
     corpus = inputs(given.corpora)
@@ -93,9 +88,7 @@ def main(words: list[str] | None = None) -> int:
     reached = branches(module, meter)
     if given.keep is not None:
         corpus = minimal(module, meter, corpus)
-        given.keep.mkdir(parents=True, exist_ok=True)
-        for data in corpus:
-            (given.keep / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+        given.keep.write_text(packed(corpus))
     print(json.dumps({"inputs": len(corpus), "bytes": sum(map(len, corpus)), "branches": reached}))
     return 0
 

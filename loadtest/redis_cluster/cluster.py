@@ -196,7 +196,7 @@ def _is_primary(member: Member) -> bool:
 
 def _free_ports() -> Iterator[int]:
     """Yield ports that are free, and whose bus's port is."""
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # tests seed `random`, each process alike
         with socket.socket() as client_side, socket.socket() as bus_side, contextlib.suppress(OSError):
             client_side.bind((HOST, port))
             bus_side.bind((HOST, port + BUS_OFFSET))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.fuzz import codec, session
-from loadtest.fuzz.reach import inputs
+from loadtest.fuzz.corpus import inputs
 
 CORPUS = Path(__file__).parent / "corpus"
 BYTES_MAX = 200_000
@@ -14,7 +14,7 @@ BYTES_MAX = 200_000
 
 @pytest.mark.parametrize(("name", "run", "least"), [("codec", codec.run, 60), ("session", session.run, 60)])
 def test_every_input_is_right(name: str, run: Callable[[bytes], None], least: int) -> None:
-    corpus = inputs([CORPUS / name])
+    corpus = inputs([CORPUS / f"{name}.hex"])
     assert len(corpus) >= least
     for data in corpus:
         try:

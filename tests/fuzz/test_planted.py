@@ -9,7 +9,7 @@ import pytest
 import protocol.codec
 import protocol.scan
 from loadtest.fuzz import codec, session
-from loadtest.fuzz.reach import inputs
+from loadtest.fuzz.corpus import inputs
 from presence.core import Core
 from presence.endings import Endings
 from presence.profiles import Profiles
@@ -27,7 +27,7 @@ def finds(run: Callable[[bytes], None], name: str) -> bool:
     """Whether one input of the corpus at least fails."""
     frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
     bodies = [bytes([codec.BODY]) + frame[4:] for frame in frames]
-    for data in [*inputs([CORPUS / name]), *bodies]:
+    for data in [*inputs([CORPUS / f"{name}.hex"]), *bodies]:
         try:
             run(data)
         except Exception:  # whatever the planted fault leads to

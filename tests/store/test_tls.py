@@ -22,7 +22,7 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.routes import Connect
 from presence.store.watch_channel import WatchChannel
-from tests.store.servers import Server
+from tests.store.servers import Server, free_port
 
 pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
 
@@ -74,13 +74,6 @@ class TlsServer:
         if client:
             options += [f"ssl_certfile={self.folder / client}.crt", f"ssl_keyfile={self.folder / client}.key"]
         return f"rediss://{host}:{self.port}?{'&'.join(options)}"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """500 clients of the library lose their server, notice, and come back; nobody is told of it."""
 
 import signal
-import socket
 import time
 from collections import Counter
 
@@ -13,6 +12,7 @@ from tests.client.crowd import Crowd, histogram
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess
 from tests.live.swarm import percentiles
+from tests.store.servers import free_port
 
 CLIENTS = 500
 T = 2.0
@@ -20,13 +20,6 @@ BEAT_S = 0.4 * T
 DEAD_S = 10.0 + T - 1.0  # lease + T after a kill, less what the last renewal was old
 SLACK = 0.35  # intervals, 0.28 s: 500 clients in one process on a busy machine
 FLAGS = ("--idle-timeout", str(T), "--tick", "0.5")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def watched(crowd: Crowd, url: str, begun: float) -> tuple[list[float], list[str]]:

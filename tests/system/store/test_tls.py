@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from presence.store.batches import StoreUnavailable
-from tests.store.test_tls import TlsServer, contact, free_port, refusal
+from tests.store.servers import free_port
+from tests.store.test_tls import TlsServer, contact, refusal
 
 
 def test_a_cluster_behind_tls_is_entered_and_found_by_name(folder: Path) -> None:
