@@ -15,7 +15,7 @@ from protocol import Code
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged("--login-rate", "50", "--login-burst", "300", login_timeout=60) as stage:
+    with staged(login_timeout=60) as stage:
         yield stage
 
 
@@ -48,12 +48,13 @@ def test_a_pool_of_watches_that_is_empty_refuses_those_who_want_more_than_their_
     assert "'busy, with a time to return': " in outcome.measured
 
 
-def test_each_refusal_of_a_flood_names_a_time_to_return(stage: Stage) -> None:
-    load = flood.offer(stage, Plain("flood"), 500.0, 2.0)
-    print(load)
-    assert load.unread == 0
-    assert len(load.ended) > load.number(0) > 0
-    assert not stage.others_hurt()
+def test_each_refusal_of_a_flood_names_a_time_to_return() -> None:
+    with staged("--login-rate", "50", "--login-burst", "300") as stage:
+        load = flood.offer(stage, Plain("flood"), 500.0, 2.0)
+        print(load)
+        assert load.unread == 0
+        assert len(load.ended) > load.number(0) > 0
+        assert not stage.others_hurt()
 
 
 def test_a_tampered_token_is_refused_over_the_wire(on: Guarded) -> None:
