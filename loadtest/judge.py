@@ -255,17 +255,17 @@ def _overtaken_after(session: Session) -> float | None:
     """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
     sessions = list(session.device.sessions)
     later = sessions[sessions.index(session) + 1 :]
-    if session.logout is None or not later or _is_of_the_same_node(session, later[0]):
+    if session.logout is None or not later or _same_node(session, later[0]):
         return None
-    # The user stayed online meanwhile, but for a later session's end, which then was told in its place.
+    # The user must have stayed online until now, or until a later session ended, whose event counts for both.
     if session.device.online_id is None and not any(each.ended for each in later):
         return None
     pause_s = later[0].login.begun - session.logout.begun
     return pause_s if pause_s <= OVERTAKEN_S else None
 
 
-def _is_of_the_same_node(first: Session, second: Session) -> bool:
-    """Whether one worker has answered both logins: a session's id begins with what names its node."""
+def _same_node(first: Session, second: Session) -> bool:
+    """Whether one worker answered both logins: the prefix of a session's id identifies its node."""
     if first.id is None or second.id is None:
         return False
     return first.id.rpartition("-")[0] == second.id.rpartition("-")[0]

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from loadtest.ports import free_port
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 START_TIMEOUT_S = 20.0
@@ -70,7 +71,7 @@ def run_locust(
             ),
         ]
         if "--processes" in flags:  # locust's own port may be another run's
-            port = str(_free_port())
+            port = str(free_port())
             command += ["--master-bind-port", port, "--master-port", port]
         root = LOCUSTFILE.parent.parent
         # Its own timer ends it; the margin is for a machine that is busy.
@@ -78,12 +79,6 @@ def run_locust(
             [*command, *flags], cwd=root, timeout=seconds * 2 + 60, check=False
         ).returncode
         return _read_report(Path(folder), status)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def _read_report(folder: Path, status: int) -> Report:

@@ -1,7 +1,7 @@
 """What one node has to tell one shard, in the order in which it goes: pure.
 
 First the sessions that a resync registers, then what that resync replays, then what comes from the outbox.
-A resync is planned in slices before any of that goes, and its sessions are looked at in slices.
+A resync is planned in slices before any of that is sent, and its sessions are scanned in slices.
 While others are waited for (see `settling`) ends are held back, and with them what follows of the same user.
 A login among these is announced by a mark, so that an end elsewhere does not make its user offline.
 """
@@ -17,7 +17,7 @@ from presence.resync import Plan
 from presence.store.batches import Item
 from protocol.constants import Code
 
-LOOKED_AT_A_CALL: Final = 1024  # sessions, or changes that have to wait: one or two milliseconds
+MAX_SCANNED_PER_CALL: Final = 1024  # sessions, or pending changes: one or two milliseconds
 
 Live = Callable[[int], Iterable[Change]]
 """Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
@@ -41,9 +41,9 @@ class Backlog:
         self._outbox = outbox
         self._live = live
         self._plan: Plan | None = None  # of a resync, until it is complete; then nothing else waits here
-        self._standing: Iterator[Item | None] | None = None  # of a resync, not looked at yet
-        self._found: deque[Item] = deque()  # of these; goes before the sequence
-        self._is_cut = False  # whether the last call of `take` has left some for the next
+        self._standing: Iterator[Item | None] | None = None  # of a resync, not scanned yet
+        self._registrations: deque[Item] = deque()  # of a resync; go before the sequence
+        self._has_more = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
@@ -52,12 +52,16 @@ class Backlog:
     @property
     def is_planning(self) -> bool:
         """Whether `go_on_planning` is to be called before anything can be taken."""
-        return self._plan is not None or self._is_cut or (self._standing is not None and not self._found)
+        return (
+            self._plan is not None
+            or self._has_more
+            or (self._standing is not None and not self._registrations)
+        )
 
     @property
     def is_replaying(self) -> bool:
         """Whether something of a resync is left that need not wait."""
-        return self.is_planning or bool(self._standing is not None or self._found or self._sequence)
+        return self.is_planning or bool(self._standing is not None or self._registrations or self._sequence)
 
     @property
     def is_holding(self) -> bool:
@@ -94,22 +98,22 @@ class Backlog:
             lost=lost,
             skipped_from=self._outbox.skipped_from(self._shard),
         )
-        self._standing, self._found, self._sequence = None, deque(), deque()
+        self._standing, self._registrations, self._sequence = None, deque(), deque()
         self._held, self._held_uids = [], set()
-        self._is_cut = self.has_marks = False
+        self._has_more = self.has_marks = False
 
     def go_on_planning(self) -> None:
         """Plan a slice of the resync that was begun; a few milliseconds at most."""
-        self._is_cut = False
+        self._has_more = False
         if self._plan is not None:
             is_complete, covered = self._plan.work()
             self._outbox.release(self._shard, covered)
             if is_complete:
                 self._standing, self._sequence, self._plan = self._plan.standing(), self._plan.replayed, None
-        elif self._standing is not None and not self._found:
-            looked_at = list(islice(self._standing, LOOKED_AT_A_CALL))
-            self._found.extend(item for item in looked_at if item is not None)
-            if len(looked_at) < LOOKED_AT_A_CALL:
+        elif self._standing is not None and not self._registrations:
+            scanned = list(islice(self._standing, MAX_SCANNED_PER_CALL))
+            self._registrations.extend(item for item in scanned if item is not None)
+            if len(scanned) < MAX_SCANNED_PER_CALL:
                 self._standing = None
 
     def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change | None]:
@@ -142,10 +146,10 @@ class Backlog:
             settled: whether ends need not wait.
             from_outbox: whether what is queued there may go.
         """
-        items = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+        items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
         if self._standing is not None:
             return items
-        for _ in range(LOOKED_AT_A_CALL):
+        for _ in range(MAX_SCANNED_PER_CALL):
             if len(items) >= limit:
                 break
             if not self._sequence:
@@ -165,7 +169,7 @@ class Backlog:
                 self.has_marks = True
                 items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
         else:
-            self._is_cut = True
+            self._has_more = True
         return items
 
     def _must_wait(self, change: Change) -> bool:

@@ -93,7 +93,7 @@ class Operators:
                 if self._watch.is_hung(time.monotonic()):
                     log.error("the keeper of what serves operators hangs, and is ended")
                     self._keeper.kill()  # and the process that it keeps ends with it
-                    self._watch = SilenceWatch(math.inf, time.monotonic())  # until it has ended
+                    self._watch = SilenceWatch(math.inf, time.monotonic())  # so that it is logged once
                 return None
             self._ended(status)
         if time.monotonic() >= self._start_at:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from presence.backlog import LOOKED_AT_A_CALL, Backlog
+from presence.backlog import MAX_SCANNED_PER_CALL, Backlog
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 
@@ -71,31 +71,31 @@ def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_we
     assert [(each.change.op, each.restores) for each in items] == [(Op.UPDATE, False), (Op.END, True)]
 
 
-def test_sessions_that_a_resync_need_not_register_are_passed_over_in_slices() -> None:
+def test_a_resync_scans_the_sessions_in_slices() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=10_000)
-    logins = [change(Op.LOGIN, f"u{n}", f"s{n}") for n in range(5 * LOOKED_AT_A_CALL)]
+    logins = [change(Op.LOGIN, f"u{n}", f"s{n}") for n in range(5 * MAX_SCANNED_PER_CALL)]
     outbox.extend(logins)
-    looked_at = []
+    scanned = []
 
     def live(_shard: int) -> Iterator[Change]:
         for each in [*logins, change(Op.REGISTER, "old", "s")]:
-            looked_at.append(each)
+            scanned.append(each)
             yield each._replace(op=Op.REGISTER)
 
     backlog = Backlog(0, outbox, live)
     backlog.begin((), lost=False)
     most = 0
     while backlog.is_planning:
-        before = len(looked_at)
+        before = len(scanned)
         backlog.go_on_planning()
-        most = max(most, len(looked_at) - before)
-    assert most == LOOKED_AT_A_CALL
+        most = max(most, len(scanned) - before)
+    assert most == MAX_SCANNED_PER_CALL
     assert taken(outbox, backlog, settled=True)[:2] == [(Op.REGISTER, "s"), (Op.LOGIN, "s0")]
 
 
-def test_ends_are_held_back_in_slices_and_who_comes_after_them_does_not_wait_for_long() -> None:
+def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=10_000)
-    outbox.extend(change(Op.END, f"u{n}", f"s{n}") for n in range(3 * LOOKED_AT_A_CALL))
+    outbox.extend(change(Op.END, f"u{n}", f"s{n}") for n in range(3 * MAX_SCANNED_PER_CALL))
     outbox.extend([change(Op.LOGIN, "ada", "a")])
     backlog = Backlog(0, outbox, lambda shard: ())
     for _ in range(3):

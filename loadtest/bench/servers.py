@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
+from loadtest.ports import free_port
 
 HOST = "127.0.0.1"
 OWN = "presence"  # the server that all the others are compared with
@@ -131,7 +132,7 @@ def running(contender: Contender) -> Iterator[Running]:
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        port = 0 if contender.tells_port else _free_port()
+        port = 0 if contender.tells_port else free_port()
         command = contender.command(folder, port)
         log = folder / "log"
         with log.open("wb") as output:
@@ -160,10 +161,3 @@ def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path, port: int) -
                     return int(line.rpartition(":")[2])
         time.sleep(0.05)
     raise SystemExit(f"{name} did not become ready:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port

@@ -1,20 +1,17 @@
 """Nodes, each a server in a process of its own, with a proxy before it and one between it and Redis."""
 
-import contextlib
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadtest.chaos.group import Address
 from loadtest.nodes.serving import Serving, is_stopped
+from loadtest.ports import free_port
 from loadtest.proxy import Proxy
 
 START_RETRY_S = 0.2
-PORTS = range(8_000, 12_000)  # none that the kernel or another test gives to others while a node is away
 PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
 
@@ -24,13 +21,6 @@ class Exit(NamedTuple):
 
     pid: int
     status: int
-
-
-def _free_port() -> int:
-    while True:
-        port = random.choice(PORTS)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 class Node:
@@ -51,7 +41,7 @@ class Node:
         self._program = program
         self._failures: list[str] = []
         self.path = Proxy(redis)
-        self._serving = self._start(_free_port())
+        self._serving = self._start(free_port())
         self.clients = Proxy(self._serving.address)
 
     def addresses(self, place: int) -> list[Address]:

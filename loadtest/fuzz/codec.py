@@ -193,8 +193,8 @@ def _must_be_wrong(packet: Packet, limit: int = SERVER_FRAME_LIMIT_BYTES) -> Non
     assert isinstance(judge(body), Refused) or len(body) > limit
 
 
-def _is_long(state: object) -> bool:
-    """Whether a state takes more than its share of an answer, which alone is a reason to refuse it."""
+def _exceeds_limit(state: object) -> bool:
+    """Whether a state is longer than `STATE_MAX_BYTES`, which is reason enough to refuse it."""
     try:
         return len(msgpack.packb(state)) > STATE_MAX_BYTES
     except (TypeError, ValueError, OverflowError):
@@ -210,7 +210,7 @@ def _states(choices: Choices) -> None:
         try:
             packed[uid] = pack_state(state)
         except EncodeError:
-            if not _is_long(state):
+            if not _exceeds_limit(state):
                 _must_be_wrong(Packet(Kind.OK, None, {"presence": {uid: state}}))
     frame = states_answer(id, packed)
     answered = judge(frame[4:])

@@ -1,14 +1,14 @@
-"""Inputs of the fuzzer: in a folder while it runs, and in the repository in one file for each target."""
+"""The fuzzer's corpus: a folder of inputs while it runs, one text file per target in the repository."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def inputs(corpora: Iterable[Path]) -> list[bytes]:
-    """Return the inputs of some corpora, without doubles, the shortest first.
+    """Return the inputs of some corpora, without duplicates, shortest first.
 
     Args:
-        corpora: folders with a file for each input, as the fuzzer writes them; or files of `packed`.
+        corpora: folders with one file per input, as the fuzzer writes them, or files written with `as_text`.
     """
     found: set[bytes] = set()
     for corpus in corpora:
@@ -19,6 +19,6 @@ def inputs(corpora: Iterable[Path]) -> list[bytes]:
     return sorted(found, key=lambda data: (len(data), data))
 
 
-def packed(corpus: Iterable[bytes]) -> str:
-    """Return inputs as text, a line of hexadecimal digits for each."""
+def as_text(corpus: Iterable[bytes]) -> str:
+    """Return inputs as text: one line of hexadecimal digits per input."""
     return "".join(f"{data.hex()}\n" for data in corpus)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import coverage
 
-from loadtest.fuzz.corpus import inputs, packed
+from loadtest.fuzz.corpus import as_text, inputs
 
 Arc = tuple[str, int, int]
 
@@ -88,7 +88,7 @@ def main(words: list[str] | None = None) -> int:
     reached = branches(module, meter)
     if given.keep is not None:
         corpus = minimal(module, meter, corpus)
-        given.keep.write_text(packed(corpus))
+        given.keep.write_text(as_text(corpus))
     print(json.dumps({"inputs": len(corpus), "bytes": sum(map(len, corpus)), "branches": reached}))
     return 0
 

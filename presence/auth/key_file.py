@@ -94,7 +94,7 @@ def parse(raw: bytes, path: Path) -> Keyring:
 
 
 def digest(raw: bytes) -> bytes:
-    """Return what tells the contents of two files apart."""
+    """Return a digest by which a changed file is noticed without keeping its secrets."""
     return hashlib.sha256(raw).digest()
 
 

@@ -117,7 +117,7 @@ class Keyring:
 
     Args:
         keys: with names that differ.
-        digest: of what they were read from, so that it can be told whether that is another by now.
+        digest: `key_file.digest` of the file they were read from.
     """
 
     def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:

@@ -45,9 +45,9 @@ class RotationStatistics:
 
 
 class _Seen(NamedTuple):
-    """The keys that the file held when it was good, and what is wrong with it now.
+    """The keys of the last valid file, and what is wrong with the file now.
 
-    `refused` is what it holds now if that is no key set; None: it is looked at anew.
+    `refused` is its present content if that is not a valid key set; None: it is parsed at the next look.
     """
 
     keyring: Keyring

@@ -94,7 +94,7 @@ class UserState:
             With several devices: online if one of them is, else away if one is.
         since_ms: when this status began, Unix milliseconds; None if not told.
         last_seen_ms: last sign of life; None while online or away, or if the server does not know.
-        id: of the event that led to it; None in an answer about a user who is offline.
+        id: of the event that led to it; None in an answer about an offline user.
         meta: as the user's devices set it: that of the latest login among those that have the status.
     """
 

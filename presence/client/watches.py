@@ -99,7 +99,7 @@ class Watches:
 def _differs(state: UserState, known: UserState) -> bool:
     """Whether an answer shows a user otherwise than he was known.
 
-    Ids tell it. An answer about a user who is offline has none: then it is told by what is shown.
+    Compares ids. An answer about an offline user has none; then the shown states are compared.
     """
     if state.id is not None and known.id is not None:
         return state.is_newer_than(known)

@@ -12,7 +12,7 @@ from presence.questions import Question
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.deliveries import read_deliveries
-from presence.store.failures import BROKEN, as_failure
+from presence.store.failures import CALL_ERRORS, as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_erasure, read_message, read_news
@@ -103,7 +103,7 @@ class ControlChannel:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except BROKEN as error:
+        except CALL_ERRORS as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:

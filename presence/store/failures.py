@@ -23,8 +23,8 @@ from presence.store.tls import TlsError
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 """Redis cannot be reached, or has refused to speak with this user: `passes` tells which."""
 
-BROKEN: Final = (exceptions.RedisError, OSError, ValueError, AttributeError, TypeError)
-"""What a call may raise. The last three: another thread has closed the connection while redis-py used it."""
+CALL_ERRORS: Final = (exceptions.RedisError, OSError, ValueError, AttributeError, TypeError)
+"""What a call may raise; the last three if another thread closes the connection that redis-py is using."""
 
 # Codes of error replies that pass with time.
 _PASSING: Final = frozenset(

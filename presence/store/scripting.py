@@ -16,7 +16,14 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.failures import BROKEN, Interrupted, as_failure, code_of, is_elsewhere, needs_operator
+from presence.store.failures import (
+    CALL_ERRORS,
+    Interrupted,
+    as_failure,
+    code_of,
+    is_elsewhere,
+    needs_operator,
+)
 from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
@@ -195,7 +202,7 @@ class Scripting:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except BROKEN as error:
+        except CALL_ERRORS as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:
@@ -229,7 +236,7 @@ class _Line:
             check(self.client)
             self._connection = self._pool.get_connection()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
-        except BROKEN as error:
+        except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
 
     def hear(self, answers: list[Any], deadline: float | None) -> None:
@@ -246,7 +253,7 @@ class _Line:
             return self._connection.read_response(timeout=max(LEAST_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
             return error
-        except BROKEN as error:
+        except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
             return self.failure
 

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
-from presence.store.failures import BROKEN, as_failure
+from presence.store.failures import CALL_ERRORS, as_failure
 from presence.store.keys import Keys
 from presence.store.routes import Connect, Routes
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
@@ -170,7 +170,7 @@ class WatchChannel:
     def _or_close(self, blocking: Callable[[], T]) -> T:
         try:
             return blocking()
-        except BROKEN as error:
+        except CALL_ERRORS as error:
             self.close()
             raise as_failure(error) from error
         except BaseException:

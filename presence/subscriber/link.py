@@ -68,8 +68,9 @@ class Link:
             yield access
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, RedisError):
-                # redis-py may raise anything when another thread closes the connection that it uses:
-                access.check()  # then the error is "closed".
+                # redis-py may raise anything if another thread closes the connection it is using.
+                # In that case the error is "closed".
+                access.check()
             self.close()
             raise
 

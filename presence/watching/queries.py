@@ -173,7 +173,7 @@ class Queries:
                 continue
             with self._faults.contained("query"):
                 self._fail(self._by_age.popleft(), "Redis is away")
-            await trio.lowlevel.checkpoint()  # thousands may have waited for the same answer
+            await trio.lowlevel.checkpoint()  # thousands may expire together
 
     def _fail(self, asked: _Asked, message: str) -> None:
         if not asked.is_answered:

@@ -228,7 +228,7 @@ class Watching:
                 with self._faults.contained("watch"):
                     refuse_busy(waiter.session, waiter.id, "Redis is away")
                 self._let_go(waiter.session, waiter.uids)
-                await trio.lowlevel.checkpoint()  # thousands may have waited for the same answer
+                await trio.lowlevel.checkpoint()  # thousands may expire together
             deadline = self._waiting.next_deadline()
             await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
 

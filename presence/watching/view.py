@@ -54,7 +54,8 @@ class _User:
 
     Attributes:
         wanted: whether anybody wants to know.
-        line: see `_Line`; of the connection number `connection`, and NONE of any other.
+        connection: number of the connection that `line` and `held` belong to, see `View._user`.
+        line: see `_Line`.
         state: None until he was looked at.
         as_of: the highest id that `state` is sure to contain.
         held: the newest entry that was heard and not taken in yet.
@@ -115,7 +116,7 @@ class View:
         self._unasked: dict[str, None] = {}  # whose subscriptions may not be what they have to be
         self._unseen: dict[str, None] = {}  # heard, and to be looked at
         self._looking: set[str] = set()  # at whom a look is under way, and who are heard since it began
-        self._connection = 0  # its number
+        self._connection = 0  # number of the present one
         self._unheard = 0  # users known before a loss whose subscription is not confirmed yet
         self.phase = Phase.DOWN
         self.position = NO_ENTRY
@@ -169,7 +170,7 @@ class View:
         self._joined()
 
     def lost(self) -> None:
-        """The connection is gone; users learn of it by `_user`, for there may be hundreds of thousands."""
+        """The connection is lost. Users are reset by `_user`, when next used: there may be half a million."""
         self.phase = Phase.DOWN
         self._connection += 1
         self._unseen.clear()
@@ -303,7 +304,7 @@ class View:
         return [change for user in held if (change := self._release(user)) is not None]
 
     def _user(self, uid: str) -> _User | None:
-        """Return a user as he stands on the present connection."""
+        """Return a user, reset if the connection was lost since the last time."""
         user = self._users.get(uid)
         if user is not None and user.connection != self._connection:
             user.line, user.held, user.connection = _Line.NONE, None, self._connection

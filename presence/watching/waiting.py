@@ -49,7 +49,7 @@ class Waiting:
     def __init__(self) -> None:
         self._for: dict[str, dict[Waiter, None]] = {}  # in order
         self._of: dict[Session, list[Waiter]] = {}
-        self._by_age: deque[Waiter] = deque()  # incomplete when added; some may be answered by now
+        self._by_age: deque[Waiter] = deque()  # incomplete when added; may be answered by now
         self._missing: dict[Waiter, set[str]] = {}
         self.uids = 0
 

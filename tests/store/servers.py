@@ -1,7 +1,6 @@
 """A Redis or Valkey that a test can kill and start again at the same address."""
 
 import contextlib
-import random
 import shutil
 import socket
 import subprocess
@@ -20,15 +19,6 @@ def _on_path() -> str | None:
 
 
 BINARIES: dict[str, Callable[[], str | None]] = {"embedded": find_binary, "redis-server": _on_path}
-
-
-def free_port() -> int:
-    """Return a port below those that the kernel gives to connections: none takes it before a server does."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("", port))
-            return port
 
 
 class Server:

@@ -14,6 +14,7 @@ from shutil import which
 import pytest
 import trustme
 
+from loadtest.ports import free_port
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.control_channel import ControlChannel
@@ -22,7 +23,7 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.routes import Connect
 from presence.store.watch_channel import WatchChannel
-from tests.store.servers import Server, free_port
+from tests.store.servers import Server
 
 pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
 
@@ -197,7 +198,7 @@ def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None
 
 
 @pytest.mark.parametrize("using", [listening, hearing, looking])
-def test_what_a_thread_uses_can_be_closed_by_another_at_any_moment(
+def test_a_channel_can_be_closed_from_another_thread_at_any_moment(
     tls: TlsServer, using: Callable[[str], tuple[Callable[[], object], Callable[[], None]]]
 ) -> None:
     chance = random.Random(1)
@@ -208,5 +209,5 @@ def test_what_a_thread_uses_can_be_closed_by_another_at_any_moment(
         thread.start()
         time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be under way
         close()
-        thread.join(10)
+        thread.join(2)
         assert [type(error) for error in failures] == [StoreUnavailable]

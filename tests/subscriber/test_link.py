@@ -27,7 +27,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records]
 
 
-def test_whatever_a_call_fails_with_once_another_thread_has_closed_the_connections_it_is_closed() -> None:
+def test_a_call_during_which_another_thread_closes_the_link_fails_as_closed() -> None:
     link = Link("redis://127.0.0.1:1")
     with pytest.raises(TypeError), link.calling():
         raise TypeError

@@ -47,8 +47,9 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
     with Swarm(server.address, beat_s=0.4) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
         swarm.run(5, until=swarm.logged_in)
-        # A login that has not reached Redis dies with its worker, and so has no events.
+        # A login that has not reached Redis is lost with its worker, and has no events.
         swarm.run(5, until=lambda: len(read_events(redis_server.url)) == 60)
+        assert len(read_events(redis_server.url)) == 60
         hung = pids(server)[2]
         os.kill(hung, signal.SIGSTOP)
         begun = time.monotonic()

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 import trio
 
+from loadtest.ports import free_port
 from presence.embedded import EmbeddedRedis
 from tests.client.crowd import Crowd, histogram
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess
 from tests.live.swarm import percentiles
-from tests.store.servers import free_port
 
 CLIENTS = 500
 T = 2.0

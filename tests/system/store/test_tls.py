@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from loadtest.ports import free_port
 from presence.store.batches import StoreUnavailable
-from tests.store.servers import free_port
 from tests.store.test_tls import TlsServer, contact, refusal
 
 

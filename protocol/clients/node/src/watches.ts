@@ -116,7 +116,7 @@ export function isNewer(state: UserState, known: UserState): boolean {
   return state.id === null || known.id === null || compareIds(state.id, known.id) > 0;
 }
 
-/** Whether a snapshot shows a user otherwise than known. An answer about who is offline has no id to tell it by. */
+/** Whether a snapshot shows a user otherwise than known. An answer about an offline user has no id to compare. */
 export function differs(state: UserState, known: UserState): boolean {
   if (state.id !== null && known.id !== null) {
     return isNewer(state, known);

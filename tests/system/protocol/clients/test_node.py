@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.ports import free_port
 from presence.embedded import EmbeddedRedis
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.protocol.vectors import BAD, GOOD
-from tests.store.servers import free_port
 from tests.system.protocol.clients.node_client import devices, run
 
 pytestmark = [pytest.mark.needs("node"), pytest.mark.needs("npm")]
