@@ -103,27 +103,30 @@ class Server:
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock, max_connections)
+        stores = _stores(redis_url, settings)
         self.node = Node(
             settings,
             max_connections,
-            _stores(redis_url, settings),
+            stores,
             clock,
             TrioRuntime(),
             family=family,
             describe=self._describe,
             gate=self._credentials.gate,
         )
+        deliveries = Deliveries(redis_url, _shape(settings))
         self._courier = Courier(
             self.node.core.sessions,
             self.node.keys,
-            Deliveries(redis_url, _shape(settings)),
+            deliveries,
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
             ends_at=self.node.core.ends_at,
             faults=self.node.faults,
         )
-        self._watching = _watching(redis_url, settings, self.node.keys, self.node.faults)
+        states = StoredStates(redis_url, self.node.keys)
+        self._watching = _watching(redis_url, settings, self.node.keys, states, self.node.faults)
         self._explaining = Explaining(
             self.node.core,
             clock,
@@ -133,15 +136,17 @@ class Server:
             watches=self._watching.watches,
             ended=self.node.lately.of,
         )
+        answer_keys = AnswerKeys(redis_url, self.node.keys)
         self._answering = Answering(
             self.explain,
-            AnswerKeys(redis_url, self.node.keys),
+            answer_keys,
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
+        self._redis = (stores.relay, stores.cluster, stores.leases, deliveries, states, answer_keys, channel)
         self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
         self.node.core.desk = FrontDesk(self._watching, self._courier, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
@@ -161,6 +166,13 @@ class Server:
             StoreUnavailable, StoreMismatch, StoreError: the first contact with Redis failed.
             CannotListen: an address cannot be listened on.
         """
+        try:
+            await self._serve(task_status)
+        finally:
+            for connections in self._redis:
+                connections.close()
+
+    async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await first_contact(self.node, self._redis_url, self._settings)
         listening = ports.listening(self._settings, shared=bool(self._family))
         host, port = listening.address
@@ -362,11 +374,11 @@ def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
     return TurningTask(turner)
 
 
-def _watching(url: str, settings: Settings, keys: Keys, faults: Faults) -> Watching:
+def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:
     return Watching(
         keys.shard,
         lambda shard: WatchChannel(url, keys, shard),
-        StoredStates(url, keys),
+        states,
         max_watches=settings.max_watches,
         max_shared_watches=settings.max_shared_watches,
         absence_s=settings.lease + settings.idle_timeout,

@@ -106,3 +106,17 @@ async def test_records_that_no_server_writes_end_nobody(redis_server: EmbeddedRe
             await client.send(packet)
             assert (await answer(client, id)).kind == Kind.OK
         await client.beat()
+
+
+async def test_a_server_that_ends_leaves_no_connection_to_redis(redis_server: EmbeddedRedis) -> None:
+    server = Server(Settings(port=0, redis=redis_server.url), redis_server.url, 10, Clock())
+    async with trio.open_nursery() as nursery:
+        async with await trio.open_tcp_stream(*await nursery.start(server.serve)) as stream:
+            client = Client(stream)
+            await client.login("ann")
+            await client.send(protocol.query(["bob"], id=2))
+            await answer(client, 2)
+        nursery.cancel_scope.cancel()
+    with open_client(redis_server.url) as redis, trio.fail_after(PATIENCE_S):
+        while len(redis.client_list()) > 1:  # noqa: ASYNC110 - Redis has yet to read that they were closed
+            await trio.sleep(0.01)
