@@ -17,10 +17,9 @@ import trio
 
 from presence.messaging.letters import Delivery
 from presence.node import Node
-from presence.questions import Question
 from presence.runtime import TrioCaller
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.replies import Erasure, News
+from presence.store.replies import Erasure, News, Question
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds

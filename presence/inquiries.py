@@ -1,23 +1,41 @@
-"""What the process that serves operators asks a worker: a question is a datagram, and so is the answer.
+"""What a worker is asked from outside its own process, and how it answers: over a line, or by way of Redis.
 
-The two share a pair of sockets. Datagrams keep their bounds, so a worker that is replaced begins with the
-next question, and nobody has to connect again. A worker never waits here: an answer for which there is no
-room, since nobody reads, is dropped and counted. At rest one task waits for a descriptor, and nothing wakes
-up.
+The process that serves operators asks over a pair of sockets that the two share: a question is a datagram,
+and so is the answer. Datagrams keep their bounds, so a worker that is replaced begins with the next question,
+and nobody has to connect again. An answer for which there is no room, since nobody reads, is dropped and
+counted.
+
+Anybody else asks over the node's control channel what it knows of a user, and finds the answer in Redis; see
+`presence.store.inquiring`. Nobody's work may suffer from that: such questions are taken at a bounded rate,
+wait in a bounded queue, and a thread of their own writes the answers, however slow Redis is. What is beyond
+these bounds is dropped and counted: its asker says that this node did not answer.
 """
 
+import math
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgpack
 import structlog
 import trio
 
+from presence.buckets import Buckets
+from presence.clock import Clock
 from presence.faults import Faults
+from presence.runtime import Runtime
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.replies import Question
 
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker
+
+QUESTIONS_A_S: Final = 100.0  # by way of Redis: far more than operators ask; each costs the loop some 0.1 ms
+QUEUE_MAX: Final = 100
+PATIENCE_S: Final = 2.0  # whoever asked has gone by then
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +52,12 @@ def line_pair() -> tuple[socket.socket, socket.socket]:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ANSWER_BYTES)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * ANSWER_BYTES)
     return asking, answering
+
+
+def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
+    """Return the datagram that asks; `number` comes back with the answer."""
+    packed: bytes = msgpack.packb([number, verb, dict(arguments)])
+    return packed
 
 
 class Inquiries:
@@ -60,18 +84,18 @@ class Inquiries:
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:
-                question = await line.recv(QUESTION_BYTES)
+                asked = await line.recv(QUESTION_BYTES)
             except OSError as error:  # of the one who asked before; a successor may come
                 _log.debug("inquiry failed", error=str(error))
                 await trio.sleep(1)
                 continue
             self.asked += 1
-            self._answer(question)
+            self._answer(asked)
             await trio.lowlevel.checkpoint()
 
-    def _answer(self, question: bytes) -> None:
+    def _answer(self, asked: bytes) -> None:
         try:
-            number, verb, arguments = msgpack.unpackb(question)
+            number, verb, arguments = msgpack.unpackb(asked)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
         except Exception as error:  # a figure that cannot be told must not end a server
             self._faults.note("inquiry", error)
@@ -82,7 +106,99 @@ class Inquiries:
             self.dropped += 1
 
 
-def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
-    """Return the datagram that asks; `number` comes back with the answer."""
-    packed: bytes = msgpack.packb([number, verb, dict(arguments)])
-    return packed
+class Mailbox(Protocol):
+    """Where answers by way of Redis go: plain calls that may block, made from one thread at a time."""
+
+    def write(self, question: Question, node: str, answer: bytes) -> None:
+        """Leave a node's answer for the asker. Raises `StoreUnavailable` or `StoreError`."""
+
+    def close(self) -> None:
+        """Close the connection, also while a call waits for its answer; any thread may do so."""
+
+
+@dataclass(slots=True)
+class AnsweringStatistics:
+    """Counters since the start; a question has at most one outcome.
+
+    Attributes:
+        asked: questions that came over the control channel.
+        answered: answers that were written.
+        dropped: questions beyond the rate or the queue, or too old.
+        failed: answers that could not be made or written.
+    """
+
+    asked: int = 0
+    answered: int = 0
+    dropped: int = 0
+    failed: int = 0
+
+
+class Answering:
+    """Answers what comes over the control channel.
+
+    Args:
+        explain: returns what is told of a user; called in the event loop.
+        mailbox: where that goes; nobody else uses it.
+        clock: monotonic time.
+        runtime: where the task runs.
+        node: this node's id at present.
+        faults: takes what goes wrong with a question.
+    """
+
+    def __init__(
+        self,
+        explain: Callable[[str], object],
+        mailbox: Mailbox,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        node: Callable[[], str],
+        faults: Faults | None = None,
+    ) -> None:
+        self._faults = faults or Faults()
+        self._explain = explain
+        self._mailbox = mailbox
+        self._clock = clock
+        self._node = node
+        self._bell = runtime.bell()
+        self._thread = runtime.caller(mailbox.close)
+        self._rate: Buckets[None] = Buckets(QUESTIONS_A_S, QUESTIONS_A_S)
+        self._queue: deque[tuple[float, Question]] = deque()
+        self.statistics = AnsweringStatistics()
+
+    def take(self, questions: Iterable[Question]) -> None:
+        """Take questions; never waits."""
+        now = self._clock.now()
+        for each in questions:
+            self.statistics.asked += 1
+            if len(self._queue) >= QUEUE_MAX or not self._rate.take(None, now):
+                self.statistics.dropped += 1
+            else:
+                self._queue.append((now, each))
+                self._bell.ring()
+
+    async def run(self) -> None:
+        """Answer for ever; cancel it to stop."""
+        while True:
+            await self._bell.wait(math.inf)
+            while self._queue:
+                taken_at, asked = self._queue.popleft()
+                if self._clock.now() - taken_at > PATIENCE_S:
+                    self.statistics.dropped += 1
+                else:
+                    await self._answer(asked)
+            self._mailbox.close()
+
+    async def _answer(self, asked: Question) -> None:
+        node = self._node()
+        try:
+            packed: bytes = msgpack.packb(self._explain(asked.uid))
+            await self._thread.call(partial(self._mailbox.write, asked, node, packed))
+        except (StoreUnavailable, StoreError) as error:
+            self.statistics.failed += 1
+            _log.debug("answer cannot be written", error=str(error))
+        except Exception as error:  # what cannot be told must not end a server
+            self.statistics.failed += 1
+            self._faults.note("explain request", error)
+        else:
+            self.statistics.answered += 1

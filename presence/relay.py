@@ -18,8 +18,7 @@ import structlog
 
 from presence.backlog import Live
 from presence.changes import Op
-from presence.comparing import Comparing
-from presence.comparison import Memory
+from presence.comparison import Comparing, Memory
 from presence.histograms import Delays
 from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox

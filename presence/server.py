@@ -21,7 +21,6 @@ import trio
 
 import protocol
 from presence import __version__, loop_lag, networks, ports, samples
-from presence.answering import Answering
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
@@ -32,7 +31,7 @@ from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.footprint import Footprint
-from presence.inquiries import Answers, Inquiries
+from presence.inquiries import Answering, Answers, Inquiries
 from presence.messaging.courier import Courier
 from presence.node import Node, Stores
 from presence.runtime import TrioRuntime
@@ -243,7 +242,7 @@ class Server:
             "transport": transport,
             "messages": messages,
             "watching": self._watching.report(),
-            "answering": asdict(self._answering.statistics()),
+            "answering": asdict(self._answering.statistics),
             **self._credentials.report(),
             **turning,
         }

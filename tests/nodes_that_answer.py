@@ -7,11 +7,11 @@ from typing import Any
 
 import msgpack
 
-from presence.questions import Question
 from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
+from presence.store.replies import Question
 
 NOW_MS = 1_700_000_030_000
 

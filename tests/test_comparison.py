@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from presence import comparing as comparing_module
+from presence import comparison as comparison_module
 from presence import relay as relay_module
 from presence.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
@@ -52,31 +52,18 @@ def answer(**fields: object) -> Reply:
     return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
 
 
-def test_a_walk_asks_about_everybody_and_begins_again() -> None:
-    sessions = Sessions(SESSIONS_A_TURN + 1)
-    compared, writer = comparison(sessions)
-    asked = [len(step.sessions) for _ in range(6) for step in compared.next([writer])]
-    assert asked == [0, SESSIONS_A_TURN, 1, 0, SESSIONS_A_TURN, 1]
-
-
-def test_the_cursor_goes_on() -> None:
-    compared, writer = comparison(Sessions())
-    (step,) = compared.next([writer])
-    compared.differences(step, answer(cursor="17"))
-    assert compared.next([writer])[0].cursor == "17"
-
-
-def test_what_is_here_and_there_is_no_difference() -> None:
-    sessions = Sessions(2)
-    compared, writer = comparison(sessions)
-    compared.next([writer])
-    (step,) = compared.next([writer])
-    assert compared.differences(step, answer(owned=tuple(sessions.live.values()))) == 0
+def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
+    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+    asked = []
+    for turn in range(6):
+        (step,) = compared.next([writer])
+        asked.append((len(step.sessions), step.cursor))
+        compared.differences(step, answer(cursor=str(turn + 1)))
+    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
 
 
 def test_ghosts_and_missing_ones_count_the_second_time() -> None:
-    sessions = Sessions(2)
-    compared, writer = comparison(sessions)
+    compared, writer = comparison(Sessions(2))
     compared.next([writer])
     (step,) = compared.next([writer])
     assert compared.differences(step, answer(owned=(named("ghost"), named("u0")), missing=(1,))) == 0
@@ -87,31 +74,16 @@ def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
 
 
-def test_what_differs_once_does_not_count() -> None:
-    sessions = Sessions(2)
+def test_what_differs_once_or_has_gone_meanwhile_is_no_difference() -> None:
+    sessions = Sessions(3)
     compared, writer = comparison(sessions)
     compared.next([writer])
     (step,) = compared.next([writer])
-    compared.differences(step, answer(owned=(named("ghost"),), missing=(1,)))
+    compared.differences(step, answer(owned=(named("ghost"),), missing=(1, 2)))
     (again,) = compared.next([writer])
-    missing = [number for number, each in enumerate(again.sessions) if each.uid == "ghost"]
+    del sessions.live["u2"]
+    missing = [number for number, each in enumerate(again.sessions) if each.uid in {"ghost", "u2"}]
     assert compared.differences(again, answer(missing=tuple(missing))) == 0
-
-
-def test_who_has_gone_meanwhile_is_no_difference() -> None:
-    sessions = Sessions(2)
-    compared, writer = comparison(sessions)
-    compared.next([writer])
-    (step,) = compared.next([writer])
-    del sessions.live["u1"]
-    assert compared.differences(step, answer(missing=(1,))) == 0
-
-
-def test_a_walk_waits_while_every_shard_is_busy() -> None:
-    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
-    compared.next([writer])
-    assert [compared.next([]) for _ in range(3)] == [[], [], []]
-    assert [len(compared.next([writer])[0].sessions) for _ in range(2)] == [SESSIONS_A_TURN, 1]
 
 
 def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
@@ -121,6 +93,7 @@ def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     outbox = Outbox(shards.__getitem__, 2, max_items=10)
     busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
     compared.next([idle])
+    assert compared.next([]) == [], "the walk waits"
     assert [len(step.sessions) for step in compared.next([idle])] == [10]
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
 
@@ -133,29 +106,18 @@ def test_what_was_answered_too_late_is_asked_again() -> None:
     assert [step.sessions for step in compared.next([writer])] == [steps[0].sessions]
 
 
-def test_in_a_hurry_everybody_is_asked_about_from_the_first_in_larger_turns() -> None:
-    sessions = Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN)
-    compared, writer = comparison(sessions)
+def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
+    compared, writer = comparison(Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN))
     compared.next([writer])
     compared.next([writer])
     compared.hurry()
     asked = []
     while compared.is_hurried:
         asked.append(len(compared.next([writer])[0].sessions))
-    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0]
-
-
-def test_who_misses_more_during_a_hurry_walks_to_its_end_and_once_more() -> None:
-    compared, writer = comparison(Sessions(1))
-    compared.hurry()
-    compared.next([writer])
-    compared.hurry()
-    compared.hurry()
-    turns = 0
-    while compared.is_hurried:
-        compared.next([writer])
-        turns += 1
-    assert turns == 3, "the end, all of them again, and the end"
+        if len(asked) == 1:
+            compared.hurry()
+            compared.hurry()
+    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0] * 2
 
 
 @pytest.fixture
@@ -210,7 +172,7 @@ class Mending:
 
 @pytest.fixture
 async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
-    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 0.05)
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
     mending = Mending(server)
     await mending.relay.start()
@@ -264,7 +226,7 @@ async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 1000.0)
+    monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 1000.0)
     here, there = Mending(server), Mending(server, node="b")
     await here.relay.start()
     await there.relay.start()

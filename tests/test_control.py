@@ -19,7 +19,6 @@ from presence.embedded import EmbeddedRedis
 from presence.faults import Faults
 from presence.messaging.letters import Delivery
 from presence.node import Node
-from presence.questions import Question
 from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
@@ -27,7 +26,7 @@ from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
-from presence.store.replies import Erasure, News, NewsKind
+from presence.store.replies import Erasure, News, NewsKind, Question
 from protocol import Code
 from tests.transports.harness import Client
 

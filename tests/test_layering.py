@@ -73,7 +73,7 @@ ROOMS = [
     Room({"presence.transports"}, {*STORE, *SHELL, *EDGES}),
     Room({"presence.transports.proxy_v2"}, {"presence", "time", "structlog", *SOCKETS, *LOOPS}),
     Room(
-        {"presence.relay", "presence.comparing", "presence.cluster"},
+        {"presence.relay", "presence.comparison", "presence.cluster"},
         {
             "redis",
             "trio",
@@ -93,7 +93,6 @@ ROOMS = [
             "presence.settling",
             "presence.backlog",
             "presence.observation",
-            "presence.comparison",
             "presence.ages",
             "presence.transitions",
             "presence.relay_statistics",
@@ -287,15 +286,10 @@ ROOMS = [
             "presence.standing",
             "presence.explaining",
             "presence.lately",
-            "presence.questions",
             "presence.reasons",
             "presence.notes",
         },
         {"time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
-    ),
-    Room(
-        {"presence.answering"},
-        {"redis", "time", "presence.core", "presence.session", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
         {"presence.explanation", "presence.last_events"},

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from presence.messaging.letters import Delivery
-from presence.questions import Question
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.deliveries import read_deliveries
@@ -16,7 +15,7 @@ from presence.store.failures import CALL_ERRORS, as_failure
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_erasure, read_message, read_news
-from presence.store.replies import Erasure, News
+from presence.store.replies import Erasure, News, Question
 from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")

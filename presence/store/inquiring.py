@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.questions import Question
 from presence.store.access import Access
 from presence.store.client import open_client
 from presence.store.keys import Keys
+from presence.store.replies import Question
 from presence.store.routes import Connect
 from presence.store.scripting import Scripting
 from protocol import UID_MAX_BYTES
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class AnswerKeys:
-    """The node's side; see `presence.questions.Answers`.
+    """The node's side; see `presence.inquiries.Mailbox`.
 
     Args:
         url: as `presence.store.address` takes it; nothing is sent yet.
@@ -45,7 +45,7 @@ class AnswerKeys:
         self._scripting = Scripting(url, connect)
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
-        """See `Answers`."""
+        """See `Mailbox`."""
         key = self._keys.answers(self._keys.shard(question.uid), question.token)
         pipeline = self._scripting.client(key).pipeline(transaction=True)
         pipeline.hset(key, node, answer)
@@ -53,7 +53,7 @@ class AnswerKeys:
         self._scripting.answers(pipeline)
 
     def close(self) -> None:
-        """See `Answers`."""
+        """See `Mailbox`."""
         self._scripting.close()
 
 

@@ -62,6 +62,18 @@ class News(NamedTuple):
     return_allowed: bool = False
 
 
+class Question(NamedTuple):
+    """What somebody asks a node over its control channel: what it knows of a user.
+
+    Attributes:
+        uid: the user.
+        token: drawn by the asker; it names the key where he looks for answers, and nothing else.
+    """
+
+    uid: str
+    token: str
+
+
 class Erasure(NamedTuple):
     """Somebody had Redis forget users.
 

@@ -11,11 +11,11 @@ import pytest
 import trio
 
 import protocol
-from presence.answering import QUESTIONS_A_S
 from presence.cli import main
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
+from presence.inquiries import QUESTIONS_A_S
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import Redis

@@ -20,7 +20,6 @@ from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox import Gap as Skipped
-from presence.questions import Question
 from presence.reader import PresenceReader
 from presence.rules import Rule
 from presence.store.batches import Compare, Counter
@@ -35,7 +34,7 @@ from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import News, NewsKind, Status
+from presence.store.replies import News, NewsKind, Question, Status
 from presence.store.scripting import Scripting
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel
