@@ -9,7 +9,6 @@ import protocol
 from presence.explaining import ENDED_MAX, SESSIONS_MAX, Explaining
 from presence.inquiries import ANSWER_BYTES
 from presence.lately import LatelyEnded
-from presence.registry import Session
 from presence.session import NO_LIMIT
 from presence.standing import Connected
 from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
@@ -20,15 +19,14 @@ WALL_MS = 1_700_000_000_000
 SLOT = TICK / 2
 
 
-def explaining(world: World, *, waiting: int = 0) -> Explaining:
-    return Explaining(
-        world.core,
-        world.clock,
-        node=lambda: "n1",
-        waiting=lambda: waiting,
-        connected=lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
-        watches=lambda session: 3 if session.device else 0,
-    )
+def explaining(world: World, **more: Any) -> Explaining:
+    usual: dict[str, Any] = {
+        "node": lambda: "n1",
+        "waiting": lambda: 7,
+        "connected": lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
+        "watches": lambda session: 3 if session.device else 0,
+    }
+    return Explaining(world.core, world.clock, **usual | more)
 
 
 def told(world: World, uid: str = "ada") -> list[dict[str, Any]]:
@@ -40,15 +38,13 @@ def only(world: World) -> dict[str, Any]:
     return session
 
 
-def test_nobody_has_no_sessions() -> None:
+@pytest.mark.parametrize("uid", ["bob", "", "\x00", "{0}", "\ud800"])
+def test_nobody_has_no_sessions_and_may_be_called_anything(uid: str) -> None:
     world = World()
-    assert explaining(world, waiting=7).explain("ada") == {
-        "node": "n1",
-        "at_ms": WALL_MS,
-        "outbox": 7,
-        "more": 0,
-        "sessions": [],
-        "ended": [],
+    world.login()
+    assert explaining(world).explain(uid) == {
+        **{"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0},
+        **{"sessions": [], "ended": []},
     }
 
 
@@ -127,6 +123,9 @@ def test_who_lost_the_connection_has_what_is_left_of_the_grace() -> None:
     assert session["unsent_bytes"] is None
     assert session["due_in_s"] == GRACE - 1.5
     assert session["ends_as"] == {"code": 200, "reason": "closed"}
+    world.login("bob")
+    (bob,) = cast("list[Any]", explaining(world, connected=lambda _: None).explain("bob")["sessions"])
+    assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
 
 
 def test_a_session_that_ends_in_this_moment_has_no_slot() -> None:
@@ -176,16 +175,7 @@ def test_what_ended_lately_is_told() -> None:
     assert world.is_hung_up(handle)
     for change in world.changes:
         lately.append(change)
-    far = Explaining(
-        world.core,
-        world.clock,
-        node=lambda: "n1",
-        waiting=lambda: 0,
-        connected=lambda _: None,
-        watches=_nobody,
-        ended=lately.of,
-    )
-    assert far.explain("ada")["ended"] == [
+    assert explaining(world, ended=lately.of).explain("ada")["ended"] == [
         {
             "device": "phone",
             "session": "boot-1",
@@ -197,20 +187,6 @@ def test_what_ended_lately_is_told() -> None:
             "deadline_ms": WALL_MS + 30_000,
         }
     ]
-
-
-def test_nothing_changes() -> None:
-    world = World(away_after=20.0)
-    world.login()
-    before = (only(world), list(world.changes), world.core.statistics())
-    assert (only(world), list(world.changes), world.core.statistics()) == before
-
-
-@pytest.mark.parametrize("uid", ["", "\x00", "a" * 100_000, "{0}", "ada ", "\ud800"])
-def test_whatever_is_asked_is_nobody(uid: str) -> None:
-    world = World()
-    world.login()
-    assert told(world, uid) == []
 
 
 @pytest.mark.parametrize(
@@ -230,37 +206,16 @@ def test_the_largest_answer_fits_a_datagram(said: object) -> None:
     for n in range(SESSIONS_MAX + 2):
         world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
     node = "n" * 64
-    far = Explaining(
-        world.core,
-        world.clock,
+    answer = explaining(
+        world,
         node=lambda: node,
         waiting=lambda: 2**40,
         connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
         watches=lambda _session: 2**30,
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
-    )
-    answer = far.explain(uid)
+    ).explain(uid)
     assert answer["more"] == 2
     assert len(cast("list[object]", answer["ended"])) == ENDED_MAX
     packed: bytes = msgpack.packb([1, answer])
     print(f"{SESSIONS_MAX} sessions: {len(packed)} bytes")
     assert len(packed) < min(60_000, ANSWER_BYTES)
-
-
-def test_a_connection_of_which_nothing_is_told() -> None:
-    world = World()
-    world.login()
-    nothing = Explaining(
-        world.core,
-        world.clock,
-        node=lambda: "n1",
-        waiting=lambda: 0,
-        connected=lambda _: None,
-        watches=_nobody,
-    )
-    (session,) = cast("list[dict[str, Any]]", nothing.explain("ada")["sessions"])
-    assert (session["link"], session["address"], session["transport"]) == ("connected", None, None)
-
-
-def _nobody(_: Session) -> int:
-    return 0

@@ -62,17 +62,7 @@ def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None
         pipe.execute()
 
 
-def test_the_record_names_the_event_of_who_is_online(
-    shared_redis: EmbeddedRedis, access: Access, hand: Hand
-) -> None:
-    hand.apply(login("ann", "s1"), login("bob", "s2"))
-    found = entry_at(access, KEYS, 0, state(shared_redis.url, "ann")["id"])
-    assert found.entry is not None
-    assert (found.entry.fields["type"], found.entry.fields["uid"]) == ("online", "ann")
-    assert found.missing is None
-
-
-def test_of_who_is_away_it_names_the_event_that_made_him_so(
+def test_the_record_names_the_event_that_led_to_what_is_shown(
     shared_redis: EmbeddedRedis, access: Access, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"))
@@ -90,6 +80,11 @@ def test_an_event_before_the_first_was_trimmed(access: Access, client: Redis) ->
     assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", 5000)
 
 
+@pytest.mark.parametrize("entry_id", ["", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1"])
+def test_what_is_no_id_is_not_asked_for(access: Access, entry_id: str) -> None:
+    assert entry_at(access, KEYS, 0, entry_id) == Found(None, "not_found")
+
+
 def test_an_event_between_others_was_erased_or_lost(access: Access, client: Redis) -> None:
     write(client, 5000, 2)
     write(client, 5002, 1)
@@ -99,24 +94,6 @@ def test_an_event_between_others_was_erased_or_lost(access: Access, client: Redi
 def test_an_empty_stream_begins_nowhere(access: Access) -> None:
     assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", None)
     assert last_offline(access, KEYS, "ann", NOW_MS) == Found(None, "trimmed", None)
-
-
-@pytest.mark.parametrize("entry_id", ["", "-", "+", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1"])
-def test_what_is_no_id_is_not_asked_for(access: Access, client: Redis, entry_id: str) -> None:
-    write(client, 5000, 1)
-    assert entry_at(access, KEYS, 0, entry_id) == Found(None, "not_found")
-
-
-def test_the_offline_event_tells_when_he_was_last_seen(
-    shared_redis: EmbeddedRedis, access: Access, hand: Hand
-) -> None:
-    hand.apply(login("ann", "s1"), login("bob", "s2"))
-    hand.apply(end("bob", "s2"), end("ann", "s1", code=201, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
-    last_seen_ms = state(shared_redis.url, "ann")["last_seen_ms"]
-    found = last_offline(access, KEYS, "ann", last_seen_ms)
-    assert found.entry is not None
-    fields = found.entry.fields
-    assert (fields["uid"], fields["code"], fields["last_seen_ms"]) == ("ann", "201", str(NOW_MS))
 
 
 def test_of_several_periods_it_is_the_last(shared_redis: EmbeddedRedis, access: Access, hand: Hand) -> None:
@@ -160,9 +137,3 @@ def test_a_stream_that_begins_later_was_trimmed(access: Access, client: Redis) -
 def test_what_somebody_erased_is_not_found(access: Access, client: Redis) -> None:
     write(client, 1_000_000, 3)
     assert last_offline(access, KEYS, "ann", 1_010_000) == Found(None, "not_found", 1_000_000)
-
-
-def test_times_before_all_clocks_are_looked_for_from_the_beginning(access: Access, client: Redis) -> None:
-    write(client, 1, 1, uid="ann", last_seen_ms=3)
-    found = last_offline(access, KEYS, "ann", 3)
-    assert found.entry is not None

@@ -11,7 +11,7 @@ import pytest
 
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.access import Access
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.batches import StoreError
 from presence.store.client import Redis, open_client
 from presence.store.inquiring import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
 from presence.store.keys import Keys
@@ -75,11 +75,7 @@ def test_a_question_is_read() -> None:
 )
 def test_what_is_no_question_is_passed_over(text: bytes) -> None:
     said = read_message(text)
-    assert said is None or read_question(said) is None
-
-
-def test_a_node_that_knows_no_questions_takes_them_for_no_news() -> None:
-    assert read_news(json.loads(question())) is None
+    assert said is None or (read_question(said) or read_news(said)) is None
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
@@ -101,48 +97,27 @@ def test_an_answer_that_is_refused_is_no_secret(shared_redis: EmbeddedRedis, cli
         answers.write(Question("ann", TOKEN[::-1]), "n1", b"one")
 
 
-def test_who_cannot_be_reached_is_unavailable() -> None:
-    with closing(AnswerKeys("unix:///nowhere", Keys())) as answers, pytest.raises(StoreUnavailable):
-        answers.write(Question("ann", TOKEN), "n1", b"one")
-
-
-def test_all_nodes_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
-    first, second = answer("n1", session("n1", "s1")), answer("n2")
+def test_all_nodes_that_listen_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    first, second = answer("n1", session("n1", "s1", newer=[1])) | {"newest": True}, answer("n2")
     with listening(shared_redis.url, "n1", first), listening(shared_redis.url, "n2", second):
         begun = time.monotonic()
-        heard = asked(shared_redis.url, "ann", "n1", "n2")
+        heard = asked(shared_redis.url, "ann", "n1", "n2", "gone")
     print(f"two nodes answered within {1000 * (time.monotonic() - begun):.1f} ms")
-    assert heard == Heard({"n1": first, "n2": second})
+    assert heard == Heard({"n1": first, "n2": second}, frozenset({"gone"}))
     assert time.monotonic() - begun < PATIENCE_S
-
-
-def test_nobody_is_asked_nothing(shared_redis: EmbeddedRedis) -> None:
-    assert asked(shared_redis.url, "ann") == Heard()
-
-
-def test_who_does_not_listen_is_not_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
-    with listening(shared_redis.url, "n1", answer("n1")):
-        begun = time.monotonic()
-        heard = asked(shared_redis.url, "ann", "n1", "gone")
-    assert (set(heard.answers), set(heard.deaf)) == ({"n1"}, {"gone"})
-    assert time.monotonic() - begun < PATIENCE_S
+    assert asked(shared_redis.url, "ann") == Heard(), "nobody is asked nothing"
 
 
 def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRedis, client: Redis) -> None:
     with listening(shared_redis.url, "n1", answer("n1")), listening(shared_redis.url, "mute") as questions:
         begun = time.monotonic()
-        heard = asked(shared_redis.url, "ann", "n1", "mute", wait_s=0.3)
+        heard = asked(shared_redis.url, '"},"type":"kicked"', "n1", "mute", wait_s=0.3)
         took_s = time.monotonic() - begun
     assert (set(heard.answers), set(heard.deaf)) == ({"n1"}, set())
     assert 0.3 <= took_s < 0.3 + PATIENCE_S
-    assert [each.uid for each in questions] == ["ann"]
-
-
-@pytest.mark.parametrize("uid", ["änn@example.org", '"},"type":"kicked"', "\\u0000", "ann:*", "*"])
-def test_a_hostile_name_is_asked_about_as_it_is(shared_redis: EmbeddedRedis, client: Redis, uid: str) -> None:
-    with listening(shared_redis.url, "n1", answer("n1")) as questions:
-        assert set(asked(shared_redis.url, uid, "n1").answers) == {"n1"}
-    assert [each.uid for each in questions] == [uid]
+    assert [each.uid for each in questions] == ['"},"type":"kicked"'], (
+        "a hostile name is asked about as it is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,11 +137,6 @@ def test_a_hostile_name_is_asked_about_as_it_is(shared_redis: EmbeddedRedis, cli
 )
 def test_an_answer_that_is_none_is_not_believed(packed: bytes) -> None:
     assert read_answer(packed) is None
-
-
-def test_an_answer_may_tell_more_than_is_known_here() -> None:
-    told = answer("n1", session("n1", "s1", newer=[1])) | {"newest": True}
-    assert read_answer(msgpack.packb(told)) == told
 
 
 def test_a_damaged_answer_counts_as_none(shared_redis: EmbeddedRedis, client: Redis) -> None:
