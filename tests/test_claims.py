@@ -103,14 +103,14 @@ def redis() -> Redis:
     return Redis()
 
 
-def made(redis: Redis) -> Cluster:
+def made(redis: Redis, *, healthy: bool = True) -> Cluster:
     return Cluster(
         cast(Relay, redis),
         cast(LeaseTable, redis),
         cast(Store, redis),
         lease_s=LEASE_S,
         idle_timeout_s=IDLE_S,
-        healthy=lambda: True,
+        healthy=lambda: healthy,
         describe=dict,
         clock=trio.current_time,
         runtime=AtOnce(),
@@ -168,6 +168,30 @@ async def test_a_shard_that_is_away_keeps_the_others_from_nothing(
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds == ["fence", "claim", "sweep"], "and no burial"
     assert {step.shard for step in redis.did if isinstance(step, (Fencing, Sweep))} == {1}
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_who_sweeps_is_left_to_it_until_it_stops(
+    autojump_clock: MockClock, redis: Redis, alive: bool, nursery: trio.Nursery
+) -> None:
+    redis.rows[DEAD] = LeaseRow("7 other 1", "7", "other", 1)
+
+    async def sweep() -> None:
+        while alive:
+            await trio.sleep(LEASE_S / 2)
+            n = redis.rows[DEAD].sweeper_n + 1
+            redis.rows[DEAD] = LeaseRow(f"7 other {n}", "7", "other", n)
+
+    nursery.start_soon(sweep)
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "fence"] + ([] if alive else ["claim", "sweep", "sweep", "bury"])
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_hanging_loop_lets_its_lease_end(autojump_clock: MockClock, redis: Redis) -> None:
+    with trio.move_on_after(2 * LEASE_S):
+        await made(redis, healthy=False).run()
+    assert (redis.told, redis.did) == ([], [])
 
 
 async def test_nobody_is_claimed_before_lease_and_idle_timeout(

@@ -2,9 +2,10 @@
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import structlog
@@ -12,19 +13,51 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
-from presence.embedded import EmbeddedRedis, find_binary
+from presence.embedded import find_binary
 from presence.outbox import Outbox
-from presence.reach import BACKOFF_LIMIT_S
+from presence.reach import GLANCE_S
 from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay
+from presence.runtime import TrioBell
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
-from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.replies import News, NewsKind, Probe, Reply, Superseded
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
-from tests.store.driving import check_alternation, events, online_sessions
+from tests.store.driving import check_alternation, events
 from tests.store.servers import Server
+
+
+class Relaying:
+    """A relay of three shards, by the last digit of uids; without one, of shard 0."""
+
+    def __init__(self, store: FakeStore | None = None, **more: Any) -> None:
+        self.fake = store or FakeStore()
+        self.told = Told()
+        self.outbox = Outbox(lambda uid: int(uid[-1]) if uid[-1] in "12" else 0, 3, max_items=10_000)
+        usual: dict[str, Any] = {
+            "node": "first",
+            "live": lambda _shard: [],
+            "verdicts": self.told.verdicts,
+            "memory": NOTHING,
+            "clock": trio.current_time,
+            "runtime": AtOnce(),
+        }
+        self.relay = Relay(self.outbox, self.fake, **usual | more)
+
+    async def run(self, nursery: trio.Nursery) -> "Relaying":
+        """Let it run; return once all shards are opened."""
+        nursery.start_soon(self.relay.run)
+        await until(lambda: len(self.fake.counters) == 3)
+        return self
+
+    @property
+    def applied(self) -> list[str]:
+        return [change.uid for change in self.fake.applied]
+
+    @property
+    def connected(self) -> bool:
+        return self.relay.statistics().connected
 
 
 @pytest.fixture
@@ -33,208 +66,123 @@ def clock() -> MockClock:
 
 
 @pytest.fixture
-def fake() -> FakeStore:
-    return FakeStore()
+def relaying() -> Relaying:
+    return Relaying()
 
 
-@pytest.fixture
-def told() -> Told:
-    return Told()
+def end(uid: str, code: int = 201) -> Change:
+    return login(uid)._replace(op=Op.END, code=code)
 
 
-@pytest.fixture
-def outbox() -> Outbox:
-    return Outbox(lambda _uid: 0, 1, max_items=10_000)
+# Start
 
 
-@pytest.fixture
-def relay(outbox: Outbox, fake: FakeStore, told: Told) -> Relay:
-    return Relay(
-        outbox,
-        fake,
-        node="first",
-        live=lambda _shard: [],
-        verdicts=told.verdicts,
-        memory=NOTHING,
-        clock=trio.current_time,
-        runtime=AtOnce(),
-    )
-
-
-async def test_start_checks_the_data_and_probes(clock: MockClock, relay: Relay, fake: FakeStore) -> None:
-    await relay.start()
-    assert (fake.checks, fake.probes) == (1, 1)
-
-
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreMismatch("16 shards, not 1")])
-async def test_start_raises_what_keeps_it_from_redis(
-    clock: MockClock, relay: Relay, fake: FakeStore, error: StoreUnavailable | StoreError
+async def test_a_start_needs_one_shard_and_no_refusal(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    fake.fail = error
-    with pytest.raises(type(error)):
-        await relay.start()
+    fake = relaying.fake
+    for failure in (StoreUnavailable("away"), StoreMismatch("16 shards, not 1")):
+        fake.fail = failure
+        with pytest.raises(type(failure)):
+            await relaying.relay.start()
+    fake.fail, fake.away = None, {0, 1, 2}
+    with pytest.raises(StoreUnavailable):
+        await relaying.relay.start()
+    fake.away, fake.refusing = set(), {2}
+    with pytest.raises(StoreError):
+        await relaying.relay.start()
+    fake.away, fake.refusing = {2}, set()
+    await relaying.relay.start()
+    assert fake.checks
+    nursery.start_soon(relaying.relay.run)
+    relaying.outbox.extend([login("u2"), login("u0")])
+    await until(lambda: fake.applied)
+    assert not relaying.connected
+    fake.away = set()
+    await until(lambda: len(fake.applied) == 2)
 
 
-async def test_changes_arrive_in_order(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
-) -> None:
-    nursery.start_soon(relay.run)
-    outbox.extend(login(f"u{i}") for i in range(1500))
-    assert await relay.drain(trio.current_time() + 30) == 0
-    assert [c.uid for c in fake.applied] == [f"u{i}" for i in range(1500)]
+# What goes together, and when
 
 
 async def test_changes_that_come_together_share_a_batch(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
+    await relaying.run(nursery)
     await trio.sleep(1)
+    before = len(relaying.fake.batches)
     for i in range(3):
-        outbox.append(login(f"u{i}"))
+        relaying.outbox.append(login(f"u{i}0"))
         await trio.sleep(0.005)
-    await until(lambda: fake.applied)
-    assert len(fake.applied) == 3
-    assert len(fake.batches) == 3  # the opening, the one that says that all are registered, and this one
+    await until(lambda: relaying.applied)
+    assert relaying.applied == ["u00", "u10", "u20"]
+    assert len(relaying.fake.batches) == before + 1
 
 
 @pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
 async def test_a_logout_does_not_wait_for_company(
-    clock: MockClock,
-    relay: Relay,
-    outbox: Outbox,
-    fake: FakeStore,
-    nursery: trio.Nursery,
-    code: int,
-    waits: bool,
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery, code: int, waits: bool
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
+    await relaying.run(nursery)
     await trio.sleep(1)
-    outbox.append(login("u"))
+    relaying.outbox.append(login("u"))
     await trio.sleep(GATHER_S / 4)
-    assert not fake.applied
-    outbox.append(Change(Op.END, "u", "", "s", code, 0.0, 1000, 1000, 30_000))
+    assert not relaying.applied
+    relaying.outbox.append(end("u", code))
     await trio.sleep(GATHER_S / 4)
-    assert len(fake.applied) == (0 if waits else 2)
+    assert len(relaying.applied) == (0 if waits else 2)
     await trio.sleep(GATHER_S)
-    assert len(fake.applied) == 2
+    assert len(relaying.applied) == 2
 
 
 async def test_crowds_of_logouts_share_batches(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    before = len(fake.batches)
+    await relaying.run(nursery)
+    before = len(relaying.fake.batches)
     for i in range(1000):
-        outbox.append(Change(Op.END, f"u{i}", "", "s", 100, 0.0, 1000, 1000, 30_000))
+        relaying.outbox.append(end(f"u{i}0", 100))
         await trio.sleep(0.001)
-    await until(lambda: len(fake.applied) == 1000)
-    assert len(fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
-
-
-async def test_probes_keep_their_beat(
-    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
-) -> None:
-    nursery.start_soon(relay.run)
-    await trio.sleep(PROBE_INTERVAL_S * 10.5)
-    assert 9 <= fake.probes <= 12
+    await until(lambda: len(relaying.applied) == 1000)
+    assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
 
 
 async def test_an_end_during_a_resync_follows_its_registration(
-    clock: MockClock, outbox: Outbox, fake: FakeStore, told: Told, nursery: trio.Nursery
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    users = [f"u{i}" for i in range(1500)]
+    users = [f"u{i}0" for i in range(1500)]
 
-    def live(_shard: int) -> Iterator[Change]:
-        for uid in users:
-            if uid == "u600":  # the first batch is on its way
-                outbox.append(Change(Op.END, "u1499", "", "s", 201, 0.0, 1000, 1000, 30_000))
+    def live(shard: int) -> Iterator[Change]:
+        for uid in () if shard else users:
+            if uid == "u6000":  # the first batch is on its way
+                resyncing.outbox.append(end(users[-1]))
             yield Change(Op.REGISTER, uid, "", "s", 2, 0.0, 1000, 1000, 30_000)
 
-    relay = Relay(
-        outbox,
-        fake,
-        node="a",
-        live=live,
-        verdicts=told.verdicts,
-        memory=NOTHING,
-        clock=trio.current_time,
-        runtime=AtOnce(),
-    )
-    nursery.start_soon(relay.run)
-    await until(lambda: len(fake.applied) == len(users) + 1)
-    assert [each.uid for each in fake.applied] == [*users, "u1499"]
-    assert fake.applied[-1].op is Op.END
+    resyncing = Relaying(live=live)
+    await resyncing.run(nursery)
+    await until(lambda: len(resyncing.applied) == len(users) + 1)
+    assert resyncing.applied == [*users, users[-1]]
+    assert resyncing.fake.applied[-1].op is Op.END
 
 
-async def test_what_failed_is_sent_again(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+async def test_drain_says_how_many_changes_stayed(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    fake.fail = StoreUnavailable("away")
-    outbox.append(login("u"))
-    await until(lambda: relay.statistics().retries > 5)
-    assert not relay.statistics().connected
-    fake.fail = None
-    await until(lambda: fake.applied)
-    assert [c.uid for c in fake.applied] == ["u"]
-    await until(lambda: relay.statistics().connected)
+    relaying.fake.fail = StoreUnavailable("away")
+    nursery.start_soon(relaying.relay.run)
+    relaying.outbox.extend([login("u"), login("w")])
+    before = trio.current_time()
+    assert await relaying.relay.drain(before + 5) == 2
+    assert trio.current_time() - before == pytest.approx(5, abs=0.1)
 
 
-async def test_pauses_grow_to_a_second(
-    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
-) -> None:
-    fake.fail = StoreUnavailable("away")
-    nursery.start_soon(relay.run)
-    await trio.sleep(60)
-    # 60 s of pauses between half a second and one; the first few are shorter.
-    assert 60 / BACKOFF_LIMIT_S <= relay.statistics().retries <= 2 * 60 / BACKOFF_LIMIT_S + 10
-
-
-async def test_an_outage_is_two_lines_in_the_log(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
-) -> None:
-    with structlog.testing.capture_logs() as lines:
-        fake.fail = StoreUnavailable("away")
-        nursery.start_soon(relay.run)
-        outbox.append(login("u"))
-        await trio.sleep(10)
-        fake.fail = None
-        await until(lambda: relay.statistics().connected)
-    away, back = lines
-    assert (away["event"], back["event"]) == ("Redis is away", "Redis is back")
-    assert 9 < back["away_s"] < 12
-    assert back["waiting"] in {0, 1}
-
-
-async def test_an_answer_that_waiting_may_not_cure_is_logged_and_retried(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
-) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    fake.answers = [StoreError("WRONGTYPE")]
-    with structlog.testing.capture_logs() as lines:
-        outbox.append(login("u"))
-        await until(lambda: fake.applied)
-    assert [(line["log_level"], line["error"]) for line in lines if "error" in line] == [
-        ("error", "WRONGTYPE")
-    ]
-    assert [c.uid for c in fake.applied] == ["u"]
+# Verdicts
 
 
 async def test_a_fenced_node_goes_on_under_a_new_id(
-    clock: MockClock,
-    relay: Relay,
-    outbox: Outbox,
-    fake: FakeStore,
-    nursery: trio.Nursery,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
+    fake, relay = (await relaying.run(nursery)).fake, relaying.relay
     apply, fenced = fake.apply, list[bool]()
 
     def noting(steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
@@ -243,64 +191,161 @@ async def test_a_fenced_node_goes_on_under_a_new_id(
 
     monkeypatch.setattr(fake, "apply", noting)
     fake.fenced = {"first"}
-    outbox.append(login("u"))
+    relaying.outbox.append(login("u"))
     await until(lambda: fake.applied)
     assert fenced[:2] == [False, True]
     assert fake.counters[0].node == "second"
     await until(lambda: not relay.is_fenced)
+    fake.fenced |= {"second"}  # a probe that sees the fence is enough
+    await until(lambda: fake.counters[0].node == "third")
 
 
-async def test_a_probe_that_sees_the_fence_is_enough(
-    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+async def test_what_redis_and_other_nodes_decided_is_told(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    fake.fenced = {"first"}
-    await until(lambda: fake.counters[0].node == "second")
+    news = News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True)
+    await relaying.run(nursery)
+    relaying.fake.inbox = (news,)
+    await until(lambda: relaying.told.news)
+    assert set(relaying.told.news) == {news}
+    relaying.fake.superseded = (Superseded("u", "", "s"),)
+    relaying.outbox.append(login("u"))
+    await until(lambda: relaying.told.superseded)
+    assert relaying.told.superseded == [Superseded("u", "", "s")]
 
 
-async def test_a_probe_that_finds_no_counter_begins_a_resync(
-    clock: MockClock, relay: Relay, fake: FakeStore, nursery: trio.Nursery
+# Outages, of one shard or of all
+
+
+async def test_a_shard_that_is_away_holds_up_no_other(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    checks = fake.checks
+    fake = (await relaying.run(nursery)).fake
+    fake.away = {1}
+    relaying.outbox.extend([login("u1"), login("u0"), login("u2")])
+    await until(lambda: len(fake.applied) == 2)
+    assert not relaying.connected
+    await trio.sleep(10)
+    fake.probed.clear()
+    await trio.sleep(10 * PROBE_INTERVAL_S)
+    assert 9 <= fake.probed.count(0) <= 11, "the others are probed as ever"
+    relaying.outbox.append(login("v0"))
+    began = trio.current_time()
+    await until(lambda: len(fake.applied) == 3)
+    assert trio.current_time() - began < 0.3
+    assert relaying.relay.statistics().backlog == 1
+
+
+async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_it(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+) -> None:
+    fake = (await relaying.run(nursery)).fake
+    fake.away = {1, 2}
+    relaying.outbox.extend([login("u1"), login("u2")])
+    with structlog.testing.capture_logs() as lines:
+        await trio.sleep(10)
+        fake.away = {2}
+        await until(lambda: fake.applied)
+        assert not relaying.connected
+        fake.away = set()
+        await until(lambda: relaying.connected)
+    assert relaying.applied == ["u1", "u2"]
+    assert [line["event"] for line in lines] == ["Redis is away", "Redis is back"]
+    assert 9 < lines[-1]["away_s"] < 12
+    assert lines[-1]["waiting"] in {0, 1}
+
+
+async def test_one_that_is_away_is_asked_at_a_slow_pace(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+) -> None:
+    fake = (await relaying.run(nursery)).fake
+    fake.away = {1}
+    relaying.outbox.extend(login(f"{n}-1") for n in range(600))  # more than a batch: nothing is hurried by it
+    before = fake.probes
+    await trio.sleep(20)
+    assert 20 < fake.probes - before < 80  # brief pauses at first, about a second each later
+
+
+async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+) -> None:
+    fake = (await relaying.run(nursery)).fake
+    fake.meta_away = True
     fake.counters.clear()
-    await until(lambda: fake.counters)
-    assert fake.counters[0].generation == 2
-    assert fake.checks > checks  # the version was lost, too
-    assert relay.statistics().resyncs == 1
+    relaying.outbox.append(login("u0"))
+    await until(lambda: fake.applied)
+    assert relaying.relay.statistics().resyncs
+    checks, fake.meta_away = fake.checks, False
+    await until(lambda: fake.checks > checks)
 
 
-async def test_superseded_sessions_are_told(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, told: Told, nursery: trio.Nursery
+async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
+    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(relay.run)
-    await until(lambda: fake.batches)
-    fake.superseded = (Superseded("u", "", "s"),)
-    outbox.append(login("u"))
-    await until(lambda: told.superseded)
-    assert told.superseded == [Superseded("u", "", "s")]
+    fake = (await relaying.run(nursery)).fake
+    with structlog.testing.capture_logs() as lines:
+        fake.refusing = {0, 1}
+        await trio.sleep(30)
+        fake.refusing = set()
+        await until(lambda: relaying.connected)
+        fake.answers = [StoreError("WRONGTYPE")]
+        relaying.outbox.append(login("u"))
+        await until(lambda: fake.applied)
+    told = [(line["log_level"], line["error"]) for line in lines if line["event"] == "Redis refused"]
+    assert sorted(told) == [("error", "NOPERM in 0"), ("error", "NOPERM in 1"), ("error", "WRONGTYPE")]
+    assert relaying.applied == ["u"]
 
 
-async def test_displaced_sessions_are_told(
-    clock: MockClock, relay: Relay, fake: FakeStore, told: Told, nursery: trio.Nursery
+class LateBell(TrioBell):
+    """Wakes half a second late, as on a machine without time to run."""
+
+    async def wait(self, timeout_s: float) -> bool:
+        rung = await super().wait(timeout_s)
+        await trio.sleep(0.5)
+        return rung
+
+
+class Late(AtOnce):
+    """The same."""
+
+    def bell(self) -> TrioBell:
+        return LateBell()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds + (0.5 if seconds else 0.0))
+
+
+async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    fake.inbox = (News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True),)
-    nursery.start_soon(relay.run)
-    await until(lambda: told.news)
-    assert told.news == [News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True)]
+    relaying = Relaying(known=lambda: ("second",), runtime=Late())
+    await relaying.run(nursery)
+    relaying.outbox.append(login("u1"))
+    await until(lambda: relaying.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    relaying.outbox.append(end("u1"))
+    with trio.fail_after(5):
+        await until(lambda: len(relaying.applied) == 2)
 
 
-async def test_drain_says_how_many_changes_stayed(
-    clock: MockClock, relay: Relay, outbox: Outbox, fake: FakeStore, nursery: trio.Nursery
+@pytest.mark.parametrize("peers", [("second",), ()])
+async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
+    peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    fake.fail = StoreUnavailable("away")
-    nursery.start_soon(relay.run)
-    outbox.extend([login("u"), login("w")])
-    before = trio.current_time()
-    assert await relay.drain(before + 5) == 2
-    assert trio.current_time() - before == pytest.approx(5, abs=0.1)
+    relaying = Relaying(known=lambda: peers)
+    await relaying.run(nursery)
+    relaying.outbox.append(login("u1"))
+    await until(lambda: relaying.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    relaying.outbox.extend([end("u1"), login("u2")])
+    began = trio.current_time()
+    told: dict[str, float] = {}
+    while len(told) < 2:
+        told |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(told) :]}
+        await trio.sleep(0.001)
+    assert told["u2"] < 0.1
+    assert (told["u1"] >= GLANCE_S) == bool(peers)
+    assert told["u1"] < GLANCE_S + 0.1
 
 
 class StuckStore(FakeStore):
@@ -322,56 +367,14 @@ class StuckStore(FakeStore):
         self.freed.set()
 
 
-async def test_a_cancelled_call_closes_the_connection(outbox: Outbox, told: Told) -> None:
+async def test_a_cancelled_call_closes_the_connection() -> None:
     store = StuckStore()
-    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts, memory=NOTHING)
+    relaying = Relaying(store, runtime=None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(relay.run)
+        nursery.start_soon(relaying.relay.run)
         await trio.to_thread.run_sync(store.entered.wait)
         nursery.cancel_scope.cancel()
     assert store.closed == 1
-
-
-# Against a real server
-
-
-@pytest.fixture(params=[1, 16])
-def shape(request: pytest.FixtureRequest) -> Shape:
-    return Shape(Keys(shards=request.param), maxlen=100_000, seen_retention_ms=10**13)
-
-
-@pytest.fixture
-def redis_store(redis_server: EmbeddedRedis, shape: Shape) -> Iterator[RedisStore]:
-    store = RedisStore(redis_server.url, shape)
-    yield store
-    store.close()
-
-
-async def with_relay(
-    store: RedisStore, shape: Shape, told: Told, body: Callable[[Outbox, Relay], Awaitable[None]]
-) -> None:
-    outbox = Outbox(shape.keys.shard, shape.keys.shards, max_items=10_000)
-    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=told.verdicts, memory=NOTHING)
-    await relay.start()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(relay.run)
-        await body(outbox, relay)
-        nursery.cancel_scope.cancel()
-
-
-async def test_changes_reach_a_real_server(
-    redis_server: EmbeddedRedis, redis_store: RedisStore, shape: Shape, told: Told
-) -> None:
-    async def body(outbox: Outbox, relay: Relay) -> None:
-        outbox.extend(login(f"u{i}")._replace(at=time.monotonic()) for i in range(1000))
-        assert await relay.drain(trio.current_time() + 5) == 0
-
-    await with_relay(redis_store, shape, told, body)
-    client = open_client(redis_server.url)
-    shards = range(shape.keys.shards)
-    assert sum(len(events(client, shard)) for shard in shards) == 1000
-    assert sum(len(online_sessions(client, shard)) for shard in shards) == 1000
-    client.close()
 
 
 @pytest.fixture
@@ -382,26 +385,33 @@ def killable() -> Iterator[Server]:
         server.close()
 
 
-async def test_an_outage_ends_with_every_change_in_an_empty_server(
-    killable: Server, shape: Shape, told: Told
-) -> None:
-    store = RedisStore(killable.url, shape)
+@pytest.mark.parametrize("shards", [1, 16])
+async def test_an_outage_ends_with_every_change_in_an_empty_server(killable: Server, shards: int) -> None:
+    keys = Keys(shards=shards)
+    store = RedisStore(killable.url, Shape(keys, maxlen=100_000, seen_retention_ms=10**13))
+    outbox = Outbox(keys.shard, shards, max_items=10_000)
+    verdicts = Told().verdicts
+    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=verdicts, memory=NOTHING)
 
-    async def body(outbox: Outbox, relay: Relay) -> None:
-        outbox.extend(login(f"u{i}")._replace(at=time.monotonic()) for i in range(500))
+    def changes(make: Callable[[str], Change]) -> Iterator[Change]:
+        return (make(f"u{i}")._replace(at=time.monotonic()) for i in range(500))
+
+    await relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay.run)
+        outbox.extend(changes(login))
         assert await relay.drain(trio.current_time() + 5) == 0
         killable.kill()
-        outbox.extend(login(f"u{i}")._replace(op=Op.END, code=201, at=time.monotonic()) for i in range(500))
+        outbox.extend(changes(end))
         while relay.statistics().retries < 3:  # noqa: ASYNC110 - the relay tells nobody of its failures
             await trio.sleep(0.05)
         await trio.to_thread.run_sync(killable.start)
         began = time.monotonic()
         assert await relay.drain(trio.current_time() + 5) == 0
         print(f"outbox empty {time.monotonic() - began:.2f} s after Redis answered")
-
-    await with_relay(store, shape, told, body)
-    stream = [event for shard in range(shape.keys.shards) for event in events(killable.client, shard)]
+        nursery.cancel_scope.cancel()
+    stream = [event for shard in range(shards) for event in events(killable.client, shard)]
     assert len(stream) == 1000
     assert check_alternation(stream) == set()
-    assert killable.client.hgetall(shape.keys.meta)[b"shards"] == str(shape.keys.shards).encode()
+    assert killable.client.hgetall(keys.meta)[b"shards"] == str(shards).encode()
     store.close()

@@ -1,5 +1,9 @@
-"""Servers for the store's tests: each test has its own, of the embedded binary and of PATH's redis-server."""
+"""Servers for the store's tests: each test has its own.
 
+It is the embedded binary; tests/system/store runs all of them on PATH's redis-server, too.
+"""
+
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +13,12 @@ import pytest
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from tests.store.servers import BINARIES, Server
+from tests.store.servers import BINARIES, BINARY, Server
 
 
-@pytest.fixture(params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))])
-def binary(request: pytest.FixtureRequest) -> str:
-    found = BINARIES[request.param]()
+@pytest.fixture
+def binary() -> str:
+    found = BINARIES[os.environ.get(BINARY, "embedded")]()
     assert found
     return found
 

@@ -12,13 +12,13 @@ from presence.embedded import find_binary
 from presence.store.client import open_client
 
 START_TIMEOUT_S = 8.0
+BINARY = "TESTS_REDIS_BINARY"  # environment variable: one of `BINARIES`
 
 
-def _on_path() -> str | None:
-    return shutil.which("redis-server")
-
-
-BINARIES: dict[str, Callable[[], str | None]] = {"embedded": find_binary, "redis-server": _on_path}
+BINARIES: dict[str, Callable[[], str | None]] = {
+    "embedded": find_binary,
+    "redis-server": lambda: shutil.which("redis-server"),
+}
 
 
 class Server:

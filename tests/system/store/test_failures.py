@@ -18,10 +18,6 @@ from tests.store.test_failures import CASES, front
 
 __all__ = ["front"]  # fixtures
 
-__all__ = ["front"]  # fixtures
-
-__all__ = ["front"]  # fixtures
-
 
 async def test_the_relay_tries_again_after_each_code_and_counts_and_reports_what_does_not_pass(
     front: RefusingFront, nursery: trio.Nursery

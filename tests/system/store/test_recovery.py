@@ -9,10 +9,6 @@ from tests.store.test_recovery import make_node, node
 
 __all__ = ["make_node", "node"]  # fixtures
 
-__all__ = ["make_node", "node"]  # fixtures
-
-__all__ = ["make_node", "node"]  # fixtures
-
 
 def test_a_hundred_thousand_offline_transitions(node: ManualNode, server: Server) -> None:
     for i in range(100_000):

@@ -9,10 +9,6 @@ from tests.store.test_redis_store import a, answer
 
 __all__ = ["a"]  # fixtures
 
-__all__ = ["a"]  # fixtures
-
-__all__ = ["a"]  # fixtures
-
 
 def test_a_call_is_bounded_in_time(a: Hand, server: Server) -> None:
     server.client.execute_command("CLIENT", "PAUSE", 2500)  # type: ignore[no-untyped-call]  # redis-py's
