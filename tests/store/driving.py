@@ -66,6 +66,11 @@ def update(uid: str, session: str, device: str = "", **more: Any) -> Change:
     return change(Op.UPDATE, uid, session, device, **more)
 
 
+def hold(uid: str, session: str, device: str = "", **more: Any) -> Change:
+    """A login that waits behind an end: a mark."""
+    return change(Op.HOLD, uid, session, device, code=1, **more)
+
+
 class Hand:
     """A node that sends what the test says, in shard 0."""
 

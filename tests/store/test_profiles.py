@@ -1,27 +1,25 @@
 """How users online show themselves, away and `meta`: records, entries and hints, against a real server."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from presence.changes import PLAIN, Change, Op, Profile
+from presence.changes import PLAIN, Profile
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from tests.store.driving import (
     NOW_MS,
     Hand,
-    change,
     check_alternation,
     end,
     events,
+    hold,
     listen,
     login,
     online_sessions,
     record,
     register,
-    story,
     update,
 )
 from tests.store.servers import Server
@@ -126,17 +124,6 @@ def test_meta_that_is_taken_away_is_an_update_without_it(a: Hand, server: Server
     assert "meta" not in session(server)
 
 
-def test_an_update_that_changes_nothing_is_no_entry(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY_META), update("w", "s2"))
-    assert len(events(server.client)) == 1
-
-
-def test_an_update_of_a_session_that_was_replaced_does_nothing(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"), login("u", "s2"), update("u", "s1", profile=AWAY))
-    assert len(events(server.client)) == 1
-    assert "away" not in session(server)
-
-
 def test_a_registration_brings_what_was_lost(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     a.open(2)
@@ -169,15 +156,6 @@ def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
 
 
 # Of several
-
-
-def test_a_user_is_away_only_when_all_devices_are(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", "phone"), login("u", "s2", "desk"), update("u", "s1", "phone", profile=AWAY))
-    assert len(events(server.client)) == 1
-    a.apply(update("u", "s2", "desk", profile=AWAY))
-    assert told(server)[1:] == [("away", "away", "away", None)]
-    a.apply(update("u", "s1", "phone"))
-    assert told(server)[2:] == [("away", "back", "online", None)]
 
 
 def test_a_device_that_comes_or_goes_changes_what_the_user_shows(a: Hand, server: Server) -> None:
@@ -226,10 +204,6 @@ def test_a_sweep_tells_what_is_shown_afterwards(a: Hand, b: Hand, server: Server
 
 
 # Marks
-
-
-def hold(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.HOLD, uid, session, device, code=1, **more)
 
 
 def test_a_marked_session_shows_itself_as_the_mark_says(a: Hand, b: Hand, server: Server) -> None:
@@ -304,24 +278,3 @@ def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> No
         ("u", "offline", "node_down", "a"),
         ("w", "offline", "node_down", "b"),
     ]
-
-
-def test_users_whom_nobody_watches_cost_no_publication(a: Hand, server: Server) -> None:
-    def published() -> int:
-        stats = server.client.info("commandstats")
-        return int(stats.get("cmdstat_publish", {}).get("calls", 0))
-
-    listener = watch(server, "u")
-    before = published()
-    a.apply(*(login(f"u{i}", "s1") for i in range(1100)), login("u", "s1"))
-    listener.close()
-    assert published() == before + 1
-
-
-def test_the_story_of_one_user_is_in_order_whatever_it_is(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"), update("u", "s1", profile=AWAY), end("u", "s1"), login("u", "s2", profile=META))
-    kinds = [kind for kind, *_ in story(server.client)]
-    assert kinds == ["online", "away", "offline", "online"]
-    ids = [tuple(map(int, entry["id"].split("-"))) for entry in events(server.client)]
-    assert all(before < after for before, after in pairwise(ids))
-    assert "state" not in record(server.client, "u")

@@ -586,3 +586,36 @@ def test_an_end_that_was_under_way_when_redis_went_away_waits_for_others_too(
     node.settle()
     assert [kind for kind, *_ in story(server.client)] == ["online"]
     assert online_sessions(server.client) == {("u1", "desk", other.live["u1", "desk"].session)}
+
+
+# What Redis has written is counted once, whatever became of the answers
+
+
+def test_a_node_that_got_another_id_counts_what_it_wrote_under_the_old_one(
+    node: ManualNode, server: Server
+) -> None:
+    node.login("u")
+    node.round(Loss.REPLY)
+    for writer in node.writers:
+        writer.rename("b")
+    node.node = "b"
+    node.settle()
+    assert node.transitions.report()["online"] == {"login": 1}
+    assert node.transitions.report() == written(events(server.client))
+
+
+def test_a_gap_is_counted_also_where_the_openings_answer_got_lost(
+    make_node: MakeNode, server: Server
+) -> None:
+    node = make_node(max_items=10)
+    node.settle()
+    for n in range(12):
+        node.login(f"u{n}")
+    while not any(event["type"] == "gap" for event in events(server.client)):
+        taken = node.writers[0].next(node.now)
+        node.round(Loss.REPLY if taken is not None and getattr(taken, "opening", None) else Loss.NONE)
+        node.now += 0.5
+    node.writers[0].resync()
+    node.settle()
+    assert node.transitions.report() == written(events(server.client))
+    assert node.transitions.report()["gap"]["gap"] == 2, "the second opening cannot know of the first one's"
