@@ -17,7 +17,6 @@ from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
-from presence.store.scripting import digest
 from protocol import Kind, Packet
 from tests.transports.harness import Client
 
@@ -106,25 +105,6 @@ async def outcome(client: Client) -> tuple[int | None, int | str]:
     return answer.id, answer.payload["delivered"] if answer.kind == Kind.OK else answer.payload["reason"]
 
 
-async def test_a_message_crosses_from_one_server_to_the_other(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server) as pair:
-        ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
-        await ann.send(protocol.message("bob", {"n": [1, None, b"\0\xff"]}, id=9))
-        delivered = await received(bob)
-        assert delivered.kind == Kind.DELIVER
-        assert (delivered.payload["from"], delivered.payload["body"]) == ("ann", {"n": [1, None, b"\0\xff"]})
-        assert await outcome(ann) == (9, 1)
-
-
-async def test_all_sessions_of_a_user_get_it(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server) as pair:
-        ann = await pair.log_in(0, "ann")
-        devices = [await pair.log_in(number, "bob", f"d{n}") for n, number in enumerate([0, 1, 1])]
-        await ann.send(protocol.message("bob", "hello", id=1))
-        assert await outcome(ann) == (1, 3)
-        assert [(await received(each)).payload["body"] for each in devices] == ["hello"] * 3
-
-
 async def test_many_messages_arrive_once_and_in_order(redis_server: EmbeddedRedis) -> None:
     count = 400
     async with serving(redis_server) as pair:
@@ -157,13 +137,6 @@ async def test_who_has_just_moved_is_found_where_he_is(redis_server: EmbeddedRed
         assert [(await received(moved)).payload["body"] for _ in range(40)] == list(range(40))
 
 
-async def test_nobody_there_is_recipient_offline(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server) as pair:
-        ann = await pair.log_in(0, "ann")
-        await ann.send(protocol.message("nobody", "hello", id=1))
-        assert await outcome(ann) == (1, "recipient_offline")
-
-
 async def test_a_recipient_within_its_grace_is_waited_for(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         bob = await pair.log_in(0, "bob")
@@ -179,25 +152,6 @@ async def test_a_recipient_within_its_grace_is_waited_for(redis_server: Embedded
                 await trio.sleep(0.2)
                 back = await pair.connect(0, "bob")
                 assert (await received(back)).payload["body"] == "when you are back"
-
-
-async def test_a_lost_reply_is_reported_and_delivers_once(redis_server: EmbeddedRedis) -> None:
-    with Proxy(redis_server.url.removeprefix("unix://")) as proxy:
-        async with serving(redis_server, proxy.url) as pair:
-            ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
-            await ann.send(protocol.message("bob", "first", id=1))
-            assert await outcome(ann) == (1, 1)
-            proxy.drop_reply(1, containing=digest("deliver").encode())
-            await ann.send(protocol.message("bob", "second", id=2))
-            assert await outcome(ann) == (2, "server_error")
-            answer: tuple[int | None, int | str] = (None, "busy")
-            while answer[1] == "busy":
-                await ann.send(protocol.message("bob", "third", id=3))
-                answer = await outcome(ann)
-            assert answer == (3, 1)
-            assert [(await received(bob)).payload["body"] for _ in range(3)] == ["first", "second", "third"]
-            assert pair.counted(1)["delivered_here"] == 3
-            assert pair.counted(0)["unknown"] == 1
 
 
 async def test_with_redis_away_messages_are_refused_and_soon_go_on(redis_server: EmbeddedRedis) -> None:
