@@ -155,9 +155,7 @@ class ShardWriter:
         if self._frozen is not None:
             return replace(self._frozen, now=now, sent_ms=self._reached_ms(now))
         if now >= self.settling.at and self._may_retire():
-            return Retirement(
-                self.shard, self._acknowledged, self._replication_id, self._cursor or "0", self._latest_ms
-            )
+            return Retirement(*self._here(), self._cursor or "0", self._latest_ms)
         return None
 
     def _reached_ms(self, now: float) -> int:
@@ -171,13 +169,7 @@ class ShardWriter:
         if items or complete or settled:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
             self._frozen = Batch(
-                self.shard,
-                counter,
-                items,
-                now,
-                self._replication_id,
-                complete=complete,
-                settled=settled,
+                self.shard, counter, self._replication_id, items, now, complete=complete, settled=settled
             )
 
     def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
@@ -240,13 +232,11 @@ class ShardWriter:
 
     def fencing(self, other: str) -> Fencing:
         """Return the step that fences another node."""
-        return Fencing(self.shard, self._acknowledged, self._replication_id, other)
+        return Fencing(*self._here(), other)
 
     def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         """Return a step that ends what a fenced node owns; see `Sweep`."""
-        return Sweep(
-            self.shard, self._acknowledged, self._replication_id, other, cursor, waited_ms, latest_ms
-        )
+        return Sweep(*self._here(), other, cursor, waited_ms, latest_ms)
 
     def is_idle(self, now: float) -> bool:
         """Whether Redis is to have exactly what this node has."""
@@ -257,7 +247,7 @@ class ShardWriter:
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
     ) -> Compare:
         """Return a step that compares sessions with the records; see `Compare`."""
-        return Compare(self.shard, self._acknowledged, self._replication_id, cursor, fields, sessions, shown)
+        return Compare(*self._here(), cursor, fields, sessions, shown)
 
     def resync(self) -> None:
         """Begin anew: what Redis has differs from what this node has."""
@@ -268,6 +258,10 @@ class ShardWriter:
         self._interrupt()
         self._node, self.fenced, self.lost_to_fence = node, False, True
         self._generation = self.inbox_read = 0
+
+    def _here(self) -> tuple[int, Counter, str]:
+        """Return what each step but an opening begins with."""
+        return self.shard, self._acknowledged, self._replication_id
 
     def _is_known(self, counter: Counter) -> bool:
         # The batch under way may have been applied already.
@@ -307,7 +301,7 @@ class ShardWriter:
                 self._gap = self._gap.merged(skipped) if self._gap else skipped
         counter = Counter(self._node, self._generation, 1)
         opening = Opening(self._acknowledged.node, self._floor, self._gap)
-        self._frozen = Batch(self.shard, counter, (), now, opening=opening)
+        self._frozen = Batch(self.shard, counter, "", (), now, opening=opening)
 
     def _opened(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
         """Begin to plan the resync from one moment's queue and sessions."""

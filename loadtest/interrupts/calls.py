@@ -63,10 +63,10 @@ class Talker:
         n, now, now_ms = self.newest + 1, time.monotonic(), round(time.time() * 1000)
         counter = Counter(self._node, self._generation, n)
         if n == 1:
-            return Batch(self.shard, counter, (), now, opening=Opening(self._node))
+            return Batch(self.shard, counter, "", (), now, opening=Opening(self._node))
         op, code = (Op.LOGIN, Code.LOGIN) if n % 2 == 0 else (Op.END, Code.LOGOUT)
         change = Change(op, self.uid, "", f"{self.uid}-{n // 2}", code, now, now_ms, now_ms, IDLE_TIMEOUT_MS)
-        return Batch(self.shard, counter, (Item(change),), now, self._replication_id)
+        return Batch(self.shard, counter, self._replication_id, (Item(change),), now)
 
     def _judge_reply(self, answer: object) -> str:
         match answer:

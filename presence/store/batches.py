@@ -1,7 +1,7 @@
 """What a node sends to a shard; no redis in here. What it hears back is in `replies`."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from presence.changes import Change, Profile, SessionName
 from presence.outbox import Gap
@@ -64,26 +64,36 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One numbered batch for one shard, frozen once it was sent.
+class _Step:
+    """What a node asks of a shard in one atomic call.
 
     Attributes:
         shard: the shard.
-        counter: whose and which batch.
+        counter: the node and its generation; in a `Batch` its number, too.
+        replication_id: the history in which the generation was opened; "" in an opening.
+    """
+
+    shard: int
+    counter: Counter
+    replication_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(_Step):
+    """One numbered batch for one shard, frozen once it was sent.
+
+    Attributes:
         items: in order.
         now: monotonic seconds at this sending, from which ages are reckoned.
-        replication_id: the history in which the generation was opened; "" in an opening.
         opening: makes this the batch that opens the generation.
         complete: whether with it all live sessions of the node are registered or marked in this generation.
         settled: whether with it no login is held back any more.
         sent_ms: the shard's clock has surely come so far at this sending, Unix milliseconds; 0: not known.
     """
 
-    shard: int
-    counter: Counter
+    script: ClassVar = "apply"
     items: tuple[Item, ...]
     now: float
-    replication_id: str = ""
     opening: Opening | None = None
     complete: bool = False
     settled: bool = False
@@ -91,56 +101,39 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Retirement:
+class Retirement(_Step):
     """One call of several that end what older generations of a node own in a shard.
 
     Attributes:
-        shard: the shard.
-        counter: the node and its generation; the number is not looked at.
-        replication_id: as in `Batch`.
         cursor: "0" first, then what the answer gave.
         latest_ms: Unix milliseconds by which these sessions were last seen at the latest; 0: not known.
     """
 
-    shard: int
-    counter: Counter
-    replication_id: str
+    script: ClassVar = "retire"
     cursor: str
     latest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fencing:
-    """Fences another node in a shard.
+class Fencing(_Step):
+    """Fences another node in a shard: from this id nothing is to be taken any more."""
 
-    Attributes:
-        shard: the shard.
-        counter, replication_id: as in `Retirement`.
-        other: the id from which nothing is to be taken any more.
-    """
-
-    shard: int
-    counter: Counter
-    replication_id: str
+    script: ClassVar = "fence"
     other: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(_Step):
     """One call of several that end what a fenced node owns in a shard.
 
     Attributes:
-        shard: the shard.
-        counter, replication_id: as in `Retirement`.
         other: the fenced node.
         cursor: "0" first, then what the answer gave.
         waited_ms: for how long the caller has seen the fence; sessions with a longer time-out are left.
         latest_ms: Unix milliseconds of its last renewal; 0: not known.
     """
 
-    shard: int
-    counter: Counter
-    replication_id: str
+    script: ClassVar = "sweep"
     other: str
     cursor: str
     waited_ms: int
@@ -148,21 +141,17 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(_Step):
     """Compares some sessions with the records, and shows some of what the node owns.
 
     Attributes:
-        shard: the shard.
-        counter, replication_id: as in `Retirement`.
         cursor: "0" first, then what the answer gave.
         fields: how many of those that it owns, roughly.
         sessions: which the node has.
         shown: how each of them shows itself.
     """
 
-    shard: int
-    counter: Counter
-    replication_id: str
+    script: ClassVar = "compare"
     cursor: str
     fields: int
     sessions: tuple[SessionName, ...]

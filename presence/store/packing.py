@@ -87,18 +87,11 @@ class Shape:
 
     def call(self, step: Step) -> Call:
         """Return the call that performs a step."""
-        names = {
-            Batch: "apply",
-            Retirement: "retire",
-            Fencing: "fence",
-            Sweep: "sweep",
-            Compare: "compare",
-        }
         node, generation = step.counter.node, step.counter.generation
         arguments = [*self._common(step.shard, node, generation, step.replication_id), *_own_arguments(step)]
         if isinstance(step, Batch):
             arguments += [self.max_sessions, self.session_policy, step.sent_ms]
-        return Call(names[type(step)], self.key_names(step.shard, node), arguments)
+        return Call(step.script, self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
         """Return the call of a script by somebody who is no node."""

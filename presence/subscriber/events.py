@@ -39,24 +39,21 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Online:
-    """A user came online: his first session logged in.
+class _Transition:
+    """What all events of a user tell.
 
     Attributes:
         shard: the user's shard.
         id: the entry id. Of two events of a user, the one with the higher id is the newer.
         uid: the user.
-        device: the device of that session; ``""`` is the default one.
+        device: the device of the session that caused it; ``""`` is the default one.
         session: the session's id.
         node: the server node that told it.
-        code: 1 login, 2 returned (registered anew after a sweep, or after Redis lost data).
+        code: why, see the classes.
         reason: the code's name.
         at_ms: Unix milliseconds of the decision, as of all times here.
         since_ms: beginning of this online period.
         last_seen_ms: the session's last valid frame before the event.
-        deliveries: how often this consumer group was given the event, this time included.
-        status: how the user shows himself from now on.
-        meta: what his client says of itself; empty if nothing.
     """
 
     shard: int
@@ -70,63 +67,57 @@ class Online:
     at_ms: int
     since_ms: int
     last_seen_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Online(_Transition):
+    """A user came online: his first session logged in.
+
+    Attributes as of `_Transition`; `code` is 1 login, 2 returned (registered anew after a sweep, or after
+    Redis lost data).
+
+    Attributes:
+        deliveries: how often this consumer group was given the event, this time included.
+        status: how the user shows himself from now on.
+        meta: what his client says of itself; empty if nothing.
+    """
+
     deliveries: int = 1
     status: Status = "online"
     meta: Meta = field(default_factory=_no_meta, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Offline:
-    """A user went offline: his last session ended. Attributes as of `Online`, but two, and two more.
+class Offline(_Transition):
+    """A user went offline: his last session ended.
+
+    Attributes as of `Online` without the last two; `code` says why, for example 100 logout, 200 closed,
+    201 idle_timeout.
 
     Attributes:
-        code: why, for example 100 logout, 200 closed, 201 idle_timeout.
         since_id: the entry id of the online event that this one ends.
         grace_ms: how long the server waited for his return, if that was longer than for others since he came
             and went so often; else 0.
     """
 
-    shard: int
-    id: str
-    uid: str
-    device: str
-    session: str
-    node: str
-    code: int
-    reason: str
-    at_ms: int
-    since_ms: int
-    last_seen_ms: int
     since_id: str
     deliveries: int = 1
     grace_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Away(_Transition):
     """A user who stays online went away, or came back: all of his sessions are away, or not all any more.
 
-    Attributes as of `Online`, and two more. The session is the one that caused it, by what its client said
-    or did not do, or because it came or ended.
+    Attributes as of `Online`; `code` is 3 away, 4 back. The session is the one that caused it, by what its
+    client said or did not do, or because it came or ended.
 
     Attributes:
-        code: 3 away, 4 back.
+        since_id: the entry id of the online event of this online period.
         status: ``away`` or ``online``, since `at_ms`.
         meta: what the user shows with it.
-        since_id: the entry id of the online event of this online period.
     """
 
-    shard: int
-    id: str
-    uid: str
-    device: str
-    session: str
-    node: str
-    code: int
-    reason: str
-    at_ms: int
-    since_ms: int
-    last_seen_ms: int
     since_id: str
     status: Status
     deliveries: int = 1
@@ -134,26 +125,14 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
-    """A user who stays online as he is, or away, shows other `meta`. Attributes as of `Away`, and one more.
+class Updated(_Transition):
+    """A user who stays online as he is, or away, shows other `meta`. Attributes as of `Away`; `code` is 5.
 
     Attributes:
-        code: 5 updated.
         status_ms: since when his status stands.
         meta: what he shows from now on; empty if nothing any more.
     """
 
-    shard: int
-    id: str
-    uid: str
-    device: str
-    session: str
-    node: str
-    code: int
-    reason: str
-    at_ms: int
-    since_ms: int
-    last_seen_ms: int
     since_id: str
     status: Status
     status_ms: int

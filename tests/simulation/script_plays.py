@@ -115,7 +115,7 @@ class ScriptPlay:
         if counter == Counter(node, generation, n + 1):
             self._counters[node] = generation, n + 1
         complete = self._random.random() < 0.3
-        return self._shape.call(Batch(0, counter, self._items(), NOW_S, self._history(), complete=complete))
+        return self._shape.call(Batch(0, counter, self._history(), self._items(), NOW_S, complete=complete))
 
     def open(self) -> Call:
         chance, node = self._random, self._random.choice(NODES)
@@ -126,7 +126,7 @@ class ScriptPlay:
         opening = Opening(chance.choice((node, node, *NODES, "gone")), floor, gap)
         history = chance.choice(("", "", self._history()))
         counter = self._counter(node, generation, 1)
-        return self._shape.call(Batch(0, counter, self._items(), NOW_S, history, opening))
+        return self._shape.call(Batch(0, counter, history, self._items(), NOW_S, opening))
 
     def retire(self) -> Call:
         _, counter = self._present()

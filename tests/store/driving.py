@@ -90,14 +90,14 @@ class Hand:
         before: str | None = None,
     ) -> Reply:
         opening = Opening(before or self.node, floor, gap)
-        reply = self.send(Batch(0, Counter(self.node, generation, 1), (), NOW_S, opening=opening))
+        reply = self.send(Batch(0, Counter(self.node, generation, 1), "", (), NOW_S, opening=opening))
         if reply.status is Status.OK:
             self.generation, self.n, self.replication_id = generation, 1, reply.replication_id
         return reply
 
     def batch(self, changes: Iterable[Change], n: int, *, restores: bool = False) -> Batch:
         items = tuple(Item(c, restores=restores) for c in changes)
-        return Batch(0, Counter(self.node, self.generation, n), items, NOW_S, self.replication_id)
+        return Batch(0, Counter(self.node, self.generation, n), self.replication_id, items, NOW_S)
 
     def send(self, batch: Step) -> Reply:
         (reply,) = self.store.apply([batch])

@@ -434,7 +434,7 @@ def test_probe_of_an_empty_redis(store: RedisStore) -> None:
 
 def test_steps_of_several_shards_are_answered_in_order(server: Server) -> None:
     store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
-    steps = [Batch(s, Counter("a", s + 1, 1), (), NOW_S, opening=Opening("a")) for s in range(16)]
+    steps = [Batch(s, Counter("a", s + 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(16)]
     replies = store.apply(steps)
     probes = store.probe("a", dict.fromkeys(range(16), 0))
     store.close()
@@ -447,7 +447,7 @@ def test_a_shard_that_cannot_be_applied_does_not_hold_up_the_others(
     store: RedisStore, server: Server
 ) -> None:
     server.client.set(KEYS.node(1, "a"), "not a hash")
-    steps = [Batch(s, Counter("a", 1, 1), (), NOW_S, opening=Opening("a")) for s in range(3)]
+    steps = [Batch(s, Counter("a", 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(3)]
     replies = store.apply(steps)
     assert isinstance(replies[1], StoreError)
     assert [isinstance(reply, Reply) for reply in replies] == [True, False, True]
