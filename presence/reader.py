@@ -15,17 +15,17 @@ Its calls block. In an asynchronous program a thread makes them; there may be se
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from presence import meta
 from presence.store.access import Access
 from presence.store.address import database
 from presence.store.client import RedisError
-from presence.store.failures import is_elsewhere, passes
+from presence.store.failures import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
@@ -33,7 +33,6 @@ from presence.store.records import State, count_online, read_page, read_states, 
 SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class PresenceReader:
         It is as `read_states` gives it, but `meta` is the map that the client gave.
         """
         wanted = list(uids)
-        return _with_maps(self._read(lambda access: read_states(access, self._keys(), wanted)))
+        return _with_maps(self._access.read(lambda access: read_states(access, self._keys(), wanted)))
 
     def state(self, uid: str) -> State:
         """Return the state of one user."""
@@ -89,7 +88,7 @@ class PresenceReader:
 
         Those of nodes that are silent are among them: nobody has told that they are gone.
         """
-        return self._read(lambda access: count_online(access, self._keys()))
+        return self._access.read(lambda access: count_online(access, self._keys()))
 
     def page(self, cursor: str | None = None, *, size: int = PAGE_USERS) -> Page:
         """Return some of those who are online, and where to go on.
@@ -109,7 +108,7 @@ class PresenceReader:
         keys = self.keys()
         if not found or int(found[1]) >= keys.shards:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
-        states, shard, position = self._read(
+        states, shard, position = self._access.read(
             lambda access: read_page(access, keys, int(found[1]), int(found[2]), size)
         )
         return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
@@ -124,11 +123,11 @@ class PresenceReader:
 
     def nodes(self) -> list[NodeState]:
         """Return all nodes, by id, as they told of themselves when they renewed their lease last."""
-        return self._read(lambda access: read_nodes(access, Keys(self._prefix)))
+        return self._access.read(lambda access: read_nodes(access, Keys(self._prefix)))
 
     def keys(self) -> Keys:
         """Return how keys are called, and over how many shards the users are spread."""
-        return self._read(lambda _access: self._keys())
+        return self._access.read(lambda _access: self._keys())
 
     def close(self) -> None:
         """Close the connections."""
@@ -147,16 +146,6 @@ class PresenceReader:
             stored = known[0]
         self._shards = (stored, now + SHARDS_KEPT_S) if stored else None
         return Keys(self._prefix, stored or 1, self._database)
-
-    def _read(self, read: Callable[[Access], T]) -> T:
-        """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""
-        try:
-            return read(self._access)
-        except RedisError as error:
-            if not (self._access.is_cluster and is_elsewhere(error)):
-                raise
-            self._access.doubt(answer=error)
-        return read(self._access)
 
     def __enter__(self) -> Self:
         return self

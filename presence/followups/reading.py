@@ -8,7 +8,7 @@ from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.group import GroupConsumer
 from presence.subscriber.link import Link
-from presence.subscriber.membership import Membership
+from presence.subscriber.source import Membership
 
 if TYPE_CHECKING:  # programs without trio need not load it
     from presence.subscriber.tasks import Subscription

@@ -8,14 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
+from presence.store.failures import is_elsewhere
 from presence.store.keys import Keys
 from presence.store.routes import Routes
+
+T = TypeVar("T")
 
 LEFT_OUT_S = 1.0  # at least, until a server that failed is tried again;
 LEFT_OUT_TIMES = 4  # and so many times as long as it took to fail: others wait for one that hangs meanwhile
@@ -146,6 +149,16 @@ class Access:
                 failed = None if key is None else self._routes.client(key)
             self._routes.doubt(failed)
             self._routes.learn(answer)
+
+    def read(self, read: Callable[["Access"], T]) -> T:
+        """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""
+        try:
+            return read(self)
+        except RedisError as error:
+            if not (self.is_cluster and is_elsewhere(error)):
+                raise
+            self.doubt(answer=error)
+        return read(self)
 
     def pause(self, seconds: float) -> None:
         """Wait, until it is closed at most.

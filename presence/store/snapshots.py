@@ -8,7 +8,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from presence.store.access import Access
 from presence.store.client import Redis
-from presence.store.failures import as_failure, is_elsewhere, passes
+from presence.store.failures import as_failure, passes
 from presence.store.keys import Keys
 from presence.store.records import online_state, read_states, seen_ms
 from presence.watching.channel import Replay
@@ -47,18 +47,9 @@ class StoredStates:
             StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
         """
         try:
-            return self._read(uids)
-        except (RedisError, OSError) as error:
-            if not (self._access.is_cluster and is_elsewhere(error)):
-                raise as_failure(error) from error
-            self._access.doubt(answer=error)
-        try:
-            return self._read(uids)
+            found = self._access.read(lambda access: read_states(access, self._keys, uids))
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
-
-    def _read(self, uids: Sequence[str]) -> dict[str, State]:
-        found = read_states(self._access, self._keys, uids)
         return {uid: _state(each) for uid, each in found.items()}
 
     def close(self) -> None:

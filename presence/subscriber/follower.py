@@ -13,6 +13,7 @@ from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.subscriber.events import ZERO_ID, Entry, Gap, GapReason, Item, id_order, read_entry
 from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, log
+from presence.subscriber.source import Source
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 
@@ -24,7 +25,7 @@ class Position(NamedTuple):
     was_seen: bool
 
 
-class Follower:
+class Follower(Source[Item]):
     """A source of items from all streams. It keeps its place over failed calls: call again.
 
     Args:
@@ -53,7 +54,7 @@ class Follower:
 
     @property
     def has_work(self) -> bool:
-        """Whether `fetch` has something to do before `take` can give."""
+        """See `Source`."""
         return not self._buffer
 
     @property
@@ -62,12 +63,7 @@ class Follower:
         return {shard: position.id for shard, position in self._positions.items()}
 
     def fetch(self) -> None:
-        """Get items ready for `take`, or none after about `BLOCK_MS`. Blocks.
-
-        Raises:
-            RedisError: the call failed.
-            ValueError: what Redis holds is no data of a presence server.
-        """
+        """See `Source`; there are none after about `BLOCK_MS`."""
         self._link.turn(self._fetch, self.shards)
 
     def _fetch(self, access: Access) -> None:
@@ -77,27 +73,11 @@ class Follower:
             self._buffer.extend(self._wait(access))
 
     def take(self) -> Item | None:
-        """Return the next item that is ready. Never blocks."""
+        """See `Source`."""
         return self._buffer.popleft() if self._buffer else None
 
-    def settle(self) -> None:
-        """Without a group nothing is acknowledged."""
-
-    def reenter(self) -> None:
-        """Without a group the loop goes on where it was left."""
-
-    def fail(self, error: str) -> None:
-        """Without a group nothing comes again, and there are no dead letters to tell the error to."""
-
-    def leave(self, error: str) -> None:
-        """As `fail`."""
-        self.fail(error)
-
-    def flush(self) -> None:
-        """Without a group nothing is acknowledged."""
-
     def close(self) -> None:
-        """Close the connection; the place is kept."""
+        """See `Source`."""
         self._link.close()
 
     def read(self, access: Access) -> list[Item]:

@@ -24,12 +24,12 @@ from presence.store.failures import code_of
 from presence.store.keys import Keys
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
 from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards
-from presence.subscriber.membership import Membership
 from presence.subscriber.pending import Pending, Waiting
 from presence.subscriber.place import GroupPlace, unless_missing
+from presence.subscriber.source import Membership, Source
 
 
-class GroupConsumer:
+class GroupConsumer(Source[Item]):
     """A source of items from all streams, each of which is settled before the next is taken.
 
     Args:
@@ -70,48 +70,38 @@ class GroupConsumer:
         self._again: deque[Waiting] = deque()  # to be delivered anew, claimed when they are
         self._current: Entry | None = None
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `fetch` has something to do before `take` can give: always, for there are acks to send."""
-        return True
-
     def take(self) -> Item | None:
-        """Return the next item that is ready. Never blocks."""
+        """See `Source`."""
         item = self._buffer.popleft() if self._buffer else None
         self._current = item if isinstance(item, Entry) else None
         return item
 
     def settle(self) -> None:
-        """The item taken last was handled: it will be acknowledged with the next call."""
+        """See `Source`."""
         if self._current is not None:
             self._pending.handled(self._current)
             self._current = None
 
     def reenter(self) -> None:
-        """The loop was left and is entered again: the item taken last was not handled, and comes again."""
+        """See `Source`."""
         if self._current is not None:
             self._again.appendleft(Waiting(self._current.shard, self._current.id))
             self._current = None
 
     def fail(self, error: str) -> None:
-        """The item taken last was not handled, for this reason: it comes again after `claim_idle_s`."""
+        """See `Source`."""
         if self._current is not None:
             self._pending.failed(self._current, error)
             self._current = None
 
     def leave(self, error: str) -> None:
-        """The loop was left because of this error: the item taken last comes again when it is entered."""
+        """See `Source`."""
         if self._current is not None:
             self._pending.failed(self._current, error)
             self.reenter()
 
     def fetch(self) -> None:
-        """Acknowledge what is settled, and get items ready for `take`. Blocks for about `BLOCK_MS` at most.
-
-        Raises:
-            RedisError: the call failed.
-            ValueError: what Redis holds is no data of a presence server.
-        """
+        """See `Source`; it takes about `BLOCK_MS` at most."""
         try:
             self._link.turn(self._fetch, self._shards)
         except RedisError as error:
@@ -136,17 +126,13 @@ class GroupConsumer:
             self._read_new(access)
 
     def flush(self) -> None:
-        """Acknowledge what is settled and note errors, and nothing else. Blocks.
-
-        Raises:
-            RedisError: the call failed.
-        """
+        """See `Source`."""
         with self._link.calling() as access:
             access.readmit(is_early=True)
             self._pending.flush(access)
 
     def close(self) -> None:
-        """Close the connection; what was read ahead stays pending."""
+        """See `Source`; what was read ahead stays pending."""
         self._link.close()
 
     def _prepare(self, access: Access) -> None:

@@ -9,7 +9,7 @@ from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.subscriber.events import Entry, Gap, read_entry
 from presence.subscriber.link import Shards, log
-from presence.subscriber.membership import Membership
+from presence.subscriber.source import Membership
 
 ROWS_PER_LOOK = 100  # pending entries looked at in one call, of each shard
 DEAD_LETTERS_MAX = 100_000  # of each shard, roughly: some 40 MB; somebody should have looked long before

@@ -32,6 +32,7 @@ from presence.subscriber.events import (
 )
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
+from presence.subscriber.source import Source
 
 USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
 
@@ -78,7 +79,7 @@ class Snapshot:
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
-class SnapshotFollower:
+class SnapshotFollower(Source[Item | Snapshot]):
     """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot.
 
     Args:
@@ -96,11 +97,11 @@ class SnapshotFollower:
 
     @property
     def has_work(self) -> bool:
-        """Whether `fetch` has something to do before `take` can give."""
+        """See `Source`."""
         return not self._buffer and (self._is_due or self._follower.has_work)
 
     def fetch(self) -> None:
-        """Get items ready for `take`: a snapshot where one is due, else as `Follower.fetch`. Blocks."""
+        """See `Source`: a snapshot where one is due, else as `Follower.fetch`."""
         if self._buffer:
             return
         if not self._is_due:
@@ -114,7 +115,7 @@ class SnapshotFollower:
             self._is_due = False
 
     def take(self) -> Item | Snapshot | None:
-        """Return the next item that is ready. Never blocks."""
+        """See `Source`."""
         if self._buffer:
             return self._buffer.popleft()
         if self._is_due:
@@ -126,25 +127,8 @@ class SnapshotFollower:
             self._follower.drop()
         return item
 
-    def settle(self) -> None:
-        """Nothing is acknowledged."""
-
-    def reenter(self) -> None:
-        """The loop goes on where it was left."""
-
-    def fail(self, error: str) -> None:
-        """As `Follower.fail`."""
-        self._follower.fail(error)
-
-    def leave(self, error: str) -> None:
-        """As `fail`."""
-        self._follower.fail(error)
-
-    def flush(self) -> None:
-        """Nothing is acknowledged."""
-
     def close(self) -> None:
-        """Close the connection; the place is kept."""
+        """See `Source`."""
         self._follower.close()
 
     def _snapshot(self, access: Access) -> Snapshot | None:

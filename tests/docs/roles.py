@@ -43,8 +43,8 @@ from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import GroupConsumer
 from presence.subscriber.link import Link
-from presence.subscriber.membership import Membership
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
+from presence.subscriber.source import Membership
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing, SharedTimer
