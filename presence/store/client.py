@@ -1,6 +1,7 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
-from typing import Any
+import socket
+from typing import Any, Final
 from weakref import WeakSet
 
 import redis
@@ -15,6 +16,11 @@ RedisError = redis.RedisError
 
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
+
+# Nothing is sent on a quiet channel, so only the kernel can find out that the other side is gone: in 30 s.
+KEEPALIVE_IDLE_S: Final = 15
+KEEPALIVE_INTERVAL_S: Final = 5
+KEEPALIVE_PROBES: Final = 3
 
 
 def open_client(
@@ -50,6 +56,20 @@ def open_client(
         decode_responses=False,
         **connection,
     )
+
+
+def open_listener(url: str) -> "redis.Redis":
+    """Return a client whose connections the kernel watches, if they go over TCP."""
+    if url.startswith("unix:"):
+        return open_client(url)  # whose other side cannot vanish without a word
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS
+    wanted = {
+        idle: KEEPALIVE_IDLE_S,
+        getattr(socket, "TCP_KEEPINTVL", None): KEEPALIVE_INTERVAL_S,
+        getattr(socket, "TCP_KEEPCNT", None): KEEPALIVE_PROBES,
+    }
+    options = {name: value for name, value in wanted.items() if name is not None}
+    return open_client(url, socket_keepalive=True, socket_keepalive_options=options)
 
 
 class ConnectOnce:

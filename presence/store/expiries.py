@@ -1,21 +1,44 @@
-"""Hearing which volatile keys have expired, on one Redis or on all servers of a cluster.
+"""Hearing which volatile keys have expired, by keyspace notifications of one Redis or of all of a cluster.
 
-A server tells of its own keys only, and only those who listen at that moment. So there is a listener for each
-server that has keys, and `take_missed` says when something may have gone by unheard.
+A server tells of its own keys only, only if it is set up so, and only those who listen at that moment. So
+there is a listener for each server that has keys, and `take_missed` says when something may have gone by.
+
+What a server has to be set to is ``notify-keyspace-events`` with ``K`` (a channel for each key: with that for
+each kind of event, ``E``, all would have to hear of the expired keys of all others) and ``x`` or ``A``.
 """
 
+import math
+import secrets
 import threading
+import time
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from presence.store.client import Redis, open_client
-from presence.store.failures import as_failure
-from presence.store.keyspace import KeyspaceListener
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.store.client import Redis, open_client, open_listener
+from presence.store.failures import as_failure, passes
 from presence.store.routes import Routes
+from presence.store.subscription import Subscription
 
+SETTING: Final = "notify-keyspace-events"
 PROBE_KEYS: Final = 20_000  # tried to find one of a server of a cluster: many more than a small range takes
+PROBE_S: Final = 0.5  # a server that tells does so within milliseconds
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 2.0
+
+
+class ExpiriesOff(StoreError):
+    """Redis does not tell expiries, and this user may not change that; the message says what is needed."""
+
+
+def with_flags(present: str) -> str:
+    """Return a value of the setting that tells expiries by key, and all that the present one tells."""
+    kind = "" if "K" in present else "K"
+    expired = "" if set(present) & {"x", "A"} else "x"
+    return present + kind + expired
 
 
 class Expiries:
@@ -30,11 +53,10 @@ class Expiries:
     """
 
     def __init__(self, url: str, prefix: str, heard_max: int) -> None:
-        self._url = url
         self._prefix = prefix
         self._urls: dict[Redis, str] = {}
         self._routes = Routes(url, self._open)
-        self._ears: dict[str, KeyspaceListener] = {}
+        self._ears: dict[str, _Listener] = {}
         self._heard: deque[bytes] = deque()
         self._heard_max = heard_max
         self._something = threading.Event()  # was heard or missed
@@ -101,11 +123,11 @@ class Expiries:
         self._urls[client] = url
         return client
 
-    def _listening(self, url: str, client: Redis) -> KeyspaceListener:
+    def _listening(self, url: str, client: Redis) -> "_Listener":
         plain = self._prefix.replace("{", "").replace("}", "")  # for the first tag is the one that counts
         probes = (f"{plain}probe:{{{n}}}" for n in range(PROBE_KEYS))
         probe = next((each for each in probes if self._routes.client(each) is client), None)
-        ear = KeyspaceListener(url, self._prefix, probe, self._on_heard, self._on_missed)
+        ear = _Listener(url, self._prefix, probe, self._on_heard, self._on_missed)
         try:
             ear.listen()
         except BaseException:
@@ -125,3 +147,132 @@ class Expiries:
     def _on_missed(self) -> None:
         self._missed.set()
         self._something.set()
+
+
+class _Listener(threading.Thread):
+    """Listens to one server, and comes back when the connection is lost.
+
+    Args:
+        url: of the server.
+        prefix: of the keys.
+        probe: a key that this server has, to find out whether it tells; None: none was found.
+        on_heard: called with each name.
+        on_missed: called when names may have gone by.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        probe: str | None,
+        on_heard: Callable[[bytes], None],
+        on_missed: Callable[[], None],
+    ) -> None:
+        super().__init__(name="expiries", daemon=True)  # it keeps nothing that an exit could harm
+        self._subscription = Subscription(url, open_listener)
+        self._client = open_client(url)
+        database = self._client.connection_pool.connection_kwargs.get("db") or 0
+        self._channel = f"__keyspace@{database}__:".encode()
+        self._prefix = self._channel + prefix.encode()
+        self._probe = None if probe is None else f"{probe}:{secrets.token_hex(8)}"
+        self._on_heard = on_heard
+        self._on_missed = on_missed
+        self._closed = threading.Event()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the subscription stands."""
+        return self._subscription.is_open
+
+    def run(self) -> None:
+        """Listen until it is closed."""
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                if not self.is_listening:
+                    self.listen()
+                failures = 0
+                for answer in self._subscription.read(math.inf):
+                    self._take(answer)
+            except (StoreUnavailable, StoreError, RedisError, OSError, ValueError):
+                self._subscription.close()
+                self._closed.wait(min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(failures, 8)))
+                failures += 1
+        self._subscription.close()
+
+    def listen(self) -> None:
+        """Subscribe; what expired before is missed.
+
+        Raises:
+            ExpiriesOff: the server does not tell.
+            StoreUnavailable, RedisError, OSError: it cannot be reached, or refuses.
+        """
+        is_told = self._set_up()
+        self._subscription.open(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
+        try:
+            self._subscription.read(1)
+        except StoreError as error:
+            raise self._off(f"a call is refused ({error})") from error
+        if not is_told and self._probe is not None and not self._has_heard(self._probe):
+            raise self._off("it does not, and CONFIG GET is refused")
+        self._on_missed()
+
+    def close(self) -> None:
+        """End the thread, if it was started, and the connections."""
+        self._closed.set()
+        self._subscription.close()
+        self._client.close()
+        if self.is_alive():
+            self.join()
+
+    def _take(self, answer: Any) -> None:
+        if answer[0] == b"pmessage" and answer[3] == b"expired" and answer[2].startswith(self._prefix):
+            self._on_heard(answer[2][len(self._prefix) :])
+
+    def _set_up(self) -> bool:
+        """Let the server tell; return False where it does not say whether it does."""
+        try:
+            found: Any = self._client.config_get(SETTING)
+        except RedisError as error:
+            if passes(error):
+                raise
+            return False  # a hosted one, or a user without permission: it may tell all the same
+        present = found.get(SETTING)
+        if present is None:
+            return False
+        if (wanted := with_flags(present)) != present:
+            try:
+                self._client.config_set(SETTING, wanted)
+            except RedisError as error:
+                if passes(error):
+                    raise
+                raise self._off(f"{SETTING} is {present!r}, and CONFIG SET is refused ({error})") from error
+        return True
+
+    def _has_heard(self, probe: str) -> bool:
+        """Let a key of our own expire, and return whether that is told."""
+        channel = self._channel + probe.encode()
+        self._subscription.send("SUBSCRIBE", channel)
+        self._subscription.read(1)
+        self._client.set(probe, "", px=1)
+        time.sleep(0.003)
+        self._client.get(probe)  # who looks at a key that has expired removes it
+        deadline = time.monotonic() + PROBE_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            for answer in self._subscription.read(1, left_s):
+                if answer[0] == b"message" and answer[2] == b"expired":
+                    self._subscription.send("UNSUBSCRIBE", channel)
+                    return True
+                self._take(answer)
+        return False
+
+    def _off(self, why: str) -> ExpiriesOff:
+        return ExpiriesOff(
+            f"Redis has to tell which keys expire: {why}. On every server, add K and x to {SETTING} "
+            "(redis.conf, or the parameters of a hosted Redis), or let this user call CONFIG GET and "
+            f"CONFIG SET; and let him subscribe to the pattern {_glob(self._prefix).decode()}*"
+        )
+
+
+def _glob(prefix: bytes) -> bytes:
+    return b"".join(b"\\" + bytes([each]) if each in b"*?[]\\^" else bytes([each]) for each in prefix)

@@ -9,8 +9,7 @@ from typing import Final
 import msgpack
 
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.expiries import Expiries
-from presence.store.keyspace import ExpiriesOff
+from presence.store.expiries import Expiries, ExpiriesOff
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError

@@ -26,10 +26,10 @@ from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
+from presence.store.expiries import SETTING
 from presence.store.followup_keys import script_keys
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
-from presence.store.keyspace import SETTING
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape

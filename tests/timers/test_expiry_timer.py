@@ -11,8 +11,8 @@ import pytest
 from presence.embedded import EmbeddedRedis, find_binary
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
+from presence.store.expiries import SETTING
 from presence.store.keys import Keys
-from presence.store.keyspace import SETTING
 from presence.store.scripting import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing
