@@ -11,66 +11,13 @@ The tables of addresses and users are bounded, see `buckets.py`; that of connect
 Pure: time is an argument.
 """
 
-import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from presence.buckets import Buckets
+from presence.buckets import RETRY_MIN_S, Buckets, TokenBucket, spread
 from protocol import Code
 
-RETRY_MIN_S = 1.0
-RETRY_MAX_S = 60.0  # a client bounds its own back-off so
 FULL_RETRY_S = 10.0  # when there is no room at all: nobody knows when there will be
-TIDIED_A_TICK = 2000  # buckets that are looked at whether they may be dropped: a millisecond
-
-
-class TokenBucket:
-    """So many at once, so many a second from then on.
-
-    Args:
-        rate: tokens that come back a second.
-        burst: tokens at first, and the most that are kept.
-        now: monotonic seconds.
-
-    Attributes:
-        refused: how often there was none, since the start.
-    """
-
-    __slots__ = ("_at", "_burst", "_owed", "_rate", "_tokens", "refused")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = burst
-        self._owed = 0.0  # refused, and still to be served at `rate`
-        self._at = now
-        self.refused = 0
-
-    def has(self, now: float) -> bool:
-        """Return whether there is a token."""
-        gained = (now - self._at) * self._rate
-        self._at = now
-        self._tokens = min(self._burst, self._tokens + gained)
-        self._owed = max(0.0, self._owed - gained)
-        return self._tokens >= 1.0
-
-    def take(self, now: float) -> bool:
-        """Take a token if there is one; else it counts as refused."""
-        if not self.has(now):
-            self.refuse()
-            return False
-        self._tokens -= 1.0
-        return True
-
-    def refuse(self) -> None:
-        """Count a token that is not there: whoever asked for it is asked to come back for it."""
-        self.refused += 1
-        self._owed += 1.0
-
-    def retry_after(self) -> float:
-        """Return seconds for the one that was just refused, spread over the time that all of them need."""
-        window_s = max(RETRY_MIN_S, 2 * self._owed / self._rate)
-        return spread(RETRY_MIN_S, RETRY_MIN_S + window_s)
 
 
 class Refusal(NamedTuple):
@@ -211,8 +158,8 @@ class Admission:
 
     def tidy(self, now: float) -> None:
         """Drop what is as good as forgotten; called at each tick."""
-        self._by_address.tidy(now, TIDIED_A_TICK)
-        self._by_uid.tidy(now, TIDIED_A_TICK)
+        self._by_address.tidy(now)
+        self._by_uid.tidy(now)
 
     def statistics(self) -> AdmissionStatistics:
         """Return the counters."""
@@ -235,10 +182,4 @@ def _ask(buckets: Buckets[str], key: str, now: float, message: str) -> Refusal |
     if buckets.has(key, now):
         return None
     buckets.refuse(key, now)
-    window_s = max(RETRY_MIN_S, 2 * buckets.wait_s(key, now))
-    return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, RETRY_MIN_S + window_s))
-
-
-def spread(low_s: float, high_s: float) -> float:
-    """Return a random time to come back, with the resolution that the wire has room for."""
-    return round(random.uniform(low_s, min(high_s, RETRY_MAX_S)), 2)  # noqa: S311 - spreads load, no secret
+    return Refusal(Code.RATE_LIMITED, message, buckets.retry_after(key, now))

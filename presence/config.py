@@ -117,9 +117,6 @@ def _yielding(settings: Settings, sources: Mapping[str, str]) -> Settings:
     if sources["hang_timeout"] == DEFAULT_SOURCE:
         timeout = min(settings.hang_timeout, max(settings.idle_timeout, HANG_TIMEOUT_MIN_S))
         settings = dataclasses.replace(settings, hang_timeout=timeout)
-    if sources["guess_delay"] == DEFAULT_SOURCE:
-        delay = min(settings.guess_delay, settings.login_timeout)
-        settings = dataclasses.replace(settings, guess_delay=delay)
     if sources["admin"] == DEFAULT_SOURCE and admin_port(settings.admin) in {
         settings.port,
         settings.tls_port,

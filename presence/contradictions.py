@@ -68,11 +68,6 @@ def _of_strangers(s: Settings) -> Iterator[Complaint]:
             f"{s.admin} can be reached from elsewhere, and nobody would have to prove who it is: "
             "set admin_tokens",
         )
-    if s.token_keys and s.guess_delay > s.login_timeout:
-        yield (
-            ("guess_delay", "login_timeout"),
-            f"{s.guess_delay:g} s is above login_timeout, {s.login_timeout:g} s",
-        )
     if s.tls_cert is None:
         if s.tls_key is not None:
             yield ("tls_key", "tls_cert"), "is the key of a certificate: set tls_cert, too"

@@ -42,7 +42,7 @@ def load_modules(settings: Settings) -> None:
         import presence.transports.tls  # noqa: F401, PLC0415 - see above
 
 
-def gate(settings: Settings, clock: Clock, max_connections: int) -> "TokenGate | None":
+def gate(settings: Settings, clock: Clock) -> "TokenGate | None":
     """Return whoever checks tokens; None where no setting asks for it.
 
     Raises:
@@ -54,7 +54,7 @@ def gate(settings: Settings, clock: Clock, max_connections: int) -> "TokenGate |
     from presence.auth.key_file import KeyFileError  # noqa: PLC0415 - see above
 
     try:
-        return from_settings(settings, clock, time.time, max_connections)
+        return from_settings(settings, clock, time.time)
     except KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
 
@@ -78,7 +78,7 @@ def certificate(settings: Settings) -> "Certificate | None":
 
 def problems(settings: Settings) -> Iterator[CredentialsError]:
     """Give what is wrong with the files as they are now."""
-    for opened in (lambda: gate(settings, Clock(), 1), lambda: certificate(settings)):
+    for opened in (lambda: gate(settings, Clock()), lambda: certificate(settings)):
         try:
             opened()
         except CredentialsError as error:

@@ -29,7 +29,6 @@ class Credentials:
     Args:
         settings: checked settings.
         clock: monotonic time.
-        max_connections: connections at once.
 
     Attributes:
         gate: says who a client is; None: whoever it says.
@@ -39,8 +38,8 @@ class Credentials:
         CredentialsError: a file cannot be used.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, max_connections: int) -> None:
-        self.gate = credential_files.gate(settings, clock, max_connections)
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.gate = credential_files.gate(settings, clock)
         self.certificate = credential_files.certificate(settings)
         self._rotation = None
         if self.gate is not None and settings.token_keys is not None:

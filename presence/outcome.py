@@ -21,7 +21,6 @@ class Outcome:
         displaced: the session that a login took the place of.
         displaced_code: what that one's client is told.
         requests: what the desk is to answer, in order; None if there is nothing.
-        hold_s: for how many seconds the transport shall keep the reply to itself, before it hangs up with it.
         expires_at: when the token of the session ends, monotonic seconds; None: no token was granted.
         unfinished: whether packets are left for another call, which is to come soon and may bring no bytes.
         failure: what a handler raised, a mistake of ours: it ends this connection and no other.
@@ -37,7 +36,6 @@ class Outcome:
         "expires_at",
         "failure",
         "frames",
-        "hold_s",
         "keepalives",
         "peer",
         "reply",
@@ -56,7 +54,6 @@ class Outcome:
         self.displaced: Session | None = None
         self.displaced_code = Code.REPLACED
         self.requests: list[Request] | None = None
-        self.hold_s = 0.0
         self.expires_at: float | None = None
         self.unfinished = False
         self.failure: Exception | None = None

@@ -11,8 +11,7 @@ Two that arrive together are read as other packets are, and counted here. Pure: 
 """
 
 import protocol
-from presence.admission import RETRY_MIN_S, TIDIED_A_TICK, spread
-from presence.buckets import Buckets
+from presence.buckets import Buckets, spread_over
 from protocol import Code
 
 
@@ -42,9 +41,8 @@ class PacketRate:
         if self._buckets.take(uid, now, packets):
             return None
         self.floods += 1
-        retry_after = spread(RETRY_MIN_S, RETRY_MIN_S + max(RETRY_MIN_S, self._calm_s))
-        return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=retry_after))
+        return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=spread_over(self._calm_s)))
 
     def tidy(self, now: float) -> None:
         """Drop what is as good as forgotten; called at each tick."""
-        self._buckets.tidy(now, TIDIED_A_TICK)
+        self._buckets.tidy(now)

@@ -4,6 +4,7 @@ A session is away because its client says so, and then until it says otherwise; 
 with nothing but keepalives, and then until it sends anything else.
 """
 
+from presence.buckets import Buckets
 from presence.changes import PLAIN, Profile
 from protocol import Code
 
@@ -18,7 +19,7 @@ class Profiles:
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
         self._dozing: set[int] = set()
-        self._allowed: dict[int, tuple[float, float]] = {}  # updates at once, as of when
+        self._updates: Buckets[int] = Buckets(UPDATES_PER_S, UPDATES_AT_ONCE)
 
     def of(self, number: int) -> Profile:
         """Return what is shown of a session."""
@@ -31,12 +32,7 @@ class Profiles:
 
     def admit(self, number: int, now: float) -> float:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
-        allowed, since = self._allowed.get(number, (UPDATES_AT_ONCE, now))
-        allowed = min(UPDATES_AT_ONCE, allowed + (now - since) * UPDATES_PER_S)
-        if allowed < 1:
-            return (1 - allowed) / UPDATES_PER_S
-        self._allowed[number] = allowed - 1, now
-        return 0.0
+        return 0.0 if self._updates.take(number, now) else self._updates.lack_s(number, now)
 
     def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
         """Show a session as its client wishes; None: leave that as it is, or end its being away by itself.
@@ -66,7 +62,7 @@ class Profiles:
         """A session has ended."""
         self._shown.pop(number, None)
         self._dozing.discard(number)
-        self._allowed.pop(number, None)
+        self._updates.drop(number)
 
     def _show(self, number: int, profile: Profile) -> Code | None:
         before = self.of(number)

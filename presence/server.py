@@ -101,7 +101,7 @@ class Server:
         self._footprint = Footprint()
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
-        self._credentials = Credentials(settings, clock, max_connections)
+        self._credentials = Credentials(settings, clock)
         stores = _stores(redis_url, settings)
         self.node = Node(
             settings,

@@ -188,7 +188,6 @@ class SessionProtocol:
         if isinstance(verdict, Denied):
             outcome.reply += _denial(packet, verdict)
             outcome.end_code = verdict.code
-            outcome.hold_s = verdict.hold_s
             return None
         outcome.expires_at = verdict.expires_at
         return verdict.uid

@@ -271,20 +271,6 @@ class Settings:
         "share of a processor that checking tokens may take in the long run; beyond, busy",
         bounds=(0.01, 1),
     )
-    guess_rate: float = _auth(
-        1.0,
-        "refused tokens of one address, or for one user, that are answered at once, in the long run",
-        unit="1/s",
-        bounds=(0.01, 10**6),
-    )
-    guess_burst: int = _auth(20, "and how many at once; the answer to more is held", bounds=(1, 10**6))
-    guess_delay: float = _auth(
-        3.0,
-        "for how long at most the answer to a refused token is held; 0: never; the default yields to "
-        "login_timeout",
-        unit="s",
-        bounds=(0, 60),
-    )
 
     tls_cert: Path | None = _tls(  # noqa: RUF009 - as above
         None, "file with the certificate and its chain, PEM; with it, TLS is served too"

@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 
 from presence.admission import (
     FULL_RETRY_S,
-    RETRY_MAX_S,
-    RETRY_MIN_S,
     Admission,
     AdmissionLimits,
     Refusal,
-    TokenBucket,
 )
+from presence.buckets import RETRY_MAX_S, RETRY_MIN_S, TokenBucket
 from protocol import Code
 
 ADDRESS = "192.0.2.7"

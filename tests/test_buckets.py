@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presence.buckets import Buckets
+from presence.buckets import RETRY_MIN_S, Buckets
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(1, 4)), max_size=200)
 
@@ -51,9 +51,31 @@ def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> N
     buckets = Buckets[str](rate=10, burst=5)
     for _ in range(25):
         buckets.take("ada", 0.0)
-    assert buckets.wait_s("ada", 0.0) == pytest.approx(2.0)
-    assert buckets.wait_s("ada", 1.5) == pytest.approx(0.5)
-    assert buckets.wait_s("bob", 0.0) == 0
+    waits = [buckets.retry_after("ada", 0.0) for _ in range(200)]
+    assert min(waits) >= RETRY_MIN_S
+    assert 4.0 < max(waits) <= RETRY_MIN_S + 2 * 2.0, "spread over twice that time"
+    assert max(buckets.retry_after("ada", 1.9) for _ in range(200)) <= 2 * RETRY_MIN_S
+
+
+def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_only() -> None:
+    buckets = Buckets[str](rate=10, burst=100)
+    assert not buckets.take("ada", 0.0, 200)
+    assert buckets.lack_s("ada", 0.0, 200) == 10
+    assert buckets.take("ada", 0.0, 100)
+    assert buckets.lack_s("ada", 0.0) == pytest.approx(0.1)
+    assert buckets.lack_s("ada", 2.0, 30) == pytest.approx(1.0)
+    assert buckets.lack_s("bob", 0.0, 100) == 0
+
+
+def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
+    buckets = Buckets[str](rate=10, burst=100)
+    buckets.charge("ada", 0.0, 90)
+    assert buckets.lack_s("ada", 0.0, 20) == pytest.approx(1.0)
+    buckets.charge("ada", 0.0, 10**6)
+    assert not buckets.has("ada", 10.0, 10)
+    assert buckets.has("ada", 11.0, 10), "a debt has a bound"
+    buckets.drop("ada")
+    assert len(buckets) == 0
 
 
 def test_full_buckets_are_dropped_while_others_are_used() -> None:

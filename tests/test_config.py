@@ -78,9 +78,6 @@ BAD = {
     "token_audience": ["", "a b", "a\x07"],
     "token_leeway": ["-1", "301", "x"],
     "token_check_share": ["0", "1.1", "x"],
-    "guess_rate": ["0", "x"],
-    "guess_burst": ["0", "x"],
-    "guess_delay": ["-1", "61"],
     "tls_cert": [""],
     "tls_key": [""],
     "tls_port": ["-1", "65536", "https"],
@@ -225,10 +222,6 @@ def test_file_that_is_not_there_is_refused() -> None:
             {"tick": "0.05", "batch_window_ms": "13"},
             "batch_window_ms: 13 ms is more than a quarter of tick, 50 ms",
         ),
-        (
-            {"token_keys": "k.json", "guess_delay": "4", "login_timeout": "3"},
-            "guess_delay: 4 s is above login_timeout, 3 s",
-        ),
         ({"tls_key": "k.pem"}, "tls_key: is the key of a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
@@ -270,10 +263,6 @@ def test_a_reader_does_not_mind_where_a_server_listens() -> None:
 def test_tls_alone_has_the_port_to_itself() -> None:
     flags: dict[str, object] = {"tls_cert": "c.pem", "tls_only": True, "port": "7443"}
     assert load(flags, {}).settings.port == 7443
-
-
-def test_the_default_delay_of_guesses_gives_way_to_a_short_time_for_logins() -> None:
-    assert load({"token_keys": "k.json", "login_timeout": "1"}, {}).settings.guess_delay == 1.0
 
 
 def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:

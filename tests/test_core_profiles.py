@@ -153,14 +153,6 @@ def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
     assert update(world, handle, status="online") == [(Kind.ERROR, 7, Code.RATE_LIMITED)]
 
 
-def test_the_end_of_a_session_forgets_how_often_it_was_updated() -> None:
-    world = World()
-    handle = world.login()
-    update(world, handle, status="away")
-    world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    assert not world.registry.profiles._allowed
-
-
 def test_an_update_without_an_id_is_granted_like_any() -> None:
     world = World()
     handle = world.login()

@@ -32,7 +32,7 @@ def problems(settings: Settings) -> list[str]:
 
 
 def opened(settings: Settings) -> Credentials:
-    return Credentials(settings, CLOCK, 10)
+    return Credentials(settings, CLOCK)
 
 
 def let_in(found: Credentials, shown: str) -> bool:

@@ -108,7 +108,7 @@ ROOMS = [
     Room(
         {
             f"presence.watching.{name}"
-            for name in ("states", "watches", "waiting", "view", "channel", "budget", "shares")
+            for name in ("states", "watches", "waiting", "view", "channel", "shares")
         },
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
@@ -125,9 +125,9 @@ ROOMS = [
         {"presence.messaging"},
         {"redis", "time", "presence.core", "presence.session", *SOCKETS, *TRANSPORTS, *SHELL, *EDGES},
     ),
-    # Tokens: what one says and who guesses is pure; keys measure what they cost, and a file is read.
+    # Tokens: what one says is pure; keys measure what they cost, and a file is read.
     Room(
-        {f"presence.auth.{name}" for name in ("verdicts", "expiries", "tokens", "effort", "guesses", "gate")},
+        {f"presence.auth.{name}" for name in ("verdicts", "expiries", "tokens", "gate")},
         {"time", "structlog", "redis", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(

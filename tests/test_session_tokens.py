@@ -77,16 +77,6 @@ def test_whatever_does_not_hold_is_refused_in_the_same_bytes(
     assert world.core.statistics().refused == {"auth_failed": 1}
 
 
-def test_a_refusal_may_have_to_wait(world: World, gate: WordGate) -> None:
-    gate.hold_s = 2.5
-    peer = world.core.opened(world.sockets, 0)
-    outcome = world.core.received(peer, protocol.encode(protocol.login("ada")))
-    assert (outcome.end_code, outcome.hold_s) == (Code.AUTH_FAILED, 2.5)
-    assert outcome.reply
-    granted = world.core.received(peer, protocol.encode(protocol.login(None, token="ada:60")))
-    assert granted.hold_s == 0.0
-
-
 def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate) -> None:
     gate.busy = True
     handle = login(world)

@@ -7,9 +7,7 @@ from typing import Any, Final, NamedTuple
 import jwt
 
 from presence.auth import expiries
-from presence.auth.effort import BURST_S, Caller, Effort
-from presence.auth.gate import TokenGate
-from presence.auth.guesses import Guesses
+from presence.auth.gate import BURST_S, Caller, TokenGate, budget_of
 from presence.auth.key_file import key_of
 from presence.auth.keys import Keyring
 from presence.auth.making import make_token
@@ -81,21 +79,17 @@ TOKENS: Final = (*GOOD, *_BAD)
 
 
 def make_gate(clock: Clock, *, is_poor: bool) -> TokenGate:
-    """Return a gate that is quick to take somebody for a guesser.
+    """Return the gate of a story.
 
     Args:
         clock: the story's.
         is_poor: whether the budget for checks is all but spent.
     """
-    effort = Effort(1e-9, clock.now())
+    budget = budget_of(1e-9, clock.now())
     if is_poor:
         spent = BURST_S * (1 - Caller.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
-        assert effort.take(spent, Caller.CONNECTED, clock.now())
-    guesses = Guesses(1.0, 2, 2.0, holding_max=2)
-    terms = Terms(AUDIENCE)
-    return TokenGate(
-        KEYRINGS[0], terms, effort, guesses, clock, wall=lambda: clock.seen_ms(clock.now()) / 1000
-    )
+        assert budget.take(clock.now(), spent)
+    return TokenGate(KEYRINGS[0], Terms(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000)
 
 
 def _cost_s() -> float:

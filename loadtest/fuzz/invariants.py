@@ -114,10 +114,10 @@ def _wheel(stage: Stage) -> None:
 def _tables(stage: Stage) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
     profiles: Any = stage.registry.profiles
-    if profiles._shown or profiles._dozing or profiles._allowed:
+    if profiles._shown or profiles._dozing or len(profiles._updates):
         numbers = {session.number for session in stage.registry}
         assert profiles._shown.keys() <= numbers
-        assert profiles._allowed.keys() <= numbers
+        assert profiles._updates._full_at.keys() <= numbers
         assert profiles._dozing <= profiles._shown.keys()
     core: Any = stage.core
     if core._packet_rate is not None:

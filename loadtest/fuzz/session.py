@@ -32,8 +32,6 @@ MODULES: Final = (
     "presence.packet_rate",
     "presence.auth.expiries",
     "presence.auth.gate",
-    "presence.auth.guesses",
-    "presence.auth.effort",
     "presence.auth.tokens",
 )
 """What the fuzzer watches the branches of."""

@@ -19,7 +19,7 @@ from presence.core import Core
 from presence.flapping import Flapping
 from presence.outcome import Outcome
 from presence.packet_rate import PacketRate
-from presence.registry import Guest, Link, Peer, Registry, Session
+from presence.registry import Link, Peer, Registry, Session
 from presence.requests import Message, Request
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
@@ -241,8 +241,6 @@ class Stage(Link):
 
     def _note(self, outcome: Outcome, told: foresight.Told) -> None:
         """Remember a sign of life."""
-        assert outcome.hold_s >= 0
-        assert not outcome.hold_s or (outcome.end_code is not None and isinstance(outcome.peer, Guest))
         if told.login is not None and told.answer is not None:
             self._judge(told.login, told.answer, outcome.peer)
         heard = self._heard(outcome.peer)

@@ -22,7 +22,6 @@ from loadtest.security import (
     flood,
     flood_forged,
     flooders,
-    guesses,
     rotation,
     silent,
     silent_tls,
@@ -99,11 +98,6 @@ def _timing(short: bool) -> Outcome:
         return timing.timing(on, 400 if short else 10_000)
 
 
-def _guesses(short: bool) -> Outcome:
-    with guarded(*guesses.FLAGS) as on:
-        return guesses.guesses(on, guesses.Sizes(seconds=6.0, pairs=1) if short else guesses.Sizes())
-
-
 def _tls(short: bool) -> Outcome:
     return tls.tls(tls.Sizes(connections=200, seconds=3.0, rounds=1) if short else tls.Sizes())
 
@@ -131,7 +125,6 @@ CASES: dict[str, Case] = {
     "tokens": _tokens,
     "rotation": _rotation,
     "timing": _timing,
-    "guesses": _guesses,
     "tls": _tls,
     "silent-tls": _silent_tls,
     "tls-reload": _tls_reload,

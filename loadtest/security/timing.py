@@ -28,7 +28,6 @@ Ways = Mapping[str, Sequence[bytes]]
 
 def ways(issuer: Issuer, online: Sequence[str]) -> Ways:
     """Return the logins of each way to be refused; who is `online` is known to the server."""
-    stranger = Issuer.fresh("key-nobody-has", str(issuer.entry["alg"]))
     known = [online[number % len(online)] for number in range(PREPARED)]
     unknown = [f"nobody-{number}" for number in range(PREPARED)]
     # Names of one length, in turn: nothing else is to differ.
@@ -36,7 +35,6 @@ def ways(issuer: Issuer, online: Sequence[str]) -> Ways:
     return {
         UNKNOWN: [login(uid, spoilt(issuer.token(uid))) for uid in unknown],
         KNOWN: [login(uid, spoilt(issuer.token(uid))) for uid in known],
-        "unknown key": [login(uid, stranger.token(uid)) for uid in known],
         "another user's": [
             login(uid, issuer.token(other)) for uid, other in zip(known, unknown, strict=True)
         ],

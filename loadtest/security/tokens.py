@@ -27,7 +27,6 @@ ALGORITHMS = ("HS256", "RS256", "EdDSA")
 UID = "ann"
 STEP_S = 0.1  # between two tries, by the gate's own clock: it has time for each
 GOOD_EVERY = 1000  # tries: in between a good token is taken, or nothing was shown
-CONNECTIONS_MAX = 1000
 SEED = 7
 
 
@@ -131,7 +130,7 @@ def tokens(count: int, over_wire: int) -> Outcome:
         path = Path(folder) / "keys.json"
         write_keys(path, issuers)
         clock = Stepping()
-        gate = from_settings(Settings(token_keys=path), Clock(clock), time.time, CONNECTIONS_MAX)
+        gate = from_settings(Settings(token_keys=path), Clock(clock), time.time)
     assert gate is not None
     at_gate = try_at_gate(gate, clock, issuers, count)
     with guarded(*UNBOUNDED, algorithms=ALGORITHMS) as on:

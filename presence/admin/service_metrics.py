@@ -66,7 +66,6 @@ SECURITY: Final = (
         TOKEN_REASONS,
     ),
     counter("tokens_unchecked", "Tokens that there was no processor time for", "tokens.unchecked"),
-    gauge("token_answers_held", "Refusals that are kept back from who guesses", "tokens.guesses.holding"),
     gauge("token_keys", "Keys that tokens are checked with", "tokens.keys"),
     gauge("token_keys_current", "1 if the keys in use are those of the file", "tokens.is_current"),
 )

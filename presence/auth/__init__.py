@@ -1,1 +1,1 @@
-"""Who a client is: keys, tokens, and what is done about those who guess."""
+"""Who a client is: keys, tokens, and what checking them may cost."""

@@ -1,9 +1,10 @@
 """The gate: whether a token lets its bearer in, as whom, and until when.
 
-Every refusal of a token is the same few words, and takes the same work as far as a stranger could learn from
-it: what names an unknown key is checked with a decoy (`presence.auth.keys`), and nobody asks who exists. What
-a check costs is charged to a budget (`presence.auth.effort`); who is refused often is answered late
-(`presence.auth.guesses`).
+Every refusal of a token is the same few words. A signed token cannot be guessed, but each check costs
+processor time, so checks have a budget: seconds, not tokens, for algorithms differ. Beyond it a token is not
+checked, and its sender is told when to come back. What is left of the budget goes to those who have more to
+lose: the last quarter is for clients that are logged in and send a fresh token, the quarter before it for
+logins from addresses that have not lately sent many bad tokens. So a flood of forged logins starves neither.
 
 Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
 checked, and not with `presence.clock`: that one keeps for good what was wrong when the process started, and
@@ -13,22 +14,33 @@ takes no restart. The end of a session that lives is monotonic time: no step of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from presence.auth import key_file, tokens
-from presence.auth.effort import Caller, Effort
-from presence.auth.guesses import Guesses, GuessStatistics
 from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, Terms, TokenRefused
 from presence.auth.verdicts import Denied, Granted, Verdict
+from presence.buckets import Buckets, TokenBucket
 from presence.clock import Clock
 from presence.settings import Settings
 from protocol import Code
 
-HOLDING_SHARE: Final = 20  # one in so many connections may be one whose refusal is held
+# At once: as many logins as `login_burst` lets in by default, each checked with the dearest algorithm.
+BURST_S: Final = 4.0
+BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond, it yields to others
+BAD_TOKENS_BURST: Final = 20.0
 _REFUSED: Final = "the token does not prove who this is"
 _MISSING: Final = "no token was given, and this server asks for one"
 _BUSY: Final = "this server checks no more tokens at present"
+
+
+class Caller(Enum):
+    """Who asks for a check; the value is the share of `BURST_S` that is kept from him."""
+
+    CONNECTED = 0.0
+    STRANGER = 0.25
+    SUSPECT = 0.5  # an address that has sent many bad tokens lately
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class GateStatistics:
         refused: logins, by reason.
         renewals_refused: by reason.
         unchecked: logins and renewals that there was no processor time for.
-        guesses: see `GuessStatistics`.
+        addresses_kept, addresses_forgotten: that have sent bad tokens: in the table, and dropped for room.
     """
 
     keys: int
@@ -51,7 +63,8 @@ class GateStatistics:
     refused: dict[str, int]
     renewals_refused: dict[str, int]
     unchecked: int
-    guesses: GuessStatistics
+    addresses_kept: int
+    addresses_forgotten: int
 
 
 class TokenGate:
@@ -60,9 +73,7 @@ class TokenGate:
     Args:
         keyring: what tokens are checked with.
         terms: what they have to satisfy.
-        effort: what checking may cost.
-        guesses: who is answered late.
-        clock: monotonic time.
+        budget: seconds of processor time that checking may cost, see `budget_of`.
         wall: the machine's clock: Unix seconds.
 
     Attributes:
@@ -70,20 +81,12 @@ class TokenGate:
     """
 
     def __init__(
-        self,
-        keyring: Keyring,
-        terms: Terms,
-        effort: Effort,
-        guesses: Guesses,
-        clock: Clock,
-        *,
-        wall: Callable[[], float],
+        self, keyring: Keyring, terms: Terms, budget: TokenBucket, *, wall: Callable[[], float]
     ) -> None:
         self.keyring = keyring
         self._terms = terms
-        self._effort = effort
-        self._guesses = guesses
-        self._clock = clock
+        self._budget = budget
+        self._bad_tokens: Buckets[str] = Buckets(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
         self._granted = self._renewed = 0
         self._refused: dict[str, int] = {}
@@ -91,14 +94,14 @@ class TokenGate:
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
         """See `Gate`."""
-        caller = Caller.GUESSER if self._guesses.is_over(address, now) else Caller.STRANGER
+        caller = Caller.STRANGER if self._bad_tokens.has(address, now) else Caller.SUSPECT
         try:
             granted = self._check(token, uid, caller, now)
         except TokenRefused as error:
             _count(self._refused, error.reason)
-            claimed = tokens.claimed_uid(token) if uid is None else uid
-            message = _MISSING if error.reason is Reason.MISSING else _REFUSED
-            return Denied(Code.AUTH_FAILED, message, hold_s=self._guesses.refused(address, claimed, now))
+            if address:
+                self._bad_tokens.charge(address, now)
+            return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         if granted is None:
             return self._busy()
         self._granted += 1
@@ -124,8 +127,9 @@ class TokenGate:
             self._renewed,
             dict(self._refused),
             dict(self._renewals_refused),
-            self._effort.refused,
-            self._guesses.statistics(self._clock.now()),
+            self._budget.refused,
+            len(self._bad_tokens),
+            self._bad_tokens.forgotten,
         )
 
     def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Granted | None:
@@ -135,7 +139,7 @@ class TokenGate:
             TokenRefused: it does not hold, or is another user's.
         """
         token = tokens.parse(text, self.keyring)
-        if not self._effort.take(token.key.cost_s, caller, now):
+        if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * caller.value):
             return None
         wall = self._wall()
         claims = tokens.check(token, self._terms, wall)
@@ -144,32 +148,31 @@ class TokenGate:
         return Granted(claims.uid, now + (claims.expires - wall))
 
     def _busy(self) -> Denied:
-        return Denied(Code.BUSY, _BUSY, self._effort.retry_after())
+        return Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
 
-def from_settings(
-    settings: Settings, clock: Clock, wall: Callable[[], float], max_connections: int
-) -> TokenGate | None:
+def budget_of(share: float, now: float) -> TokenBucket:
+    """Return a budget of so many seconds of processor time a second in the long run."""
+    return TokenBucket(share, BURST_S, now)
+
+
+def from_settings(settings: Settings, clock: Clock, wall: Callable[[], float]) -> TokenGate | None:
     """Return the gate that the settings ask for; None where anybody is who he says.
 
     Args:
         settings: checked settings.
         clock: monotonic time.
         wall: the machine's clock: Unix seconds.
-        max_connections: connections at once.
 
     Raises:
         KeyFileError: the file of the keys cannot be used.
     """
     if settings.token_keys is None:
         return None
-    holding_max = max(1, max_connections // HOLDING_SHARE)
     return TokenGate(
         key_file.load(settings.token_keys),
         Terms(settings.token_audience, settings.token_leeway),
-        Effort(settings.token_check_share, clock.now()),
-        Guesses(settings.guess_rate, settings.guess_burst, settings.guess_delay, holding_max=holding_max),
-        clock,
+        budget_of(settings.token_check_share, clock.now()),
         wall=wall,
     )
 

@@ -1,8 +1,6 @@
 """Keys that tokens are checked with: each has a name (`kid`) and one algorithm, and is used for no other.
 
 A key is found by both, so that a token can choose neither an algorithm for a key nor a key for an algorithm.
-Who names a key that is not there has the token checked all the same, with a decoy of the algorithm that was
-named: to be refused takes as long then as with a signature that is wrong.
 
 The material is of RFC 7517 (JSON Web Key), the checks of signatures are PyJWT's.
 """
@@ -13,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 
 HS256: Final = "HS256"
@@ -123,12 +119,8 @@ class Keyring:
     def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:
         self.digest = digest
         self._keys = {(key.kid, key.alg): key for key in keys}
-        self._decoys: dict[str, Key] = {}
         for key in self._keys.values():
             key.measure()
-            if key.alg not in self._decoys:
-                decoy = self._decoys[key.alg] = Key("", key.alg, _decoy(key))
-                decoy.cost_s = key.cost_s
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -138,20 +130,6 @@ class Keyring:
         """The names of the keys."""
         return frozenset(kid for kid, _ in self._keys)
 
-    def find(self, kid: str, alg: str) -> tuple[Key | None, bool]:
-        """Return the key of this name and algorithm, and True.
-
-        Else a decoy and False; None and False where no key has such an algorithm, and nothing is to hide.
-        """
-        key = self._keys.get((kid, alg))
-        return (self._decoys.get(alg), False) if key is None else (key, True)
-
-
-def _decoy(like: Key) -> dict[str, Any]:
-    """Return material that nobody can sign for: a secret, or a public key without a private one."""
-    if like.alg == HS256:
-        return {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
-    if like.alg == RS256:
-        modulus = secrets.randbits(like.bits) | 1 << like.bits - 1 | 1  # odd, and of this size
-        return RSAAlgorithm.to_jwk(rsa.RSAPublicNumbers(RSA_EXPONENT, modulus).public_key(), as_dict=True)
-    return OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate().public_key(), as_dict=True)
+    def find(self, kid: str, alg: str) -> Key | None:
+        """Return the key of this name and algorithm, if there is one."""
+        return self._keys.get((kid, alg))

@@ -73,24 +73,17 @@ class Claims(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token that nobody has checked yet.
-
-    Attributes:
-        text: all of it.
-        key: what it is to be checked with.
-        is_known: whether that is the key that it names; else a decoy of the same cost.
-    """
+    """A token that nobody has checked yet, and the key that it names."""
 
     text: str
     key: Key
-    is_known: bool
 
 
 def parse(text: object, keyring: Keyring) -> Token:
     """Take a token apart as far as that tells which key it names.
 
     Raises:
-        TokenRefused: it is none, or names an algorithm that no key has.
+        TokenRefused: it is none, or names a key that is not there.
     """
     if text is None:
         raise TokenRefused(Reason.MISSING, "there is no token")
@@ -102,10 +95,9 @@ def parse(text: object, keyring: Keyring) -> Token:
         raise TokenRefused(Reason.MALFORMED, "its header names no key (kid) or no algorithm (alg)")
     if "crit" in header or "b64" in header:
         raise TokenRefused(Reason.MALFORMED, "its header asks for an extension (crit)")
-    key, is_known = keyring.find(kid, alg)
-    if key is None:
+    if (key := keyring.find(kid, alg)) is None:
         raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header")
-    return Token(text, key, is_known)
+    return Token(text, key)
 
 
 def check(token: Token, terms: Terms, wall: float) -> Claims:
@@ -122,23 +114,8 @@ def check(token: Token, terms: Terms, wall: float) -> Claims:
     try:
         payload = token.key.open(token.text)
     except SignatureRefused:
-        if not token.is_known:
-            raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header") from None
         raise TokenRefused(Reason.SIGNATURE, "its signature is not that of the key that it names") from None
-    if not token.is_known:
-        raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header")
     return _claims(_parsed(payload), terms, wall)
-
-
-def claimed_uid(text: object) -> str:
-    """Return whom a token is made out for, though it may not be checked, nor good; "" if that is no uid."""
-    if not isinstance(text, str) or not _COMPACT.fullmatch(text):
-        return ""
-    try:
-        sub = _object(text.split(".")[1]).get("sub")
-    except TokenRefused:
-        return ""
-    return sub if isinstance(sub, str) and is_uid(sub) else ""
 
 
 def _claims(claims: dict[str, Any], terms: Terms, wall: float) -> Claims:

@@ -25,13 +25,11 @@ class Denied(NamedTuple):
             none; `BUSY`: not checked.
         message: for the client.
         retry_after: seconds, with `BUSY`.
-        hold_s: for how many seconds the answer is to be kept back.
     """
 
     code: Code
     message: str
     retry_after: float | None = None
-    hold_s: float = 0.0
 
 
 Verdict: TypeAlias = Granted | Denied
@@ -51,4 +49,4 @@ class Gate(Protocol):
         """
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
-        """Check a token that a client sends while it is logged in as `uid`; its answer is never held."""
+        """Check a token that a client sends while it is logged in as `uid`."""

@@ -45,7 +45,7 @@ def gather(settings: Settings, handlers: Sequence[str]) -> Files:
 
 def _keys(settings: Settings) -> str | None:
     try:
-        return None if credential_files.gate(settings, Clock(), 1) is None else ""
+        return None if credential_files.gate(settings, Clock()) is None else ""
     except CredentialsError as error:
         return error.problem
 

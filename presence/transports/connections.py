@@ -33,7 +33,7 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
-from presence.transports.occupants import Closing, Held, Occupant
+from presence.transports.occupants import Closing, Occupant
 from presence.transports.tls_wire import TlsWire
 from protocol import Code
 
@@ -108,7 +108,7 @@ class Connections:
         Raises:
             OSError: the user's limit of watches is reached, or there is no memory.
         """
-        if isinstance(self.occupants[fd], Held | None):
+        if self.occupants[fd] is None:
             return
         if self.pace[fd] == _UNWATCHED:
             self.watch(fd, READ)
@@ -232,34 +232,6 @@ class Connections:
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)
             self._core.drained(peer)
-
-    def hold(self, fd: int, farewell: bytes | bytearray, seconds: float) -> None:
-        """Hang up, but in some seconds; what is sent meanwhile stays in the kernel, and costs nothing."""
-        if self.pace[fd] != _UNWATCHED:
-            self.sets[self.pace[fd]].unregister(fd)
-            self.pace[fd] = _UNWATCHED
-        self.occupants[fd] = Held(self.owed.pop(fd, b"") + farewell)
-        self.deadlines.set(fd, seconds)
-
-    def let_go(self, fd: int, held: Held) -> None:
-        """Hang up on a connection whose refusal was held for its time.
-
-        Raises:
-            OSError: as in `log_in`; the connection is closed.
-        """
-        try:
-            self.watch(fd, READ)
-        except OSError:
-            self.close(fd)
-            raise
-        self.hang_up(fd, held.farewell)
-
-    def let_all_go(self) -> None:
-        """Tell everybody whose refusal is held; O(descriptors)."""
-        for fd, occupant in enumerate(self.occupants):
-            if isinstance(occupant, Held):
-                with suppress(OSError):  # the user's limit of watches, or no memory
-                    self.let_go(fd, occupant)
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""

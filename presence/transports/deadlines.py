@@ -1,4 +1,4 @@
-"""When the time of descriptors is up: logins, slow readers, drains, refusals that are held."""
+"""When the time of descriptors is up: logins, slow readers, drains."""
 
 import trio
 

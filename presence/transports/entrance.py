@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import trio
 
 from presence import networks
-from presence.admission import FULL_RETRY_S, RETRY_MIN_S, Admission, Refusal, spread
+from presence.admission import FULL_RETRY_S, Admission, Refusal
+from presence.buckets import RETRY_MIN_S, spread
 from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Link

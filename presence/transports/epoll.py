@@ -20,7 +20,6 @@ import math
 import socket
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -46,7 +45,6 @@ from presence.transports.limits import (
     TURN_LOGINS,
     Limits,
 )
-from presence.transports.occupants import Held
 from presence.transports.reading import Reading
 from presence.transports.tls import TlsListening
 
@@ -186,9 +184,8 @@ class EpollTransport:
             await trio.sleep(PARTING_PAUSE_S)
 
     async def stop_accepting(self) -> None:
-        """Take in what waits already, and close the listeners; connections stay, but for those refused."""
+        """Take in what waits already, and close the listeners; connections stay."""
         await self._entrance.acceptor.stop()
-        self._connections.let_all_go()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
@@ -262,8 +259,5 @@ class EpollTransport:
             self._entrance.time_is_up(fd, peer)
         elif isinstance(peer, Session):
             self._connections.lose_patience(fd)
-        elif isinstance(peer, Held):
-            with suppress(OSError):  # the user's limit of watches, or no memory
-                self._connections.let_go(fd, peer)
         elif peer is not None:
             self._connections.close(fd)

@@ -5,19 +5,6 @@ from typing import TypeAlias
 from presence.registry import Peer
 
 
-class Held:
-    """A connection whose refusal is told later; nobody listens to it meanwhile.
-
-    Attributes:
-        farewell: the refusal.
-    """
-
-    __slots__ = ("farewell",)
-
-    def __init__(self, farewell: bytes | bytearray) -> None:
-        self.farewell = farewell
-
-
 class Closing:
     """A connection that was hung up.
 
@@ -35,4 +22,4 @@ class Closing:
         self.shut = False
 
 
-Occupant: TypeAlias = Peer | Held | Closing | None
+Occupant: TypeAlias = Peer | Closing | None

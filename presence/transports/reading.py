@@ -35,7 +35,7 @@ from presence.transports.limits import (
     SERVER_ERROR,
     TURN_S,
 )
-from presence.transports.occupants import Closing, Held
+from presence.transports.occupants import Closing
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
@@ -193,7 +193,7 @@ class Reading:
             return
         if isinstance(peer, Closing):
             self._connections.drain(fd, peer)
-        elif not isinstance(peer, Held):  # in the batch in which its login was refused
+        else:
             self.read(fd, peer)
 
     def read(self, fd: int, peer: Peer) -> bool:
@@ -245,9 +245,7 @@ class Reading:
         now = outcome.peer
         if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
             return
-        if outcome.end_code is not None and outcome.hold_s:
-            self._connections.hold(fd, outcome.reply, outcome.hold_s)
-        elif outcome.end_code is not None:
+        if outcome.end_code is not None:
             self._connections.hang_up(fd, outcome.reply)
         elif outcome.reply or outcome.requests:
             if outcome.reply:

@@ -57,7 +57,6 @@ class _Connection:
     Attributes:
         reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
         whole: cancelled to drop the connection at once.
-        hold_until: when the next bytes may be sent, on trio's clock; 0: at once.
         counted: the address that it counts for; "": none.
         largest: the size of the largest packet of those that wait.
     """
@@ -70,7 +69,6 @@ class _Connection:
         self.unsent = bytearray()
         self.counted = ""
         self.largest = 0
-        self.hold_until = 0.0
         self.wake = trio.Event()
         self.hung_up = False
 
@@ -99,7 +97,6 @@ class StreamTransport:
         self._admission = admission
         self._connections = self._accepted = self._slow = self._late = self._failures = 0
         self._accepting = trio.CancelScope()
-        self._stopping = trio.Event()  # from then on no refusal is held
         self._tls = TlsStreams(tls) if tls is not None else None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
@@ -114,8 +111,7 @@ class StreamTransport:
                         accepting.start_soon(accept, self._serve_secured, self._tls.listeners())
 
     async def stop_accepting(self) -> None:
-        """Close the listeners; connections stay, but for those refused."""
-        self._stopping.set()
+        """Close the listeners; connections stay."""
         self._accepting.cancel()
 
     def statistics(self) -> StreamStatistics:
@@ -280,8 +276,6 @@ class StreamTransport:
         if outcome.peer is not peer:
             connection.reading.deadline = math.inf
             connection.peer = outcome.peer
-        if outcome.hold_s:
-            connection.hold_until = trio.current_time() + outcome.hold_s
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
@@ -318,9 +312,6 @@ class StreamTransport:
         """Send what is queued; after the farewell half-close, drain, and end the connection."""
         try:
             while True:
-                if connection.hold_until:
-                    with trio.move_on_at(connection.hold_until):
-                        await self._stopping.wait()
                 while connection.unsent:
                     data = bytes(connection.unsent[:PROGRESS_BYTES])
                     with trio.move_on_after(self._limits.unsent_timeout) as patience:

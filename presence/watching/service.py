@@ -22,12 +22,12 @@ from typing import Any, Final
 import trio
 
 from presence import requests
+from presence.buckets import Buckets
 from presence.faults import Faults
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
 from presence.runtime import Runtime, TrioBell, TrioRuntime
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
-from presence.watching.budget import Budget
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
@@ -90,7 +90,7 @@ class Watching:
         self._dated = TrioBell()
         self._complete: deque[Waiter] = deque()
         self._completed = TrioBell()
-        self._budget = Budget(ASKED_SHARE * max(max_watches, UIDS_MAX), ASKED_A_S)
+        self._budget: Buckets[Session] = Buckets(ASKED_A_S, ASKED_SHARE * max(max_watches, UIDS_MAX))
         self._shares = Shares(OWN_WATCHES, max_shared_watches)
         self._taken = self._refused = self._full = self._timed_out = 0
 
@@ -110,14 +110,15 @@ class Watching:
             return
         now = trio.current_time()
         if isinstance(request, Unwatch):
-            self._budget.charge(session, 1 + len(request.uids or ()), now)
+            self._budget.charge(session, now, 1 + len(request.uids or ()))
             self._unwatch(session, request)
             return
         cost = REQUEST_COST + len(request.uids)
-        if (excess_s := self._budget.spend(session, cost, now)) > 0:
+        if not self._budget.take(session, now, cost):
             self._refused += 1
             message = "too many users asked about in a short time"
-            requests.refuse(session, request.id, Code.RATE_LIMITED, message, round(excess_s + 0.01, 2))
+            retry_after = round(self._budget.lack_s(session, now, cost) + 0.01, 2)
+            requests.refuse(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, Query):
             self._queries.take(session, request)
         else:
@@ -134,7 +135,7 @@ class Watching:
     def left(self, session: Session) -> None:
         """See `requests.Desk`."""
         self._pushes.forget(session)
-        self._budget.left(session)
+        self._budget.drop(session)
         self._shares.hold(session, 0)
         gone = [uid for waiter in self._waiting.left(session) for uid in waiter.uids]
         self._drop([*self._watches.remove(session), *gone])

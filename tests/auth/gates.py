@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from presence.auth import key_file
-from presence.auth.effort import Caller, Effort
-from presence.auth.gate import TokenGate
-from presence.auth.guesses import Guesses
+from presence.auth.gate import TokenGate, budget_of
 from presence.auth.keys import Keyring
 from presence.auth.making import Signer, key_set, make_key
 from presence.auth.tokens import Terms
 from presence.auth.verdicts import Denied, Granted, Verdict
-from presence.clock import Clock
+from presence.buckets import TokenBucket
 from protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
@@ -51,19 +49,14 @@ def token(uid: str = "ann", alg: str = "HS256", ttl_s: float = 60.0, **claims: A
     return signer(alg).token(uid, audience=AUDIENCE, now=WALL, ttl_s=ttl_s, **claims)
 
 
-class Boundless(Effort):
-    """A budget that is never spent."""
-
-    def take(self, cost_s: float, caller: Caller, now: float) -> bool:
-        return True
+BOUNDLESS = TokenBucket(1.0, 1e9, 0.0)  # a budget that is never spent
 
 
 class Gated:
     """A gate, and the time by which it decides.
 
     Args:
-        rate, burst, delay_s, holding_max: see `Guesses`.
-        share: see `Effort`; None: there is always time.
+        share: see `budget_of`; None: there is always time.
         ring: keys of its own; None: one of each algorithm, which tests share and leave as they are.
         leeway_s: see `Terms`.
 
@@ -75,10 +68,6 @@ class Gated:
     def __init__(
         self,
         *,
-        rate: float = 1.0,
-        burst: int = 20,
-        delay_s: float = 3.0,
-        holding_max: int = 100,
         share: float | None = None,
         leeway_s: float = 0.0,
         ring: Keyring | None = None,
@@ -88,9 +77,7 @@ class Gated:
         self.gate = TokenGate(
             ring or every_key(),
             Terms(AUDIENCE, leeway_s),
-            Boundless(1.0, self.now) if share is None else Effort(share, self.now),
-            Guesses(rate, burst, delay_s, holding_max=holding_max),
-            Clock(lambda: self.now),
+            BOUNDLESS if share is None else budget_of(share, self.now),
             wall=lambda: WALL + self.now - BEGUN + self.step_s,
         )
 
@@ -111,26 +98,24 @@ class WordGate:
 
     Attributes:
         addresses: from where logins came.
-        hold_s: for how long refusals are held.
         busy: whether nothing is checked.
     """
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
-        self.hold_s = 0.0
         self.busy = False
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
         self.addresses.append(address)
-        return self._verdict(token, uid, now, self.hold_s)
+        return self._verdict(token, uid, now)
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
-        return self._verdict(token, uid, now, 0.0)
+        return self._verdict(token, uid, now)
 
-    def _verdict(self, token: object, uid: str | None, now: float, hold_s: float) -> Verdict:
+    def _verdict(self, token: object, uid: str | None, now: float) -> Verdict:
         if self.busy:
             return Denied(Code.BUSY, "busy", 2.5)
         name, _, seconds = str(token).partition(":")
         if not seconds.isdigit() or uid not in (None, name):
-            return Denied(Code.AUTH_FAILED, "no", hold_s=hold_s)
+            return Denied(Code.AUTH_FAILED, "no")
         return Granted(name, now + int(seconds))

@@ -21,7 +21,7 @@ def test_no_two_keys_are_the_same(alg: str) -> None:
 def test_the_public_part_checks_and_cannot_sign(alg: str) -> None:
     public = public_part(entry(alg))
     token = make_token(entry(alg), "ann", audience="presence", now=0, ttl_s=1)
-    key, _ = keyring(public).find(f"key-{alg}", alg)
+    key = keyring(public).find(f"key-{alg}", alg)
     assert key is not None
     assert b'"ann"' in key.open(token)
     assert public.keys() == {"kid", "alg", "kty", *({"n", "e"} if alg == "RS256" else {"crv", "x"})}
@@ -48,7 +48,7 @@ def test_a_token_that_the_protocol_does_not_take_is_not_made() -> None:
 
 def test_a_time_to_live_is_rounded_up() -> None:
     token = make_token(entry("HS256"), "ann", audience="presence", now=10.9, ttl_s=0.1)
-    key, _ = keyring(entry("HS256")).find("key-HS256", "HS256")
+    key = keyring(entry("HS256")).find("key-HS256", "HS256")
     assert key is not None
     said = json.loads(key.open(token))
     assert (said["iat"], said["exp"]) == (10, 11)

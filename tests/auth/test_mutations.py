@@ -29,7 +29,7 @@ def accepted(gated: Gated) -> Counter[str]:
 
 
 def test_no_changed_token_is_taken_and_all_are_refused_alike() -> None:
-    gated = Gated(delay_s=0.0)
+    gated = Gated()
     refusal = gated.refused("no token at all")
     kinds: Counter[str] = Counter()
     for kind, text in changed():

@@ -28,7 +28,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 def made(settings: Settings, clock: Clock) -> gate.TokenGate:
-    found = gate.from_settings(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000, 1000)
+    found = gate.from_settings(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found
 

@@ -15,7 +15,7 @@ from presence.transports.tls import Certificate
 
 
 def gate_of(path: Path) -> TokenGate:
-    gate = from_settings(Settings(token_keys=path), Clock(), time.time, 100)
+    gate = from_settings(Settings(token_keys=path), Clock(), time.time)
     assert gate is not None
     return gate
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from loadtest.security import flood_forged, guesses, timing, tokens
+from loadtest.security import flood_forged, timing, tokens
 from loadtest.security.attempts import GRANTED, Attempt
 from loadtest.security.flood_forged import Load
 from loadtest.security.timing import CONTROL, KNOWN, UNKNOWN
@@ -70,31 +70,6 @@ def test_a_user_whom_nobody_knows_and_who_is_refused_later_is() -> None:
 
 def test_a_machine_on_which_no_difference_is_seen_shows_nothing() -> None:
     assert not timing.judge(times(no_token=0.0), 0, []).injected
-
-
-def guessed(beside: float = 0.01, **of: object) -> guesses.Found:
-    found = guesses.Found([[beside] * 9], [[0.01] * 9], 0, [REFUSED] * 5)
-    for name, value in of.items():
-        setattr(found, name, value)
-    return found
-
-
-def test_guesses_that_wait_and_users_who_do_not_are_no_fault() -> None:
-    assert guesses.judge(guessed(), guesses.Sizes(), []).failures == []
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (guessed(beside=0.012), "1.20 times as long"),
-        (guessed(refused=1), "1 logins with good tokens were not granted"),
-        (guessed(guesses=[REFUSED._replace(took_s=0.1)] * 5), "answered after 0.10 s"),
-        (guessed(guesses=[REFUSED] * 5 + [GOOD]), "1 guesses were not refused"),
-    ],
-)
-def test_users_who_wait_or_guesses_that_do_not_are(found: guesses.Found, words: str) -> None:
-    (broken,) = guesses.judge(found, guesses.Sizes(), []).failures
-    assert words in broken
 
 
 def test_good_logins_granted_beside_forged_ones_are_no_fault() -> None:

@@ -26,7 +26,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Gate:
-        found = gate.from_settings(settings, clock, time.time, 1000)
+        found = gate.from_settings(settings, clock, time.time)
         assert found is not None
         return found
 
