@@ -1,9 +1,10 @@
 """What a supervisor and one of its workers say to each other.
 
 They share a socket pair. The worker writes `READY`, and heartbeats from its event loop; the supervisor writes
-`RELOAD` when files are to be read again, `DRAIN` and, if that takes too long for somebody, `END`. The end of
-the stream means that the supervisor has died: the worker drains, as it does on a signal of its own. So a
-signal that reaches supervisor and workers alike, as a service manager sends it, is one order and not two.
+`RELOAD` when files are to be read again, `DRAIN` and, if that takes too long for somebody, `END`. `RETIRE` is
+`DRAIN` for a worker whose successor is at work. The end of the stream means that the supervisor has died: the
+worker drains, as it does on a signal of its own. So a signal that reaches supervisor and workers alike, as a
+service manager sends it, is one order and not two.
 """
 
 import math
@@ -19,6 +20,7 @@ from presence.heartbeats import ALIVE, interval_s
 STOPS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
 DRAIN = b"d"
+RETIRE = b"t"
 END = b"e"
 RELOAD = b"h"
 
@@ -43,11 +45,14 @@ class Orders:
             return
 
     @asynccontextmanager
-    async def orders(self, reload: Callable[[], None] | None = None) -> AsyncIterator[AsyncIterator[None]]:
+    async def orders(
+        self, reload: Callable[[], None] | None = None, retire: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[AsyncIterator[None]]:
         """Open the source of orders: the first asks for a drain, the second for an end at once.
 
         Args:
             reload: called when files are to be read again; None where there are none.
+            retire: called before a drain for which there is a successor already.
         """
         self._line.setblocking(False)
         told, orders = trio.open_memory_channel[None](2)
@@ -56,7 +61,7 @@ class Orders:
             async with trio.open_nursery() as nursery:
                 once = _Once(told, reload)
                 nursery.start_soon(_obey_signals, signals, once)
-                nursery.start_soon(self._obey_supervisor, once)
+                nursery.start_soon(self._obey_supervisor, once, retire)
                 if self._hang_timeout_s < math.inf:
                     nursery.start_soon(self._beat)
                 yield orders
@@ -68,7 +73,7 @@ class Orders:
                 self._line.send(ALIVE)
             await trio.sleep(interval_s(self._hang_timeout_s))
 
-    async def _obey_supervisor(self, told: "_Once") -> None:
+    async def _obey_supervisor(self, told: "_Once", retire: Callable[[], None]) -> None:
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:
@@ -78,6 +83,8 @@ class Orders:
             if order == RELOAD:
                 told.reload()
                 continue
+            if order == RETIRE:
+                retire()
             told.drain()
             if order == END:
                 told.end()

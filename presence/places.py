@@ -33,7 +33,6 @@ class Place:
         start_at: when the next one is due, while there is none.
         failures: ends in a row, each after a short life.
         is_ready: whether it has said that it is at work.
-        is_renewed: whether it was asked to make room for its successor.
         is_hung: whether it was ended since its event loop stood still.
         kill_at: when it is killed if it has not ended by then, as it was asked to.
         watch: over its heartbeats.
@@ -46,7 +45,6 @@ class Place:
     start_at: float = 0.0
     failures: int = 0
     is_ready: bool = False
-    is_renewed: bool = False
     is_hung: bool = False
     kill_at: float = math.inf
     watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))

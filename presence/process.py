@@ -38,11 +38,14 @@ class Conductor(Protocol):
     def ready(self, host: str, port: int) -> None:
         """Connections are accepted, and Redis was reached."""
 
-    def orders(self, reload: Callable[[], None]) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+    def orders(
+        self, reload: Callable[[], None], retire: Callable[[], None]
+    ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Open the source of orders: the first asks for a drain, the second for an end at once.
 
         Args:
             reload: called when files are to be read again.
+            retire: called before a drain for which there is a successor already.
         """
 
 
@@ -76,8 +79,10 @@ class Signals:
         self._notifier.ready(self._address)
 
     @asynccontextmanager
-    async def orders(self, reload: Callable[[], None]) -> AsyncIterator[AsyncIterator[None]]:
-        """See `Conductor`."""
+    async def orders(
+        self, reload: Callable[[], None], _retire: Callable[[], None]
+    ) -> AsyncIterator[AsyncIterator[None]]:
+        """See `Conductor`; nobody succeeds a server that is alone."""
         with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._live)
@@ -176,7 +181,7 @@ def run(
 
 async def _run(make: Callable[[], Server], conductor: Conductor, redis_url: str) -> int:
     server = make()
-    async with conductor.orders(server.reload) as orders, trio.open_nursery() as nursery:
+    async with conductor.orders(server.reload, server.retire) as orders, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
         try:
             host, port = await nursery.start(server.serve)

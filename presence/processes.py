@@ -5,10 +5,10 @@ copies one thread only, so this process must have one: it runs no event loop and
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
 One whose event loop stands still is ended, and so replaced: see `presence.heartbeats`.
-SIGUSR2 renews the workers, one after the other: each drains, and the next one's turn comes when its successor
-is at work. No worker is asked to drain while its successor could not start. SIGHUP, where it means anything,
-has all of them read their files again. What is said between a worker and this process is in
-`presence.orders`.
+SIGUSR2 renews the workers, one after the other: a successor is started, and once it is at work the worker
+before it drains. A successor that does not come to work ends the renewal, and the workers stay as they are.
+SIGHUP, where it means anything, has all of them read their files again. What is said between a worker and
+this process is in `presence.orders`.
 """
 
 import math
@@ -34,6 +34,8 @@ from presence.wakeups import HANDLED, Wakeups
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
 ABORT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopped cannot
+START_TIMEOUT_S: Final = 30.0  # for a successor to be at work: ten seconds for Redis, and slow disks
+KILL_PATIENCE_S: Final = 1.0  # for processes that were killed: what waits for a disk may not even die
 HEARD_BYTES: Final = 4096
 FAILED: Final = 1
 
@@ -52,7 +54,6 @@ class Processes:
         ready_line: printed once, when all are at work for the first time.
         drain_timeout_s: how long they may take to stop.
         writer: of the log, for that line.
-        may_start: whether a worker that started now would find what it needs; it says what is missing.
         reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
         notifier: of the service manager.
         hang_timeout_s: how long the event loop of a worker may stand still; infinity: nobody looks.
@@ -68,14 +69,12 @@ class Processes:
         ready_line: str,
         drain_timeout_s: float,
         writer: DirectWriter,
-        may_start: Callable[[], bool] = lambda: True,
         reread: Callable[[], None] | None = None,
         notifier: Notifier = SILENT,
         hang_timeout_s: float = math.inf,
         tend: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._work = work
-        self._may_start = may_start
         self._reread = reread
         self._notifier = notifier
         self._hang_timeout_s = hang_timeout_s
@@ -89,6 +88,8 @@ class Processes:
         self._selector = selectors.DefaultSelector()
         self._to_renew: deque[Place] = deque()
         self._renewal_began_at: float | None = None
+        self._successor: Place | None = None  # started, and not at work yet
+        self._leaving: list[Place] = []  # whose successors are at work
         self._told_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -106,7 +107,7 @@ class Processes:
     def _watch(self, wakeups: Wakeups) -> None:
         while True:
             self._start_due()
-            if self._stopping and not any(each.pid for each in self._workers):
+            if self._stopping and not any(each.pid for each in self._everybody):
                 return
             tend_s = None if self._stopping else self._tend()
             for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s, self._look_s)):
@@ -127,11 +128,16 @@ class Processes:
         due = [self._kill_at] if self._stopping else []
         due += [time.monotonic() + each for each in at_most_s if each is not None]
         if not self._stopping:
-            due += [each.kill_at if each.pid else each.start_at for each in self._workers]
+            due += [each.kill_at for each in self._everybody if each.pid]
+            due += [each.start_at for each in self._workers if not each.pid]
             due = [at for at in due if at < math.inf]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     # Workers
+
+    @property
+    def _everybody(self) -> list[Place]:
+        return [*self._workers, *self._leaving, *([self._successor] if self._successor else [])]
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -142,8 +148,10 @@ class Processes:
         for each in self._workers:
             if not each.pid and now >= each.start_at:
                 self._start(each)
-            elif each.pid and now >= each.kill_at:
-                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
+        for each in self._everybody:
+            if each.pid and now >= each.kill_at:
+                late = "come to work" if each is self._successor else "end"
+                log.error(f"worker is killed: it did not {late} in time", worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
@@ -166,7 +174,7 @@ class Processes:
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
         each.pid, each.line, each.started_at = pid, ours, time.monotonic()
-        each.is_ready = each.is_renewed = each.is_hung = False
+        each.is_ready = each.is_hung = False
         each.kill_at = math.inf
         each.watch = SilenceWatch(self._hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
@@ -214,6 +222,8 @@ class Processes:
             each.watch.heard()
         if orders.READY in said:
             each.is_ready = True
+            if each is self._successor:
+                self._hand_over(each)
             if not self._told_ready and all(other.is_ready for other in self._workers):
                 self._told_ready = True
                 self._writer.raw_line(self._ready_line)
@@ -222,7 +232,7 @@ class Processes:
     def _end_hung(self) -> None:
         """End workers whose event loop stands still; a stop, which has a time-out of its own, ends all."""
         now = time.monotonic()
-        for each in self._workers:
+        for each in self._everybody:
             if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
                 each.is_hung = True
                 silent_s = round(each.watch.silent_s, 1)
@@ -237,7 +247,7 @@ class Processes:
             each.line = None
 
     def _reap(self) -> None:
-        for each in self._workers:
+        for each in self._everybody:
             if each.pid:
                 pid, code = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
@@ -258,7 +268,18 @@ class Processes:
             self._status = status if status > 0 else FAILED
             self._stop()
             return
-        if status == 0:  # as it was asked to, by us or by a signal of its own
+        if each is self._successor:
+            self._successor = None
+            self._end_renewal(**ended(status))
+            return
+        if each in self._leaving:
+            self._leaving.remove(each)
+            if status == 0:
+                log.info("worker drained, and is renewed", worker=each.number)
+            else:
+                log.error("worker did not end cleanly", worker=each.number, **ended(status))
+            return
+        if status == 0:  # as it was asked to by a signal of its own
             each.failures, each.start_at = 0, 0.0
             log.info("worker drained, and is renewed", worker=each.number)
             return
@@ -283,31 +304,44 @@ class Processes:
         self._renewal_began_at = time.monotonic()
 
     def _renew_next(self) -> None:
-        """Ask the next worker to drain once all others are at work, and so the one renewed before it."""
-        if self._stopping or self._renewal_began_at is None:
+        """Start the next successor once all are at work, and the last one that was renewed has ended."""
+        if self._stopping or self._renewal_began_at is None or self._successor or self._leaving:
             return
-        if all(each.is_ready and not each.is_renewed for each in self._workers):
-            if not self._to_renew:
-                lasted_s = round(time.monotonic() - self._renewal_began_at, 1)
-                log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
-                self._renewal_began_at = None
-                return
-            if not self._may_start():
-                log.error("no more workers are renewed: their successors could not start")
-                self._to_renew.clear()
-                self._renewal_began_at = None
-                return
-            each = self._to_renew.popleft()
-            each.is_renewed = True
-            each.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
-            each.tell(orders.DRAIN)
+        if not all(each.is_ready for each in self._workers):
+            return
+        if not self._to_renew:
+            lasted_s = round(time.monotonic() - self._renewal_began_at, 1)
+            log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
+            self._renewal_began_at = None
+            return
+        self._successor = Place(self._to_renew.popleft().number)
+        self._start(self._successor)
+        self._successor.kill_at = time.monotonic() + START_TIMEOUT_S
+        if not self._successor.pid:
+            self._successor = None
+            self._end_renewal()
+
+    def _hand_over(self, successor: Place) -> None:
+        """A successor is at work: the worker before it drains."""
+        before, self._workers[successor.number - 1] = self._workers[successor.number - 1], successor
+        self._successor = None
+        successor.kill_at = math.inf
+        if before.pid:
+            before.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            before.tell(orders.RETIRE)
+            self._leaving.append(before)
+
+    def _end_renewal(self, **why: object) -> None:
+        log.error("no more workers are renewed: a successor did not come to work", **why)
+        self._to_renew.clear()
+        self._renewal_began_at = None
 
     def _reload(self) -> None:
         if self._reread is not None and not self._stopping:
             if self._told_ready:  # nobody is told of a reload who has not heard that it is ready
                 self._notifier.reloading()
             self._reread()
-            for each in self._workers:
+            for each in self._everybody:
                 each.tell(orders.RELOAD)
             if self._told_ready:
                 self._notifier.ready(self._ready_line)
@@ -321,20 +355,25 @@ class Processes:
             self._stopping = True
             self._kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
             self._notifier.stopping("draining")
-            log.info("stopping", workers=sum(bool(each.pid) for each in self._workers))
+            log.info("stopping", workers=sum(bool(each.pid) for each in self._everybody))
         else:
             log.warning("ended by a second signal")
             self._status = self._status or FAILED
             self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
-        for each in self._workers:
+        for each in self._everybody:
             each.tell(order)
 
     def _kill_all(self) -> None:
         """End what is left; nothing is lost by it that a crash would not lose too."""
-        for each in self._workers:
+        for each in self._everybody:
             if each.pid:
                 log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
-                os.waitpid(each.pid, 0)
-                self._ended(each, -signal.SIGKILL)
+        give_up_at = time.monotonic() + KILL_PATIENCE_S
+        self._reap()
+        while any(each.pid for each in self._everybody) and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+            self._reap()
+        for each in self._everybody:
+            each.pid = 0

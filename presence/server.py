@@ -151,6 +151,7 @@ class Server:
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
+        self._answering_operators = trio.CancelScope()
         self._asked_to_read = TrioRuntime().bell()
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
@@ -190,7 +191,7 @@ class Server:
             if self._followups is not None:
                 nursery.start_soon(self._followups.run)
             if self._inquiries is not None:
-                nursery.start_soon(self._inquiries.run)
+                nursery.start_soon(self._answer_operators, self._inquiries)
             nursery.start_soon(self._tick)
             self._start_transport(nursery, listening)
             self._address = f"{host}:{port}"
@@ -203,6 +204,10 @@ class Server:
     def reload(self) -> None:
         """Have the files read again whose content may change while the server runs; soon."""
         self._asked_to_read.ring()
+
+    def retire(self) -> None:
+        """Another worker has this one's place, and answers operators."""
+        self._answering_operators.cancel()
 
     async def stop(self) -> int:
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
@@ -303,6 +308,10 @@ class Server:
     async def _tick(self) -> None:
         with self._ticking:
             await self.node.ticker.run()
+
+    async def _answer_operators(self, inquiries: Inquiries) -> None:
+        with self._answering_operators:
+            await inquiries.run()
 
     async def _read_again(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from presence import credential_files, forked, ports, process, worker
+from presence import credential_files, ports, process, worker
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier
 from presence.processes import Processes
@@ -67,7 +67,6 @@ def run(
             ready_line=process.ready_line(*reserved.address),
             drain_timeout_s=settings.drain_timeout,
             writer=writer,
-            may_start=lambda: _may_start(settings),
             reread=reread,
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
@@ -75,18 +74,3 @@ def run(
         ).run()
     finally:
         reserved.close()
-
-
-def _may_start(settings: Settings) -> bool:
-    """Whether a worker that started now could use its files; says what is wrong with them."""
-    if settings.token_keys is None and settings.tls_cert is None:
-        return True
-    try:
-        problems = forked.ask(lambda: "\0".join(map(str, credential_files.problems(settings)))).split("\0")
-    except forked.NoAnswer:
-        problems = [f"keys or certificate cannot be read within {forked.PATIENCE_S:g} s"]
-    except OSError as error:
-        problems = [error.strerror or str(error)]
-    if problems != [""]:
-        log.error("a worker could not start", problems=problems)
-    return problems == [""]

@@ -49,6 +49,15 @@ async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line
     assert line.reloads == 2, "whoever drains has no use for it"
 
 
+async def test_a_worker_whose_successor_is_at_work_is_told_so_before_it_drains(line: Line) -> None:
+    retired: list[None] = []
+    async with line.worker.orders(line.reload, lambda: retired.append(None)) as told:
+        line.ours.send(orders.RETIRE)
+        with trio.fail_after(PATIENCE_S):
+            await anext(told)
+    assert retired
+
+
 async def test_a_hangup_signal_is_no_order_to_drain(line: Line) -> None:
     async with line.worker.orders(line.reload) as told:
         os.kill(os.getpid(), signal.SIGHUP)

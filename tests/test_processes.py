@@ -1,7 +1,11 @@
 """What is done when a worker cannot be started; the rest is tested on real processes."""
 
 import errno
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -53,21 +57,42 @@ def test_before_all_were_ready_that_is_the_end(monkeypatch: pytest.MonkeyPatch) 
     assert starting._status == 1
 
 
-def test_nobody_drains_for_a_successor_that_could_not_start() -> None:
-    asked: list[int] = []
+PROGRAM = """
+import os, signal, socket, sys, time
+from presence import logs, orders, processes
 
-    def may_start() -> bool:
-        asked.append(1)
-        return False
+def work(number, line, is_first):
+    if not is_first and sys.argv[1] == "hangs":
+        signal.pause()
+    if not is_first and sys.argv[1] == "fails":
+        return 2
+    line.send(orders.READY)
+    line.recv(1)
+    return 0
 
-    watched = Processes(
-        2, lambda *_: 0, ready_line="", drain_timeout_s=1.0, writer=DirectWriter(), may_start=may_start
-    )
-    watched._told_ready = True
-    for place in watched._workers:
-        place.is_ready = True
-    watched._renew_all()
-    watched._renew_next()
-    assert len(asked) == 1
-    assert not any(place.is_renewed for place in watched._workers)
-    assert not watched._to_renew
+processes.START_TIMEOUT_S = 0.3
+writer = logs.configure_directly("json")
+run = processes.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
+sys.exit(run.run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("successor", "renewed"), [("hangs", False), ("fails", False), ("comes to work", True)]
+)
+def test_nobody_drains_for_a_successor_that_does_not_come_to_work(successor: str, *, renewed: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, successor]
+    end = "workers are renewed" if renewed else "no more workers are renewed"
+    said = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            said.append(line)
+            if line == "ready\n":
+                running.send_signal(signal.SIGUSR2)
+            if end in line:
+                running.terminate()
+    assert running.returncode == 0
+    assert sum("worker drained" in line for line in said) == (2 if renewed else 0)
+    (stopping,) = [json.loads(line) for line in said if '"stopping"' in line]
+    assert stopping["workers"] == 2

@@ -68,7 +68,7 @@ def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_
         assert ann.beat().kind == Kind.OK
         path.write_text("{")
         server.process.send_signal(signal.SIGUSR2)
-        refused_to_renew = "no more workers are renewed: their successors could not start"
+        refused_to_renew = "no more workers are renewed: a successor did not come to work"
         wait_for(lambda: times(server, refused_to_renew) == 1, PATIENCE_S)
         assert ann.beat().kind == Kind.OK
     assert sum(line["tokens"]["granted"] for line in server.lines if line["event"] == "stopped") == 2

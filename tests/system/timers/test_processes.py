@@ -91,7 +91,7 @@ def test_sigusr2_renews_the_workers(start: Start) -> None:
     with start("note", "--processes", "2") as running:
         running.wait_for("ready queue t")
         running.process.send_signal(signal.SIGUSR2)
-        running.wait_for("worker started", 4)
+        running.wait_for("worker drained, and is renewed", 2)
         renewed = [line["worker"] for line in running.lines if line["event"].startswith("worker drained")]
         assert renewed == [1, 2]
         assert running.stop() == 0
