@@ -11,7 +11,7 @@ The tables of addresses and users are bounded, see `buckets.py`; that of connect
 Pure: time is an argument.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from presence.buckets import RETRY_MIN_S, Buckets, TokenBucket, spread
@@ -55,20 +55,20 @@ class AdmissionLimits:
     turned_away: int = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmissionStatistics:
     """Entries of the tables now, and refusals since the start, by limit; beside them buckets forgotten."""
 
-    connections_full: int
-    accepts_refused: int
-    logins_refused: int
-    address_connections_refused: int
-    address_logins_refused: int
-    uid_logins_refused: int
-    address_connections_kept: int
-    address_logins_kept: int
-    uid_logins_kept: int
-    forgotten: int
+    connections_full: int = 0
+    accepts_refused: int = 0
+    logins_refused: int = 0
+    address_connections_refused: int = 0
+    address_logins_refused: int = 0
+    uid_logins_refused: int = 0
+    address_connections_kept: int = 0
+    address_logins_kept: int = 0
+    uid_logins_kept: int = 0
+    forgotten: int = 0
 
 
 class Admission:
@@ -94,7 +94,7 @@ class Admission:
         # A table that is not needed stays empty, whatever its rate.
         self._by_address = Buckets[str](limits.address_login_rate or 1, limits.address_login_burst)
         self._by_uid = Buckets[str](limits.uid_login_rate or 1, limits.uid_login_burst)
-        self._full = self._crowded = 0
+        self._counted = AdmissionStatistics()
 
     def has_room(self, open_now: int) -> bool:
         """Whether one more connection may be open, if only to be turned away.
@@ -106,7 +106,7 @@ class Admission:
     def connection(self, open_now: int, now: float) -> float | None:
         """Return None if a connection is welcome beside `open_now` others, else its seconds to come back."""
         if open_now >= self._limits.max_connections:
-            self._full += 1
+            self._counted.connections_full += 1
             return spread(RETRY_MIN_S, FULL_RETRY_S)
         return None if self._accepts.take(now) else self._accepts.retry_after()
 
@@ -114,7 +114,7 @@ class Admission:
         """Count one more connection of an address, unless it has as many as it may have."""
         present = self._present.get(address, 0)
         if self.counts_connections and present >= self._limits.address_connections:
-            self._crowded += 1
+            self._counted.address_connections_refused += 1
             message = "there are too many connections from this address"
             return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, FULL_RETRY_S))
         self._present[address] = present + 1
@@ -163,17 +163,16 @@ class Admission:
 
     def statistics(self) -> AdmissionStatistics:
         """Return the counters."""
-        return AdmissionStatistics(
-            self._full,
-            self._accepts.refused,
-            self._logins.refused,
-            self._crowded,
-            self._by_address.refused,
-            self._by_uid.refused,
-            len(self._present),
-            len(self._by_address),
-            len(self._by_uid),
-            self._by_address.forgotten + self._by_uid.forgotten,
+        return replace(
+            self._counted,
+            accepts_refused=self._accepts.refused,
+            logins_refused=self._logins.refused,
+            address_logins_refused=self._by_address.refused,
+            uid_logins_refused=self._by_uid.refused,
+            address_connections_kept=len(self._present),
+            address_logins_kept=len(self._by_address),
+            uid_logins_kept=len(self._by_uid),
+            forgotten=self._by_address.forgotten + self._by_uid.forgotten,
         )
 
 

@@ -17,7 +17,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -40,7 +40,7 @@ FENCES_A_CALL: Final = 64  # some milliseconds of Redis: many nodes at once must
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClusterStatistics:
     """Counters since the start, and how things stand.
 
@@ -56,15 +56,15 @@ class ClusterStatistics:
         last_error: the last one's text; "" if there was none.
     """
 
-    renewals: int
-    renewed_at: float | None
-    nodes: int
-    fenced: int
-    certificates: int
-    swept: int
-    swept_sessions: int
-    errors: int
-    last_error: str
+    renewals: int = 0
+    renewed_at: float | None = None
+    nodes: int = 0
+    fenced: int = 0
+    certificates: int = 0
+    swept: int = 0
+    swept_sessions: int = 0
+    errors: int = 0
+    last_error: str = ""
 
 
 class Cluster:
@@ -114,10 +114,7 @@ class Cluster:
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
         self._has_left = self._runtime.bell()
         self._failures = 0  # in a row
-        self._renewed_at: float | None = None
-        self._renewals = self._fenced = self._certificates = self._swept = self._swept_sessions = 0
-        self._errors = 0
-        self._last_error = ""
+        self._counted = ClusterStatistics()
 
     async def start(self) -> None:
         """Enter the table of leases.
@@ -162,7 +159,7 @@ class Cluster:
     async def _leave(self) -> None:
         me = self._relay.node
         if await self._beat():
-            row = LeaseRow(str(self._renewals), str(self._renewals))
+            row = LeaseRow(str(self._counted.renewals), str(self._counted.renewals))
             left = row.left_at(self._leaves_at_ms)
             await self._thread.call(lambda: self._table.claim(me, row.text, left.text))
         self._has_left.ring()
@@ -182,11 +179,11 @@ class Cluster:
     async def _beat(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
         me = self._relay.node
-        self._renewals += 1
+        self._counted.renewals += 1
         told = self._describe()
         if self._leaves_at_ms:
             told |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
-        counter, stats = self._renewals, json.dumps(told)
+        counter, stats = self._counted.renewals, json.dumps(told)
         sweeping = self._sweeping(me)
         self._next_beat = self._clock() + self._beat_s
         rows = await self._thread.call(lambda: self._table.renew(me, counter, stats, sweeping))
@@ -194,8 +191,8 @@ class Cluster:
             self._relay.disown(me)
             self._bell.ring()  # the new id is to be seen at once
             return False
-        self._renewed_at = self._clock()
-        self._contact.made(self._renewed_at)
+        self._counted.renewed_at = self._clock()
+        self._contact.made(self._counted.renewed_at)
         traced = {node for writer in self._relay.writers for node in writer.settling.others}
         self.observer.saw(rows, traced, self._relay.node)
         return True
@@ -229,7 +226,7 @@ class Cluster:
             if isinstance(step, Fencing) and reply.status is Status.OK:
                 silent = by_id[step.other]
                 if not silent.shards:
-                    self._fenced += 1
+                    self._counted.fenced += 1
                     if silent.has_left:
                         _log.info("lease of a node that left has ended", left=silent.node)
                     else:
@@ -253,7 +250,7 @@ class Cluster:
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
         if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
             return False
-        self._certificates += 1
+        self._counted.certificates += 1
         before = row.sweeper if row else ""
         if before:
             each.ended = None
@@ -291,7 +288,7 @@ class Cluster:
         """Make one call a shard, or bury a node that was swept; return whether more may be due."""
 
         def note(step: Step, reply: Reply) -> None:
-            self._swept_sessions += reply.ended
+            self._counted.swept_sessions += reply.ended
             if each.ended is not None:
                 each.ended += reply.ended
             each.offline += sum(told.n for told in reply.told if told.type == "offline")
@@ -305,7 +302,7 @@ class Cluster:
             return False
         told = await self._thread.call(lambda: self._table.bury(each.node, each.text))
         if told is not None:
-            self._swept += 1
+            self._counted.swept += 1
             for writer in self._relay.writers:
                 writer.settling.swept(each.node)
             event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
@@ -341,9 +338,9 @@ class Cluster:
             raise refusal or failures[0]
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
-        self._errors += 1
-        is_new = not self._failures or str(error) != self._last_error
-        self._last_error = str(error)
+        self._counted.errors += 1
+        is_new = not self._failures or str(error) != self._counted.last_error
+        self._counted.last_error = str(error)
         if isinstance(error, StoreError) and is_new:
             _log.error("Redis refused", error=str(error))
         limit_s = backoff_s(self._failures)
@@ -356,17 +353,7 @@ class Cluster:
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters as they are now."""
-        return ClusterStatistics(
-            renewals=self._renewals,
-            renewed_at=self._renewed_at,
-            nodes=len(self.observer.watched),
-            fenced=self._fenced,
-            certificates=self._certificates,
-            swept=self._swept,
-            swept_sessions=self._swept_sessions,
-            errors=self._errors,
-            last_error=self._last_error,
-        )
+        return replace(self._counted, nodes=len(self.observer.watched))
 
 
 def _returned(told: str, ended: int | None) -> int | None:

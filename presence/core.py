@@ -7,6 +7,7 @@ so each is atomic and none needs a lock.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import protocol
@@ -96,8 +97,10 @@ class Core:
         self._attention: TimingWheel[SessionKey] = TimingWheel(reach if away_after else 0, begun)
         self._expiries: Expiries[SessionKey] = Expiries(clock.now())
         self._due = Due(registry, self._wheel, self._attention, self._expiries, look=look)
+        self._counted = CoreStatistics()
         self.endings = Endings(
             registry,
+            self._counted,
             deadlines=self._wheel,
             attention=self._attention,
             expiries=self._expiries,
@@ -107,9 +110,6 @@ class Core:
             clock=clock,
         )
         self._desk: Desk | None = None
-        self._logins = self._taken_over = self._returned = self._beats = self._frames = 0
-        self._updates = self._tokens_expired = 0
-        self._refused: dict[str, int] = {}
 
     # What transports call
 
@@ -127,8 +127,8 @@ class Core:
         """
         now = self._clock.now()
         outcome = self._rules.receive(peer, data, now, most)
-        self._beats += outcome.keepalives
-        self._frames += outcome.frames - outcome.keepalives
+        self._counted.beats += outcome.keepalives
+        self._counted.frames += outcome.frames - outcome.keepalives
         after = outcome.peer
         if isinstance(after, Session):
             if outcome.changes is not None:
@@ -148,22 +148,22 @@ class Core:
                 self._count_packets(after.uid, outcome, now)
         if outcome.end_code is not None:
             if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
-                _count(self._refused, outcome.end_code)
+                _count(self._counted.refused, outcome.end_code)
             self.closed(after, outcome.end_code)
         return outcome
 
     def _enter(self, session: Session, outcome: Outcome) -> None:
         """A login that Redis is told of: the wheel and whoever it takes the place of come to know."""
-        self._logins += 1
+        self._counted.logins += 1
         self._wheel.touch(session.key, self._ticks.at_or_after(session.last_seen + session.idle_timeout))
         self._flapping.returned(session.key, session.last_seen)
         if (old := outcome.displaced) is None:
             return
         self._vouching.forget(old)
         if old.link is None:
-            self._returned += 1
+            self._counted.returned_in_grace += 1
         else:
-            self._taken_over += 1
+            self._counted.taken_over += 1
             self.endings.part(old, _DISPLACED[outcome.displaced_code])
 
     def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
@@ -179,7 +179,7 @@ class Core:
     def _append_all(self, changes: list[Change]) -> None:
         for change in changes:
             self._outbox.append(change)
-            self._updates += change.op is Op.UPDATE
+            self._counted.updates += change.op is Op.UPDATE
 
     def beats(self, sessions: Iterable[Session]) -> None:
         """Each of these sent exactly one keepalive; called after the whole batch was read.
@@ -200,9 +200,9 @@ class Core:
                 keys.append(session.key)
             else:
                 self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
-                self._beats += 1
+                self._counted.beats += 1
         if keys:
-            self._beats += len(keys)
+            self._counted.beats += len(keys)
             self._wheel.touch_all(keys, self._ticks.at_or_after(now + usual))
 
     def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
@@ -250,7 +250,7 @@ class Core:
 
     def note_refusal(self, code: Code) -> None:
         """A transport refused a connection by itself."""
-        _count(self._refused, code)
+        _count(self._counted.refused, code)
 
     # What the ticker calls
 
@@ -284,7 +284,7 @@ class Core:
         link, handle = session.link, session.handle
         if link is None:
             return
-        self._tokens_expired += 1
+        self._counted.tokens_expired += 1
         self.closed(session, Code.AUTH_EXPIRED)
         link.hang_up(handle, _EXPIRED)
 
@@ -358,23 +358,15 @@ class Core:
 
     def statistics(self) -> CoreStatistics:
         """Return the counters."""
-        return CoreStatistics(
-            len(self._registry),
-            self._logins,
-            self._taken_over + self.endings.taken_over,
-            self._returned + self.endings.returned,
-            self._beats,
-            self._frames,
-            dict(self._refused),
-            dict(self.endings.ended),
-            self._due.saved,
-            self._registry.profiles.away,
-            self._updates,
-            self._flapping.statistics(),
-            len(self._expiries),
-            self._tokens_expired,
-            0 if self._packet_rate is None else self._packet_rate.floods,
-            0 if self._packet_rate is None else self._packet_rate.kept,
+        return replace(
+            self._counted,
+            sessions=len(self._registry),
+            saved_by_a_last_look=self._due.saved,
+            away=self._registry.profiles.away,
+            flapping=self._flapping.statistics(),
+            expiring=len(self._expiries),
+            packet_floods=0 if self._packet_rate is None else self._packet_rate.floods,
+            packet_buckets_kept=0 if self._packet_rate is None else self._packet_rate.kept,
         )
 
 

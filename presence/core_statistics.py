@@ -1,11 +1,11 @@
 """What a core counts, for logs and operators."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from presence.flapping import FlappingStatistics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CoreStatistics:
     """Counters since the start, and sessions now.
 
@@ -28,19 +28,19 @@ class CoreStatistics:
         packet_buckets_kept: connections that have lately sent more than a trickle.
     """
 
-    sessions: int
-    logins: int
-    taken_over: int
-    returned_in_grace: int
-    beats: int
-    frames: int
-    refused: dict[str, int]
-    ended: dict[str, int]
-    saved_by_a_last_look: int
-    away: int
-    updates: int
-    flapping: FlappingStatistics
-    expiring: int
-    tokens_expired: int
-    packet_floods: int
-    packet_buckets_kept: int
+    sessions: int = 0
+    logins: int = 0
+    taken_over: int = 0
+    returned_in_grace: int = 0
+    beats: int = 0
+    frames: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    saved_by_a_last_look: int = 0
+    away: int = 0
+    updates: int = 0
+    flapping: FlappingStatistics = field(default_factory=FlappingStatistics)
+    expiring: int = 0
+    tokens_expired: int = 0
+    packet_floods: int = 0
+    packet_buckets_kept: int = 0

@@ -11,6 +11,7 @@ import protocol
 from presence.auth.expiries import Expiries
 from presence.changes import Change
 from presence.clock import Clock
+from presence.core_statistics import CoreStatistics
 from presence.flapping import Flapping
 from presence.registry import Registry, Session, SessionKey
 from presence.requests import Desk
@@ -33,6 +34,7 @@ class Endings:
 
     Args:
         registry: who is here.
+        counted: what the core counts.
         deadlines: when whoever is silent ends.
         attention: when whoever is idle is away by itself.
         expiries: when whose token ends.
@@ -43,14 +45,12 @@ class Endings:
 
     Attributes:
         desk: who is told that a session has left; None: nobody answers requests.
-        ended: sessions, by reason.
-        taken_over: sessions that other nodes have taken over while they were connected here.
-        returned: and those that they have taken over in their grace.
     """
 
     def __init__(
         self,
         registry: Registry,
+        counted: CoreStatistics,
         *,
         deadlines: TimingWheel[SessionKey],
         attention: TimingWheel[SessionKey],
@@ -61,6 +61,7 @@ class Endings:
         clock: Clock,
     ) -> None:
         self._registry = registry
+        self._counted = counted
         self._deadlines = deadlines
         self._attention = attention
         self._expiries = expiries
@@ -69,8 +70,6 @@ class Endings:
         self._outbox = outbox
         self._clock = clock
         self.desk: Desk | None = None
-        self.ended: dict[str, int] = {}
-        self.taken_over = self.returned = 0
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session, unless it does not live any more; its connection is left as it is."""
@@ -85,7 +84,7 @@ class Endings:
         if self._attention:
             self._attention.forget(session.key)
         self._vouching.forget(session)
-        self.ended[code.reason] = self.ended.get(code.reason, 0) + 1
+        self._counted.ended[code.reason] = self._counted.ended.get(code.reason, 0) + 1
         self._outbox.append(change)
 
     def part(self, session: Session, farewell: bytes) -> None:
@@ -115,9 +114,9 @@ class Endings:
         now = self._clock.now()
         if session.link is None:
             self._flapping.returned(key, now)
-            self.returned += 1
+            self._counted.returned_in_grace += 1
         else:
-            self.taken_over += 1
+            self._counted.taken_over += 1
         self.end(session, Code.REPLACED, now)
         if session.link is not None:
             self.part(session, protocol.encode(protocol.goodbye(code)))

@@ -11,20 +11,20 @@ whose last loss is the longest ago is forgotten.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 MINUTE_S: Final = 60.0
 TABLE_SIZE: Final = 10_000  # of some 300 bytes each; a loss that is forgotten costs one return its count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FlappingStatistics:
     """Keys in the table, and counters since the start: graces that were lengthened, keys forgotten."""
 
-    known: int
-    lengthened: int
-    forgotten: int
+    known: int = 0
+    lengthened: int = 0
+    forgotten: int = 0
 
 
 class _Flapper:
@@ -67,7 +67,7 @@ class Flapping:
         self._size = size
         self._is_on = bool(returns_a_minute) and 0 < grace_s < max_grace_s
         self._table: dict[Hashable, _Flapper] = {}  # by the last loss
-        self._lengthened = self._forgotten = 0
+        self._counted = FlappingStatistics()
 
     def lost(self, key: Hashable, now: float) -> float:
         """A connection is lost; return for how many seconds its session lives on."""
@@ -77,11 +77,11 @@ class Flapping:
         self._table[key] = flapper
         if len(self._table) > self._size:
             del self._table[next(iter(self._table))]
-            self._forgotten += 1
+            self._counted.forgotten += 1
         self._take_back(flapper, now)
         flapper.lost = True
         flapper.grace_s = min(self._grace_s * 2**flapper.doublings, self._max_grace_s)
-        self._lengthened += flapper.grace_s > self._grace_s
+        self._counted.lengthened += flapper.grace_s > self._grace_s
         return flapper.grace_s
 
     def returned(self, key: Hashable, now: float) -> None:
@@ -105,7 +105,7 @@ class Flapping:
 
     def statistics(self) -> FlappingStatistics:
         """Return the counters."""
-        return FlappingStatistics(len(self._table), self._lengthened, self._forgotten)
+        return replace(self._counted, known=len(self._table))
 
     def _take_back(self, flapper: _Flapper, now: float) -> None:
         """Take a doubling back for each minute without a return."""

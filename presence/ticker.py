@@ -3,7 +3,7 @@
 The arithmetic of slots and the stall policy, which need no task, are in `presence/ticks.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from presence.clock import Clock
@@ -29,16 +29,16 @@ class Expiring(Protocol):
         """A tick is done: nothing that was due at it is left."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TickerStatistics:
     """What the ticker has seen: ticks run, sessions ended, and how late it was, in seconds."""
 
-    ticks: int
-    ended: int
-    overrun_s: float
-    overrun_max_s: float
-    stall_credit_s: float
-    stalled_s: float
+    ticks: int = 0
+    ended: int = 0
+    overrun_s: float = 0.0
+    overrun_max_s: float = 0.0
+    stall_credit_s: float = 0.0
+    stalled_s: float = 0.0
 
 
 class Ticker:
@@ -78,21 +78,11 @@ class Ticker:
         self.credit = credit
         self._runtime = runtime or TrioRuntime()
         self._lags = lags or Histogram(QUICK_S)
-        self._count = 0
-        self._ended = 0
-        self._overrun_s = 0.0
-        self._overrun_max_s = 0.0
+        self._counted = TickerStatistics()
 
     def statistics(self) -> TickerStatistics:
         """Return the figures so far."""
-        return TickerStatistics(
-            self._count,
-            self._ended,
-            self._overrun_s,
-            self._overrun_max_s,
-            self._guard.credited_s,
-            self._guard.stalled_s,
-        )
+        return replace(self._counted, stall_credit_s=self._guard.credited_s, stalled_s=self._guard.stalled_s)
 
     async def run(self) -> None:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
@@ -115,16 +105,16 @@ class Ticker:
             await self._expire(tick)
 
     def _note_overrun(self, overrun_s: float) -> None:
-        self._count += 1
+        self._counted.ticks += 1
         self._lags.note(overrun_s)
-        self._overrun_s = overrun_s
-        self._overrun_max_s = max(self._overrun_max_s, overrun_s)
+        self._counted.overrun_s = overrun_s
+        self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, tick: int) -> None:
         """End what is due at `tick` in slices, with a turn for everybody else between them."""
         while self._expiring.take_due(tick):
             for _ in range(self.READER_TURNS if self._expiring.awaits_readers else 0):
                 await self._runtime.sleep(0)
-            self._ended += self._expiring.end_silent(self._clock.now())
+            self._counted.ended += self._expiring.end_silent(self._clock.now())
             await self._runtime.sleep(0)
         self._expiring.ticked(self._clock.now())

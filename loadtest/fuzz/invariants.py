@@ -122,5 +122,5 @@ def _tables(stage: Stage) -> None:
     core: Any = stage.core
     if core._packet_rate is not None:
         assert core._packet_rate.kept <= stage.ledger.logins
-    assert core._logins == stage.ledger.logins
-    assert sum(core.endings.ended.values()) == stage.ledger.ended
+    assert core._counted.logins == stage.ledger.logins
+    assert sum(core._counted.ended.values()) == stage.ledger.ended

@@ -13,7 +13,7 @@ takes no restart. The end of a session that lives is monotonic time: no step of 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -43,7 +43,7 @@ class Caller(Enum):
     SUSPECT = 0.5  # an address that has sent many bad tokens lately
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GateStatistics:
     """What became of tokens, counted since the start.
 
@@ -57,14 +57,14 @@ class GateStatistics:
         addresses_kept, addresses_forgotten: that have sent bad tokens: in the table, and dropped for room.
     """
 
-    keys: int
-    granted: int
-    renewed: int
-    refused: dict[str, int]
-    renewals_refused: dict[str, int]
-    unchecked: int
-    addresses_kept: int
-    addresses_forgotten: int
+    keys: int = 0
+    granted: int = 0
+    renewed: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    renewals_refused: dict[str, int] = field(default_factory=dict)
+    unchecked: int = 0
+    addresses_kept: int = 0
+    addresses_forgotten: int = 0
 
 
 class TokenGate:
@@ -88,9 +88,7 @@ class TokenGate:
         self._budget = budget
         self._bad_tokens: Buckets[str] = Buckets(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
-        self._granted = self._renewed = 0
-        self._refused: dict[str, int] = {}
-        self._renewals_refused: dict[str, int] = {}
+        self._counted = GateStatistics()
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
         """See `Gate`."""
@@ -98,13 +96,13 @@ class TokenGate:
         try:
             granted = self._check(token, uid, caller, now)
         except TokenRefused as error:
-            _count(self._refused, error.reason)
+            _count(self._counted.refused, error.reason)
             if address:
                 self._bad_tokens.charge(address, now)
             return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         if granted is None:
             return self._busy()
-        self._granted += 1
+        self._counted.granted += 1
         return granted
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
@@ -112,24 +110,21 @@ class TokenGate:
         try:
             granted = self._check(token, uid, Caller.CONNECTED, now)
         except TokenRefused as error:
-            _count(self._renewals_refused, error.reason)
+            _count(self._counted.renewals_refused, error.reason)
             return Denied(Code.AUTH_FAILED, _REFUSED)
         if granted is None:
             return self._busy()
-        self._renewed += 1
+        self._counted.renewed += 1
         return granted
 
     def statistics(self) -> GateStatistics:
         """Return the figures."""
-        return GateStatistics(
-            len(self.keyring),
-            self._granted,
-            self._renewed,
-            dict(self._refused),
-            dict(self._renewals_refused),
-            self._budget.refused,
-            len(self._bad_tokens),
-            self._bad_tokens.forgotten,
+        return replace(
+            self._counted,
+            keys=len(self.keyring),
+            unchecked=self._budget.refused,
+            addresses_kept=len(self._bad_tokens),
+            addresses_forgotten=self._bad_tokens.forgotten,
         )
 
     def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Granted | None:

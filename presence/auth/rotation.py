@@ -5,7 +5,7 @@ that live are never checked again: a key that is gone opens no login any more, a
 before its token does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -29,7 +29,7 @@ class KeyUser(Protocol):
     keyring: Keyring
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RotationStatistics:
     """Counters since the start, and whether the keys in use are those of the file.
 
@@ -39,9 +39,9 @@ class RotationStatistics:
         is_current: whether nothing is wrong with it now.
     """
 
-    renewed: int
-    failed: int
-    is_current: bool
+    renewed: int = 0
+    failed: int = 0
+    is_current: bool = False
 
 
 class _Seen(NamedTuple):
@@ -69,11 +69,11 @@ class Rotation:
         self._looking = trio.Lock()
         self._aside = Aside()
         self._seen = _Seen(user.keyring)
-        self._renewed = self._failed = 0
+        self._counted = RotationStatistics()
 
     def statistics(self) -> RotationStatistics:
         """Return the figures."""
-        return RotationStatistics(self._renewed, self._failed, not self._seen.problem)
+        return replace(self._counted, is_current=not self._seen.problem)
 
     async def run(self, faults: Faults) -> None:
         """Look for ever; a mistake is noted, and the keys stay as they are."""
@@ -98,13 +98,13 @@ class Rotation:
             self._user.keyring = seen.keyring
             self._tell_renewed(before.keyring, seen.keyring)
         elif seen.problem and seen.problem != before.problem:
-            self._failed += 1
+            self._counted.failed += 1
             log.error("token keys stay as they were", error=seen.problem)
         elif before.problem and not seen.problem:
             log.info("the file of the token keys is good again", keys=len(seen.keyring))
 
     def _tell_renewed(self, before: Keyring, keyring: Keyring) -> None:
-        self._renewed += 1
+        self._counted.renewed += 1
         added, removed = sorted(keyring.kids - before.kids), sorted(before.kids - keyring.kids)
         log.info("token keys renewed", keys=len(keyring), added=added, removed=removed)
 

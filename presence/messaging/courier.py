@@ -16,7 +16,7 @@ One call is under way at a time, in a thread; messages gather meanwhile, and for
 import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -51,7 +51,7 @@ _FAILED: Final = "the server failed; it is not known whether the message was del
 _UNKNOWN: Final = "the connection to Redis broke: it is not known whether the message was delivered"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CourierStatistics:
     """Counters since the start, and what waits now; a message has exactly one outcome.
 
@@ -68,16 +68,16 @@ class CourierStatistics:
         gone_meanwhile: of what other nodes sent, for connections that are no longer here.
     """
 
-    taken: int
-    handed: int
-    refused_offline: int
-    refused_disconnected: int
-    refused_busy: int
-    unknown: int
-    waiting: int
-    calls: int
-    delivered_here: int
-    gone_meanwhile: int
+    taken: int = 0
+    handed: int = 0
+    refused_offline: int = 0
+    refused_disconnected: int = 0
+    refused_busy: int = 0
+    unknown: int = 0
+    waiting: int = 0
+    calls: int = 0
+    delivered_here: int = 0
+    gone_meanwhile: int = 0
 
 
 class Courier:
@@ -120,14 +120,12 @@ class Courier:
         self._refusals, self._refusal_bell = Handing(self._faults), runtime.bell()
         self._thread = runtime.caller(post.close)
         self._outages = Outages(keys)
-        self._taken = self._handed = self._offline = self._busy = self._unknown = self._calls = 0
-        self._disconnected = 0
-        self._delivered = self._gone = 0
+        self._counted = CourierStatistics()
 
     def take(self, sender: Session, message: Message) -> None:
         """Take a message of a client; its answer follows, soon if there is no room or Redis is away."""
         now = self._clock.now()
-        self._taken += 1
+        self._counted.taken += 1
         if self._outages.forbids(message.to, now):
             self._refuse_now(sender, message, _AWAY)
         elif not self._waiting.has_room(sender):
@@ -146,25 +144,14 @@ class Courier:
                 for device in devices:
                     session = self._sessions.get((uid, device) if device else uid)
                     if session is not None and handing.add(session, frame):
-                        self._delivered += 1
+                        self._counted.delivered_here += 1
                     else:
-                        self._gone += 1
+                        self._counted.gone_meanwhile += 1
         handing.send()
 
     def statistics(self) -> CourierStatistics:
         """Return the counters."""
-        return CourierStatistics(
-            self._taken,
-            self._handed,
-            self._offline,
-            self._disconnected,
-            self._busy,
-            self._unknown,
-            self._waiting.items,
-            self._calls,
-            self._delivered,
-            self._gone,
-        )
+        return replace(self._counted, waiting=self._waiting.items)
 
     async def run(self) -> None:
         """Carry messages for ever; cancel it to stop. What waits then gets no answer."""
@@ -237,7 +224,7 @@ class Courier:
         self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
     ) -> None:
         """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
-        self._calls += 1
+        self._counted.calls += 1
         to = [pending.letter.to for pending in batch]
         self._outages.note(zip(to, answers, strict=True), begun, self._clock.now())
         handing, put_off = Handing(self._faults), []
@@ -255,19 +242,19 @@ class Courier:
         if not isinstance(answer, Found):
             self._fail(pending, answer, handing)
         elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
-            self._handed += 1
+            self._counted.handed += 1
             self._answer(pending, protocol.ok(pending.id, delivered=delivered), handing)
         elif not pending.is_second_look:
             return True
         elif answer.elsewhere:
             self._refuse_busy(pending, _UNHEARD, handing)
         elif (ends_at := self._grace_ends_at(pending.letter.to)) is not None:
-            self._disconnected += 1
+            self._counted.refused_disconnected += 1
             retry_after = round(max(RETURN_MIN_S, ends_at - self._clock.now()), 2)
             refusal = protocol.error(pending.id, Code.RECIPIENT_DISCONNECTED, _LOST, retry_after)
             self._answer(pending, refusal, handing)
         else:
-            self._offline += 1
+            self._counted.refused_offline += 1
             self._answer(pending, protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE), handing)
         return False
 
@@ -281,7 +268,7 @@ class Courier:
         handing = Handing(self._faults)
         for pending in batch:
             if not pending.is_answered:
-                self._unknown += 1
+                self._counted.unknown += 1
                 self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _FAILED), handing)
         handing.send()
 
@@ -294,18 +281,18 @@ class Courier:
         for session in self._sessions.of(letter.to):
             if session.device not in elsewhere:
                 count += handing.add(session, letter.frame)
-        self._delivered += count
+        self._counted.delivered_here += count
         return count
 
     def _fail(self, pending: Pending, error: StoreUnavailable | StoreError, handing: Handing) -> None:
         if isinstance(error, StoreInterrupted):
-            self._unknown += 1
+            self._counted.unknown += 1
             self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), handing)
         else:
             self._refuse_busy(pending, _AWAY, handing)
 
     def _refuse_busy(self, pending: Pending, message: str, handing: Handing) -> None:
-        self._busy += 1
+        self._counted.refused_busy += 1
         self._answer(pending, _busy(pending.id, message), handing)
 
     def _answer(self, pending: Pending, packet: Packet, handing: Handing) -> None:
@@ -318,7 +305,7 @@ class Courier:
 
         Of a client that floods thousands are refused in one turn, and each by itself would cost a write.
         """
-        self._busy += 1
+        self._counted.refused_busy += 1
         self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
         self._refusal_bell.ring()
 

@@ -17,6 +17,7 @@ import trio
 
 from presence.logs import RateLimited
 from presence.transports import tcp
+from presence.transports.statistics import TransportStatistics
 
 ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
 WAITING_MAX = 20_000  # a burst that is welcome, and little more than a second of work; beyond, busy
@@ -35,9 +36,7 @@ class Acceptor:
         enter: called for each descriptor that was accepted, non-blocking, with whether it is to be TLS and
             the address that it comes from, "" without one; returns whether to admit it.
         admit: called with some descriptors that waited. May raise `OSError` for lack of resources.
-
-    Attributes:
-        accepted, errors: counters since the start.
+        counted: what the transport counts.
     """
 
     def __init__(
@@ -47,6 +46,8 @@ class Acceptor:
         has_room: Callable[[], bool],
         enter: Callable[[int, bool, str], bool],
         admit: Callable[[list[int]], None],
+        *,
+        counted: TransportStatistics,
     ) -> None:
         self._listeners = [*listeners, *secured]
         self._secured = frozenset(secured)
@@ -55,7 +56,7 @@ class Acceptor:
         self._admit = admit
         self._waiting: deque[int] = deque()
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self.accepted = self.errors = 0
+        self._counted = counted
         for listener in self._listeners:
             listener.setblocking(False)
 
@@ -104,7 +105,7 @@ class Acceptor:
                     return False
                 continue  # the client went away while it was queueing
             os.set_blocking(fd, False)
-            self.accepted += 1
+            self._counted.accepted += 1
             if self._enter(fd, secured, address[0] if isinstance(address, tuple) else ""):
                 self._waiting.append(fd)
         return True
@@ -120,18 +121,18 @@ class Acceptor:
         return bool(waiting)
 
     def _note(self, error: OSError) -> None:
-        self.errors += 1
-        self._log.error("accept_failed", error=error.strerror, accepted=self.accepted)
+        self._counted.accept_errors += 1
+        self._log.error("accept_failed", error=error.strerror, accepted=self._counted.accepted)
 
     async def stop(self) -> None:
         """Take in what waits already, which closing would reset, and close the listeners."""
         for listener in self._listeners:
             for _ in range(0, tcp.BACKLOG + 1, ACCEPTS_A_TURN):
-                before = self.accepted
+                before = self._counted.accepted
                 self._accept(listener, ACCEPTS_A_TURN)
                 while self._let_in(ADMISSIONS_A_TURN):
                     await trio.lowlevel.checkpoint()
-                if self.accepted == before:
+                if self._counted.accepted == before:
                     break
         self.close()
 

@@ -34,6 +34,7 @@ from presence.transports.limits import (
     Limits,
 )
 from presence.transports.occupants import Closing, Occupant
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_wire import TlsWire
 from protocol import Code
 
@@ -70,7 +71,7 @@ class Connections:
         wires: of TLS connections, from the accept on.
         shaking: those whose handshake has begun and was never over, the oldest first.
         deadlines: when a descriptor's time is up.
-        open, closed, cut_offs: connections now, and counters since the start.
+        counted: what this transport counts.
     """
 
     def __init__(self, core: Core, limits: Limits, clock: Clock, addresses: Addresses) -> None:
@@ -88,7 +89,7 @@ class Connections:
         self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
         self.deadlines = Deadlines(clock)
         self.addresses = addresses
-        self.open = self.closed = self.cut_offs = 0
+        self.counted = TransportStatistics()
 
     def enter(self, fd: int, guest: Guest, *, secured: bool = False) -> None:
         """Take in a descriptor that nobody watches yet; its login is due, and before it its handshake."""
@@ -99,7 +100,7 @@ class Connections:
         self.occupants[fd] = guest
         if secured:
             self.wires[fd] = TlsWire(fd)
-        self.open += 1
+        self.counted.connections += 1
         self.deadlines.set(fd, self._limits.login_timeout)
 
     def await_login(self, fd: int) -> None:
@@ -295,7 +296,7 @@ class Connections:
     def cut_off(self, fd: int) -> None:
         """A slow reader: what waits for it is dropped with the connection."""
         peer = self.occupants[fd]
-        self.cut_offs += 1
+        self.counted.slow_readers += 1
         if isinstance(peer, Guest | Session):
             self._core.closed(peer, Code.SLOW_CONSUMER)
         self.close(fd)
@@ -310,8 +311,8 @@ class Connections:
         self.owed.pop(fd, None)
         self.deadlines.forget(fd)
         self.addresses.forget(fd)
-        self.open -= 1
-        self.closed += 1
+        self.counted.connections -= 1
+        self.counted.closed += 1
         if (wire := self.wires.pop(fd, None)) is not None:
             self.shaking.pop(fd, None)
             wire.shut()

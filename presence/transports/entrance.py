@@ -60,7 +60,6 @@ class Entrance:
 
     Attributes:
         acceptor, headers, handshakes: the stages of the way.
-        late: how many were turned away because their time was up, since the start.
     """
 
     def __init__(
@@ -85,13 +84,13 @@ class Entrance:
         self.acceptor = Acceptor(
             listening.listeners,
             secured,
-            lambda: admission.has_room(connections.open),
+            lambda: admission.has_room(connections.counted.connections),
             self._enter,
             self._admit,
+            counted=connections.counted,
         )
-        self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on)
+        self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on, connections.counted)
         self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
-        self.late = 0
 
     async def run(self) -> None:
         """Let connections in until cancelled."""
@@ -123,7 +122,7 @@ class Entrance:
 
     def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:
         connections = self._connections
-        retry_after = self._admission.connection(connections.open, self._clock.now())
+        retry_after = self._admission.connection(connections.counted.connections, self._clock.now())
         if retry_after is None and self.acceptor.waiting >= WAITING_MAX:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
         connections.enter(fd, self._core.opened(self._link, fd), secured=secured)
@@ -210,7 +209,7 @@ class Entrance:
             with suppress(OSError):  # closed, for it cannot be watched
                 self._let_in(fd)
             if fd in self.headers.awaited:
-                self.late += 1
+                connections.counted.login_timeouts += 1
                 self.headers.refuse(fd, "it was not complete in time")
             if connections.occupants[fd] is not guest:
                 connections.pay()
@@ -222,7 +221,7 @@ class Entrance:
         connections.pay()
         if connections.occupants[fd] is not guest:
             return
-        self.late += 1
+        connections.counted.login_timeouts += 1
         self._core.note_refusal(Code.LOGIN_TIMEOUT)
         if connections.is_mute(fd):
             connections.close(fd)

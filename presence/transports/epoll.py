@@ -20,7 +20,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import trio
 
@@ -46,6 +46,7 @@ from presence.transports.limits import (
     Limits,
 )
 from presence.transports.reading import Reading
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
@@ -54,31 +55,6 @@ SURPRISE_S = 10.0  # how long the patient have no longer one either after one of
 # When thousands end together, what is told of them goes before what is told to them: 8,000 goodbyes a second.
 PARTINGS_A_TURN = 32
 PARTING_PAUSE_S = 0.004
-
-
-@dataclass(frozen=True, slots=True)
-class TransportStatistics:
-    """Connections now, and counters since the start."""
-
-    connections: int
-    accepted: int
-    closed: int
-    slow_readers: int
-    login_timeouts: int
-    failures: int
-    accept_errors: int
-    unsent_connections: int
-    batches: int
-    paces: tuple[int, ...]
-    tls_connections: int
-    handshakes_underway: int
-    handshakes: int
-    handshakes_failed: int
-    handshakes_refused: int
-    proxied: int
-    proxy_headers_refused: int
-    awaiting_proxy_headers: int
-    addresses_kept: int
 
 
 class EpollTransport:
@@ -190,26 +166,14 @@ class EpollTransport:
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
         connections = self._connections
-        return TransportStatistics(
-            connections.open,
-            self._entrance.acceptor.accepted,
-            connections.closed,
-            connections.cut_offs,
-            self._entrance.late,
-            self._reading.failures,
-            self._entrance.acceptor.errors,
-            len(connections.unsent),
-            self._reading.batches,
-            connections.watched_by(),
-            len(connections.wires),
-            len(connections.shaking),
-            self._entrance.handshakes.done,
-            self._entrance.handshakes.failed,
-            self._entrance.handshakes.refused,
-            self._entrance.headers.taken,
-            self._entrance.headers.refused,
-            len(self._entrance.headers.awaited),
-            len(connections.addresses.told),
+        return replace(
+            connections.counted,
+            unsent_connections=len(connections.unsent),
+            paces=connections.watched_by(),
+            tls_connections=len(connections.wires),
+            handshakes_underway=len(connections.shaking),
+            awaiting_proxy_headers=len(self._entrance.headers.awaited),
+            addresses_kept=len(connections.addresses.told),
         )
 
     # Link: what the core asks for

@@ -37,9 +37,6 @@ class Handshakes:
         let_in: called for each that is over, to read its login. May raise `OSError` for lack of resources.
         other: called with descriptor and mask of those that were hung up meanwhile.
         contained: lets a mistake end one connection only.
-
-    Attributes:
-        done, failed, refused: counters since the start; refused are those given up for new ones.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class Handshakes:
         self._tls = tls
         self._let_in = let_in
         self._other = other
-        self.done = self.failed = self.refused = 0
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -95,11 +91,11 @@ class Handshakes:
         except ssl.SSLWantWriteError:
             connections.watch(fd, WRITE)
         except NotTls:
-            self.failed += 1
+            connections.counted.handshakes_failed += 1
             del connections.wires[fd]  # so it is told in plain words
             connections.hang_up(fd, _NOT_TLS)
         except OSError:
-            self.failed += 1
+            connections.counted.handshakes_failed += 1
             if wire.fresh:
                 connections.close(fd)
             else:
@@ -112,11 +108,11 @@ class Handshakes:
         wire.begin(self._tls.certificate)
         shaking = self._connections.shaking
         if len(shaking) >= self._tls.handshakes:
-            self.refused += 1
+            self._connections.counted.handshakes_refused += 1
             self._connections.close(next(iter(shaking)))
         shaking[fd] = None
 
     def _finish(self, fd: int) -> None:
-        self.done += 1
+        self._connections.counted.handshakes += 1
         with suppress(OSError):  # closed, for it cannot be watched
             self._let_in(fd)

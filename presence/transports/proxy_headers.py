@@ -20,6 +20,7 @@ from presence import networks
 from presence.logs import RateLimited
 from presence.transports import proxy_v2
 from presence.transports.limits import TURN_LOGINS
+from presence.transports.statistics import TransportStatistics
 
 
 class ProxyHeaders:
@@ -29,10 +30,10 @@ class ProxyHeaders:
         proxies: the networks of proxies.
         close: closes a connection.
         go_on: called for each of which more has come.
+        counted: what the transport counts.
 
     Attributes:
         awaited: what has come of each header, by descriptor.
-        taken, refused: counters since the start: headers that were good; connections that had no good one.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ProxyHeaders:
         proxies: tuple[networks.Network, ...],
         close: Callable[[int], None],
         go_on: Callable[[int], None],
+        counted: TransportStatistics,
     ) -> None:
         self._proxies = proxies
         self._close = close
@@ -48,7 +50,7 @@ class ProxyHeaders:
         self._set = select.epoll() if proxies else None
         self._watched: set[int] = set()
         self.awaited: dict[int, bytearray] = {}
-        self.taken = self.refused = 0
+        self._counted = counted
 
     def expect(self, fd: int, address: str) -> bool:
         """Await a header, if the connection comes from a proxy."""
@@ -99,13 +101,15 @@ class ProxyHeaders:
             self.refuse(fd, str(error))
             return None
         self.forget(fd)
-        self.taken += 1
+        self._counted.proxied += 1
         return client
 
     def refuse(self, fd: int, problem: str) -> None:
         """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
-        self.refused += 1
-        self._log.warning("proxy_header_refused", problem=problem, refused=self.refused)
+        self._counted.proxy_headers_refused += 1
+        self._log.warning(
+            "proxy_header_refused", problem=problem, refused=self._counted.proxy_headers_refused
+        )
         self._let_go(fd)
 
     def _let_go(self, fd: int) -> None:

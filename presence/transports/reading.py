@@ -49,8 +49,6 @@ class Reading:
         connections: whose they are.
 
     Attributes:
-        batches, failures: counters since the start.
-        cut_turns: how many turns ended because their time was up, with connections or packets left.
         surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
     """
 
@@ -58,7 +56,6 @@ class Reading:
         self._core = core
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self.batches = self.failures = self.cut_turns = 0
         self._unfinished: dict[int, Peer] = {}  # by descriptor: packets were read and wait, in this order
         self._has_unfinished = trio.Event()
         self.surprised = False
@@ -107,9 +104,8 @@ class Reading:
             self.failed(fd, error)
         if connections.owed:
             connections.pay()
-        self.batches += 1
+        connections.counted.batches += 1
         self._count(pace, plain, asking)
-        self.cut_turns += until != math.inf
         return until == math.inf
 
     async def finish(self) -> None:
@@ -126,7 +122,6 @@ class Reading:
                 except Exception as error:
                     self.failed(fd, error)
             self._connections.pay()
-            self.cut_turns += bool(self._unfinished)
             await trio.lowlevel.checkpoint()
 
     def _go_on(self, fd: int) -> None:
@@ -297,8 +292,9 @@ class Reading:
             self._connections.close(fd)
 
     def _note_failure(self, error: Exception) -> None:
-        self.failures += 1
-        self._log.error("connection_failed", failures=self.failures, exc_info=error)
+        counted = self._connections.counted
+        counted.failures += 1
+        self._log.error("connection_failed", failures=counted.failures, exc_info=error)
 
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""

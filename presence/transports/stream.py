@@ -6,7 +6,7 @@ bounds as the epoll transport and drives the same core.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -34,21 +34,10 @@ from presence.transports.limits import (
     Limits,
     told,
 )
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 from presence.transports.tls_streams import TlsStreams, say_goodbye
 from protocol import Code
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStatistics:
-    """Connections now, and counters since the start."""
-
-    connections: int
-    accepted: int
-    closed: int
-    slow_readers: int
-    login_timeouts: int
-    failures: int
 
 
 class _Connection:
@@ -95,9 +84,9 @@ class StreamTransport:
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._admission = admission
-        self._connections = self._accepted = self._slow = self._late = self._failures = 0
+        self._counted = TransportStatistics()
         self._accepting = trio.CancelScope()
-        self._tls = TlsStreams(tls) if tls is not None else None
+        self._tls = TlsStreams(tls, self._counted) if tls is not None else None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
@@ -114,16 +103,9 @@ class StreamTransport:
         """Close the listeners; connections stay."""
         self._accepting.cancel()
 
-    def statistics(self) -> StreamStatistics:
+    def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
-        return StreamStatistics(
-            self._connections,
-            self._accepted,
-            self._accepted - self._connections,
-            self._slow,
-            self._late,
-            self._failures,
-        )
+        return replace(self._counted)
 
     async def _serve_secured(self, stream: trio.SocketStream) -> None:
         deadline = trio.current_time() + self._limits.login_timeout
@@ -131,7 +113,7 @@ class StreamTransport:
             if self._tls is not None and (secured := await self._tls.shake(stream, deadline)) is not None:
                 await self.serve(secured, deadline)
             elif trio.current_time() >= deadline:
-                self._late += 1
+                self._counted.login_timeouts += 1
                 self._core.note_refusal(Code.LOGIN_TIMEOUT)
         except Exception as error:
             self._note_failure(error)
@@ -145,14 +127,14 @@ class StreamTransport:
             stream: is closed at the end.
             login_until: when the time for its login is over, on trio's clock; None: it begins now.
         """
-        if not self._admission.has_room(self._connections):
+        if not self._admission.has_room(self._counted.connections):
             await trio.aclose_forcefully(stream)
             return
         reading, whole = trio.CancelScope(), trio.CancelScope()
         connection = _Connection(stream, reading, whole)
         refusal = self._welcome(connection)
-        self._accepted += 1
-        self._connections += 1
+        self._counted.accepted += 1
+        self._counted.connections += 1
         peer: Peer = self._core.opened(self, connection)
         connection.peer = peer
         reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
@@ -170,7 +152,8 @@ class StreamTransport:
         except Exception as error:
             self._note_failure(error)
         finally:
-            self._connections -= 1
+            self._counted.connections -= 1
+            self._counted.closed += 1
             if connection.counted:
                 self._admission.leave(connection.counted)
             if connection.peer is not None:
@@ -179,7 +162,7 @@ class StreamTransport:
 
     def _welcome(self, connection: _Connection) -> Refusal | None:
         """Return what one more connection is told if it is not welcome."""
-        retry_after = self._admission.connection(self._connections, trio.current_time())
+        retry_after = self._admission.connection(self._counted.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
         address = self.address(connection) if self._admission.counts_connections else ""
@@ -295,13 +278,13 @@ class StreamTransport:
                 self.hang_up(connection, SERVER_ERROR)
 
     def _note_failure(self, error: Exception) -> None:
-        self._failures += 1
-        self._log.error("connection_failed", failures=self._failures, exc_info=error)
+        self._counted.failures += 1
+        self._log.error("connection_failed", failures=self._counted.failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
         """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
         if isinstance(connection.peer, Guest):
-            self._late += 1
+            self._counted.login_timeouts += 1
             self._core.note_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
         else:
@@ -353,7 +336,7 @@ class StreamTransport:
 
     def _cut_off(self, connection: _Connection) -> None:
         """A slow reader: what waits for it is dropped with the connection."""
-        self._slow += 1
+        self._counted.slow_readers += 1
         if isinstance(connection.peer, Session):
             self._core.closed(connection.peer, Code.SLOW_CONSUMER)
         connection.peer = None

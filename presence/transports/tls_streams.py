@@ -3,6 +3,7 @@
 import trio
 from trio.abc import Stream
 
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 
@@ -11,15 +12,12 @@ class TlsStreams:
 
     Args:
         tls: the certificate, and how many may be under way at once.
-
-    Attributes:
-        underway: handshakes now.
-        done, failed, refused: counters since the start; refused are those that were too many.
+        counted: what the transport counts; refused are those that were too many.
     """
 
-    def __init__(self, tls: TlsListening) -> None:
+    def __init__(self, tls: TlsListening, counted: TransportStatistics) -> None:
         self._tls = tls
-        self.underway = self.done = self.failed = self.refused = 0
+        self._counted = counted
 
     def listeners(self) -> list[trio.SocketListener]:
         """Return where TLS is served."""
@@ -27,21 +25,21 @@ class TlsStreams:
 
     async def shake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
         """Return the stream with TLS around it; None: it is none, or not in time."""
-        if self.underway >= self._tls.handshakes:
-            self.refused += 1
+        if self._counted.handshakes_underway >= self._tls.handshakes:
+            self._counted.handshakes_refused += 1
             return None
-        self.underway += 1
+        self._counted.handshakes_underway += 1
         try:
             secured = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
             with trio.move_on_at(deadline):
                 await secured.do_handshake()
-                self.done += 1
+                self._counted.handshakes += 1
                 return secured
         except trio.BrokenResourceError:
             pass
         finally:
-            self.underway -= 1
-        self.failed += 1
+            self._counted.handshakes_underway -= 1
+        self._counted.handshakes_failed += 1
         return None
 
 

@@ -10,8 +10,9 @@ import trio
 import protocol
 from presence.admission import AdmissionLimits
 from presence.transports.connections import SHAKING
-from presence.transports.epoll import EpollTransport, TransportStatistics
+from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import Certificate
 from protocol import Code, Kind
 from tests.cells import brief

@@ -9,8 +9,9 @@ import trio
 
 import protocol
 from presence.admission import AdmissionLimits
-from presence.transports.epoll import EpollTransport, TransportStatistics
+from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
+from presence.transports.statistics import TransportStatistics
 from protocol import Code, Kind
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, serving
 from tests.transports.proxies import LOCAL, PROXY, TCP4, UNIX, header, of_client
