@@ -2,20 +2,17 @@
 
 import contextlib
 import csv
-import json
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.ports import free_port
+from loadtest.servers import PresenceServer
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-START_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -101,53 +98,10 @@ def _ms(text: str) -> float:
     return float(text) if text not in {"", "N/A"} else 0.0
 
 
-class Server:
-    """``presence serve``, with a Redis of its own unless the flags name one.
-
-    Attributes:
-        process: the process.
-        host: where it listens.
-        redis_url: where it writes.
-    """
-
-    def __init__(self, *flags: str) -> None:
-        command = [sys.executable, "-m", "presence", "serve", "--no-admin", "--port", "0"]
-        command += ["--log-format", "json", *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.host = ""
-        self.redis_url = flags[flags.index("--redis") + 1] if "--redis" in flags else ""
-        self._ready = threading.Event()
-        self._log = threading.Thread(target=self._read_log, daemon=True)
-        self._log.start()
-        if not self._ready.wait(START_TIMEOUT_S) or not (self.host and self.redis_url):
-            self.process.kill()
-            raise SystemExit("the server did not start")
-
-    def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                if line.startswith("ready "):
-                    self.host = line.split()[1]
-                    self._ready.set()
-                elif '"embedded Redis runs"' in line:
-                    self.redis_url = json.loads(line)["url"]
-                elif not line.startswith("{") or '"level": "error"' in line:
-                    sys.stderr.write(line)
-        self._ready.set()
-
-    def stop(self) -> None:
-        """End it, and its Redis with it."""
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        self.process.wait(30)
-        self._log.join()
-
-
 @contextlib.contextmanager
-def running_server(*flags: str) -> Iterator[Server]:
-    """Run a server for the length of a ``with`` block."""
-    server = Server(*flags)
+def running_server(*flags: str) -> Iterator[PresenceServer]:
+    """Run a server for the length of a ``with`` block; what it logs of errors goes to standard error."""
+    server = PresenceServer(*flags, is_heard=True)
     try:
         yield server
     finally:

@@ -14,7 +14,7 @@ from loadtest.chaos.bounds import Troubles
 from loadtest.chaos.collector import Collector
 from loadtest.chaos.nodes import Node
 from loadtest.chaos.plan import Fault, Kind, Place
-from loadtest.chaos.redis_server import Store
+from loadtest.chaos.redis_server import PATIENCE_S, Store
 from loadtest.chaos.truth import Trouble
 from loadtest.proxy import Faults, Proxy
 
@@ -102,14 +102,14 @@ class Injector:
     def _redis_kill(self, fault: Fault) -> str:
         self._store.kill()
         time.sleep(fault.seconds)
-        was_away = not self._store.answers()
+        was_away = not self._store.answers(PATIENCE_S)
         self._store.start()
         return "nobody answered meanwhile" if was_away else ""
 
     def _redis_stop(self, fault: Fault) -> str:
         self._store.freeze()
         time.sleep(fault.seconds / 2)
-        was_away = not self._store.answers()
+        was_away = not self._store.answers(PATIENCE_S)
         time.sleep(fault.seconds / 2)
         self._store.thaw()
         return "nobody answered meanwhile" if was_away else ""

@@ -57,7 +57,7 @@ class Node:
         while True:
             try:
                 return Serving(self.path.url, *self._flags, port=port, program=self._program)
-            except SystemExit as error:  # Redis could not be reached for the whole of its patience
+            except RuntimeError as error:  # Redis could not be reached for the whole of its patience
                 if not any(word in str(error) for word in PASSING):
                     raise
                 time.sleep(START_RETRY_S)

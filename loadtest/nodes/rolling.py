@@ -11,9 +11,10 @@ from itertools import pairwise
 from loadtest.nodes.crowd import LOGINS_A_SECOND, Crowd
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.nodes.serving import START_TIMEOUT_S, Serving, Setup, running, wait_for
+from loadtest.nodes.serving import Serving, Setup, running, wait_for
 from loadtest.nodes.verdict import ONLINE, judge, left_over, spread
 from loadtest.scale.reader import Reader
+from loadtest.servers import START_TIMEOUT_S
 
 WORKERS = 4
 SERVERS = 3

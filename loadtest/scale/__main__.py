@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from loadtest.connection import parse_host, raise_file_limit
-from loadtest.processes import Server, running_server
+from loadtest.processes import running_server
 from loadtest.scale import tree
 from loadtest.scale.fleet import running_fleet
 from loadtest.scale.floors import running_floors, why_not
@@ -24,11 +24,12 @@ from loadtest.scale.play import Play
 from loadtest.scale.reader import Reader
 from loadtest.scale.report import Result
 from loadtest.scale.verdict import Promise
+from loadtest.servers import PresenceServer
 
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
-def play_server(result: Result, server: Server, arguments: argparse.Namespace) -> None:
+def play_server(result: Result, server: PresenceServer, arguments: argparse.Namespace) -> None:
     """Play everything on the server."""
     pid, promise = server.process.pid, result.promise
     time.sleep(SETTLE_S)

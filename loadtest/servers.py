@@ -1,0 +1,315 @@
+"""`presence serve` and Redis in processes of their own, as all load tests and tests start them."""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from presence.embedded import find_binary
+from presence.store.client import open_client
+from presence.store.keys import Keys
+
+START_TIMEOUT_S = 40.0
+REDIS_START_TIMEOUT_S = 8.0
+STOP_TIMEOUT_S = 30.0
+LOOK_S = 0.02
+REDIS_LOOK_S = 0.005
+SWEEP_S = 2.0  # promised for the sweep of 2,000 users
+PRESENCE = ("-m", "presence")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How servers are set up: what the promises are made of, in seconds, and how many shards there are."""
+
+    idle_timeout: float = 30.0
+    lease: float = 10.0
+    tick: float = 1.0
+    shards: int = 1
+
+    @property
+    def beat_s(self) -> float:
+        """How often clients are told to beat."""
+        return 0.4 * self.idle_timeout
+
+    @property
+    def death_s(self) -> float:
+        """How long after a node's death its users are offline at the latest, sweep included."""
+        return self.lease + self.idle_timeout + self.tick + SWEEP_S
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The settings."""
+        names = {"--idle-timeout": self.idle_timeout, "--lease": self.lease, "--tick": self.tick}
+        names["--shards"] = self.shards
+        return tuple(word for name, value in names.items() for word in (name, f"{value:g}"))
+
+    def keys(self, prefix: str = "presence") -> Keys:
+        """Return how the servers call their keys."""
+        return Keys(prefix, self.shards)
+
+
+class PresenceServer:
+    """A running server.
+
+    Args:
+        flags: of `presence serve`. Without one that says it, operators are not served: that takes a second of
+            processor time, and a port.
+        port: where to listen; 0 picks one.
+        program: what Python is given to run `presence`.
+        before: called in its process before the command runs.
+        is_heard: whether what it logs of errors goes to standard error, too.
+
+    Attributes:
+        process: the process.
+        address: where clients log in.
+        lines: what it has logged so far, one object a line.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+
+    operators: tuple[str, ...] = ("--no-admin",)
+
+    def __init__(
+        self,
+        *flags: str,
+        port: int = 0,
+        program: Sequence[str] = PRESENCE,
+        before: Callable[[], None] | None = None,
+        is_heard: bool = False,
+    ) -> None:
+        operators = () if {"--admin", "--no-admin"} & set(flags) else self.operators
+        serve = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json"]
+        self.process = subprocess.Popen(
+            [*serve, *operators, *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},
+            preexec_fn=before,  # noqa: PLW1509 - it takes no lock
+        )
+        self.lines: list[dict[str, Any]] = []
+        self._flags = flags
+        self._is_heard = is_heard
+        self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        ready = ""
+        with contextlib.suppress(queue.Empty):
+            ready = self._ready.get(timeout=START_TIMEOUT_S)
+        if not ready:
+            self.process.kill()
+            self.process.wait()
+            raise RuntimeError(f"the server did not become ready: {self.lines[-5:]}")
+        host, _, listens_on = ready.removeprefix("ready ").rpartition(":")
+        self.address = (host, int(listens_on))
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                if line.startswith("ready "):
+                    self._ready.put(line.strip())
+                    continue
+                told = json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
+                self.lines.append(told)
+                if self._is_heard and told["level"] == "error":
+                    sys.stderr.write(line)
+        self._ready.put("")
+
+    @property
+    def host(self) -> str:
+        """Where clients log in, as text."""
+        return "{}:{}".format(*self.address)
+
+    @property
+    def redis_url(self) -> str:
+        """The address of its Redis: the one that it was given, or the one that it has started."""
+        flags = self._flags
+        if "--redis" in flags:
+            return flags[flags.index("--redis") + 1]
+        return str(self.said("embedded Redis runs")[-1]["url"])
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The figures that it logged when it stopped."""
+        return self.said("stopped")[-1]
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """Return the lines of an event."""
+        return [line for line in self.lines if line.get("event") == event]
+
+    def workers(self) -> dict[int, int]:
+        """Return the newest process of each worker by its number."""
+        return {line["worker"]: line["pid"] for line in self.said("worker started")}
+
+    def failures(self) -> list[str]:
+        """Return what it logged of exceptions: none is expected, whatever is done to it."""
+        return [
+            str(line.get("exception") or f"{line['event']}: {line.get('error', '')}")[-500:]
+            for line in self.lines
+            if "exception" in line or line["event"].startswith(("Traceback", "Redis refused"))
+        ]
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process as a whole, and let it go on after a while."""
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """End it gracefully; return its exit status."""
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            status = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._reader.join(STOP_TIMEOUT_S)
+        return status
+
+
+Served = TypeVar("Served", bound=PresenceServer)
+
+
+@contextlib.contextmanager
+def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
+    """Start servers side by side, for the length of a ``with`` block; those in the list then are stopped."""
+    servers: list[Served] = []
+    with ThreadPoolExecutor(len(starts)) as pool:
+        try:
+            futures = [pool.submit(start) for start in starts]
+            servers.extend(future.result() for future in futures)
+            yield servers
+        finally:
+            list(pool.map(PresenceServer.stop, servers))
+
+
+class RedisServer:
+    """A Redis or Valkey on a Unix socket, which can be killed and started again at the same address.
+
+    Args:
+        binary: the program; without it the one that `presence serve` would start.
+        folder: for its socket and its data; without it one of its own, which goes with it.
+        keep: whether every write survives a kill (append-only file); else only what `save` has written does.
+        extra: further arguments.
+
+    Attributes:
+        path: of the socket.
+        url: the same as an address.
+        client: a connection to it.
+        process: the process.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+
+    def __init__(
+        self,
+        binary: str | None = None,
+        folder: Path | None = None,
+        *,
+        keep: bool = False,
+        extra: Sequence[str] = (),
+    ) -> None:
+        self._is_mine = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="redis-"))
+        self.path = str(self.folder / "redis.sock")
+        self._log = self.folder / "server.log"
+        self._command = [
+            binary or find_binary(),
+            *("--port", "0", "--unixsocket", self.path, "--dir", str(self.folder), "--save", ""),
+            *("--appendonly", "yes" if keep else "no", "--appendfsync", "always"),
+            *("--repl-diskless-sync-delay", "0"),
+            *extra,
+        ]
+        self.url = f"unix://{self.path}"
+        self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers with its data loaded.
+
+        The client's connections to the process before are closed.
+        """
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        give_up = time.monotonic() + REDIS_START_TIMEOUT_S
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.kill()
+                raise RuntimeError(f"Redis did not start: {self._log.read_text(errors='replace')[-500:]}")
+            time.sleep(REDIS_LOOK_S)
+        self.client.connection_pool.disconnect()
+
+    def answers(self, within_s: float = 1.0) -> bool:
+        """Whether it answers within so many seconds."""
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.settimeout(within_s)
+            probe.connect(self.path)
+            probe.sendall(b"PING\r\n")
+            return probe.recv(64).startswith(b"+PONG")
+        return False
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """Stop the process: it answers nothing, and connections stay as they are."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def errors(self, name: str) -> int:
+        """Return how many calls it has refused with an error of that name since its start."""
+        return errors(self.client, name)
+
+    def close(self) -> None:
+        """End it, and remove its folder if that is its own."""
+        self.client.close()
+        self.kill()
+        if self._is_mine:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def errors(client: Any, name: str) -> int:
+    """Return how many calls a Redis has refused with an error of that name since its start."""
+    return int(client.info("errorstats").get(f"errorstat_{name}", {"count": 0})["count"])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal (Linux)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = LOOK_S) -> bool:
+    """Wait until something is so, looking now and then; return whether it came about in time."""
+    give_up = time.monotonic() + seconds
+    while not (is_so := condition()) and time.monotonic() < give_up:
+        time.sleep(look_s)
+    return is_so
