@@ -319,7 +319,7 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
     clock: MockClock, nursery: trio.Nursery
 ) -> None:
     relaying = Relaying(known=lambda: ("second",), runtime=Late())
-    await relaying.run(nursery)
+    nursery.start_soon(relaying.relay.run)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
