@@ -254,18 +254,6 @@ local function ask_watched(uids)
   end
 end
 
--- Publishes an entry as JSON: hints, which cost as much as the entry, so only where somebody listens.
--- `channel`: of all events of the type, or nil. That of the user is told what he shows, too: `status`, since
--- `status_ms`.
-local function publish(channel, entry, status, status_ms)
-  entry.v, entry.node = 1, node
-  if channel then redis.call('PUBLISH', channel, cjson.encode(entry)) end
-  if watched[entry.uid] then
-    entry.status, entry.status_ms = status, tonumber(status_ms)
-    redis.call('PUBLISH', user_prefix .. entry.uid, cjson.encode(entry))
-  end
-end
-
 local function is_watched(uid)
   if watched[uid] == nil and has_watchers ~= false then ask_watched({uid}) end
   return watched[uid]
@@ -282,23 +270,36 @@ local function show_fields(is_away, meta)
   return optional('meta', meta)
 end
 
--- Writes the transition of a user who comes; returns its entry id. Here as in `go_offline` the code and the times are
--- digits: Redis is slow at turning Lua's numbers into text. `is_away` and `meta`: as the session shows itself.
-local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
-  seen[uid] = false
-  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'online', 'uid', uid, 'code', code,
-    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', at_ms,
-    'last_seen_ms', at_ms, 'at_ms', at_ms, show_fields(is_away, meta))
+-- Writes an entry about a user; returns its id. The code and the times are digits: Redis is slow at turning Lua's
+-- numbers into text. Hints of it, as JSON, cost as much as the entry, so they are published only where somebody listens.
+-- `channel`: of all events of the type, or nil; that of the user is told what he shows, too: `status`, since
+-- `status_ms`. What follows are names and values that not every entry has.
+local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
+    ...)
+  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
+    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
+    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
   highest_id = id
-  note_told('online', code)
-  local channel = is_heard(ARGV[5]) and ARGV[5]
-  if channel or is_watched(uid) then
-    publish(channel, {id = id, type = 'online', uid = uid, code = tonumber(code), reason = reason,
-      session = session, device = device, since_ms = tonumber(at_ms), last_seen_ms = tonumber(at_ms),
-      at_ms = tonumber(at_ms), status = is_away and 'away' or nil, meta = meta},
-      is_away and 'away' or 'online', at_ms)
+  note_told(type, code)
+  channel = channel and is_heard(channel) and channel
+  if not channel and not is_watched(uid) then return id end
+  local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
+    session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
+    at_ms = tonumber(at_ms)}, {...}
+  for i = 1, #more, 2 do entry[more[i]] = more[i] == 'grace_ms' and tonumber(more[i + 1]) or more[i + 1] end
+  if channel then redis.call('PUBLISH', channel, cjson.encode(entry)) end
+  if watched[uid] then
+    entry.status, entry.status_ms = status, tonumber(status_ms)
+    redis.call('PUBLISH', user_prefix .. uid, cjson.encode(entry))
   end
   return id
+end
+
+-- Writes the transition of a user who comes; returns its entry id. `is_away` and `meta`: as the session shows itself.
+local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
+  seen[uid] = false
+  return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms,
+    is_away and 'away' or 'online', at_ms, show_fields(is_away, meta))
 end
 
 -- Writes the transition of a user who goes, whose online event was entry `since_id`. `grace_ms`: digits of the grace
@@ -308,18 +309,8 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
-  if grace_ms == '' then grace_ms = nil end
-  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
-    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
-    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, 'since_id', since_id, optional('grace_ms', grace_ms))
-  highest_id = id
-  note_told('offline', code)
-  local channel = is_heard(ARGV[6]) and ARGV[6]
-  if channel or is_watched(uid) then
-    publish(channel, {id = id, type = 'offline', uid = uid, code = tonumber(code), reason = reason,
-      session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
-      at_ms = tonumber(at_ms), since_id = since_id, grace_ms = tonumber(grace_ms)}, 'offline', at_ms)
-  end
+  emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
+    'since_id', since_id, optional('grace_ms', grace_ms ~= '' and grace_ms))
 end
 
 -- How a session shows itself travels as a text: "" plain; else "a" (away) or "-", and what follows is its `meta`.
@@ -366,19 +357,9 @@ local function tell_shown(uid, record, status_before, meta_before, device, sessi
   elseif status == 'online' then
     code, reason = CODE_BACK, 'back'
   end
-  local since_ms = digits(record.since_ms)
-  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
-    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
-    'last_seen_ms', at_ms, 'at_ms', at_ms, 'since_id', record.id, 'status', status, 'status_ms', status_ms,
-    optional('meta', meta))
-  highest_id = id
-  note_told(type, code)
+  local id = emit(nil, type, code, reason, uid, device, session, digits(record.since_ms), at_ms, at_ms, status, status_ms,
+    'since_id', record.id, 'status', status, 'status_ms', status_ms, optional('meta', meta))
   record.state = {id = id, since_ms = tonumber(status_ms)}
-  if is_watched(uid) then
-    publish(nil, {id = id, type = type, uid = uid, code = tonumber(code), reason = reason, session = session,
-      device = device, since_ms = record.since_ms, last_seen_ms = tonumber(at_ms), at_ms = tonumber(at_ms),
-      since_id = record.id, meta = meta}, status, status_ms)
-  end
 end
 
 -- Marks. After an outage a node's ends wait until others have registered, and what follows an end of the same user
@@ -500,6 +481,27 @@ local function write_all(key, changes, set, remove, value_first)
   for first = 1, m, VALUES_A_CALL do
     redis.call(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
   end
+end
+
+-- Looks at some of what a node owns, from a cursor of HSCAN on; returns the next. `visit` takes each session: field,
+-- uid, device, generation, session. What is damaged is removed, and so are fields that are no session's, but for those
+-- that `is_kept`.
+local function scan_owned(key, cursor, limit, visit, is_kept)
+  local scan = redis.call('HSCAN', key, cursor, 'COUNT', limit)
+  local found, uids = scan[2], {}
+  for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
+  read_ahead(uids)
+  ask_watched(uids)
+  for i = 1, #found, 2 do
+    local uid, device = string.match(found[i], '^(%S+) (%S*)$')
+    local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
+    if uid and owned_generation then
+      visit(found[i], uid, device, tonumber(owned_generation), session)
+    elseif uid or not is_kept(found[i]) then
+      own(key, found[i], false)
+    end
+  end
+  return scan[1]
 end
 
 -- The last thing that a call does to records, `seen`, what nodes own, and the stream's length.

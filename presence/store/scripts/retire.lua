@@ -13,25 +13,19 @@
 local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
 
-local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])
-local ended, uids = 0, {}
-for i = 1, #scan[2], 2 do uids[#uids + 1] = string.match(scan[2][i], '^(%S+) %S*$') end
-read_ahead(uids)
-ask_watched(uids)
-for i = 1, #scan[2], 2 do
-  local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
-  if uid then
-    local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
-    owned_generation = tonumber(owned_generation)
-    if not owned_generation then
-      own(node_key, scan[2][i], false)  -- a damaged one
-    elseif owned_generation < generation
-        and end_owned(node, scan[2][i], uid, device, owned_generation, session, tonumber(ARGV[12])) then
-      ended = ended + 1
-    end
-  elseif string.find(scan[2][i], '  held$') then
-    own(node_key, scan[2][i], false)  -- a mark that Redis went back to: nothing is held back any more
+local ended = 0
+local function retire(field, uid, device, owned_generation, session)
+  if owned_generation < generation
+      and end_owned(node, field, uid, device, owned_generation, session, tonumber(ARGV[12])) then
+    ended = ended + 1
   end
 end
+
+-- A mark that Redis went back to goes: nothing is held back any more.
+local function is_no_mark(field)
+  return not string.find(field, '  held$')
+end
+
+local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_no_mark)
 write_back()
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = scan[1], ended = ended}), history}
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended}), history}

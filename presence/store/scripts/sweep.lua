@@ -31,10 +31,6 @@ local function sweep(field, uid, device, owned_generation, session)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local is_its = present and present.session == session and present.node == dead
-  if not owned_generation then
-    own(dead_key, field, false)  -- a damaged one
-    return
-  end
   local left_ms = is_its and (tonumber(present.idle_timeout_ms) or 0) - waited_ms or 0
   if left_ms > 0 then
     if wait_ms == 0 or left_ms < wait_ms then wait_ms = left_ms end
@@ -45,20 +41,7 @@ local function sweep(field, uid, device, owned_generation, session)
   if end_owned(dead, field, uid, device, owned_generation, session, latest_ms) then ended = ended + 1 end
 end
 
-local scan = redis.call('HSCAN', dead_key, ARGV[11], 'COUNT', ARGV[12])
-local uids = {}
-for i = 1, #scan[2], 2 do uids[#uids + 1] = string.match(scan[2][i], '^(%S+) %S*$') end
-read_ahead(uids)
-ask_watched(uids)
-for i = 1, #scan[2], 2 do
-  local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
-  if uid then
-    local owned_generation, session = string.match(scan[2][i + 1], '^(%d+) (.*)$')
-    sweep(scan[2][i], uid, device, tonumber(owned_generation), session)
-  elseif not COUNTERS[scan[2][i]] then
-    own(dead_key, scan[2][i], false)  -- a mark, or what nobody knows
-  end
-end
+local cursor = scan_owned(dead_key, ARGV[11], ARGV[12], sweep, function(field) return COUNTERS[field] end)
 write_back()
 
 local kept = 0
@@ -69,5 +52,5 @@ if done then
   redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = scan[1], ended = ended,
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}
