@@ -15,8 +15,8 @@ import structlog
 
 from presence import files
 from presence.admission import Admission, AdmissionLimits
-from presence.ages import Ages
 from presence.auth.verdicts import Gate
+from presence.backlog import Parted
 from presence.changes import Change, Profile, SessionName
 from presence.clock import Clock
 from presence.cluster import Cluster
@@ -26,12 +26,11 @@ from presence.faults import Faults
 from presence.flapping import Flapping
 from presence.histograms import Delays
 from presence.lately import LatelyEnded
-from presence.outbox import Outbox
+from presence.outbox import Ages, Outbox
 from presence.packet_rate import PacketRate
 from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.rendering import printable
-from presence.resync import Parted
 from presence.runtime import Runtime
 from presence.samples import Readiness
 from presence.session import SessionLimit, SessionProtocol

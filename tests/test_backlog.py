@@ -1,14 +1,20 @@
-"""What waits while a node may not judge others yet, and what announces it."""
+"""What waits for a shard goes in slices, and a resync makes nothing before it is asked for.
 
-from collections.abc import Iterator
+In which order, and what is held back, is seen in `tests/simulation`.
+"""
 
-from presence.backlog import MAX_SCANNED_PER_CALL, Backlog
+import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from presence.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Parted, Plan
 from presence.changes import Change, Op
 from presence.outbox import Outbox
+from presence.store.batches import Item
 
 
-def change(op: Op, uid: str, session: str) -> Change:
-    return Change(op, uid, "", session, 2, 0.0, 1000, 1000, 30_000)
+def change(op: Op, uid: str, session: str = "", at: float = 0.0) -> Change:
+    return Change(op, uid, "", session or f"s-{uid}", 2, at, 1000, 1000, 30_000)
 
 
 def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, str]]:
@@ -16,55 +22,12 @@ def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, 
     return [(each.change.op, each.change.session) for each in items]
 
 
-def backlog_of(*changes: Change) -> tuple[Outbox, Backlog]:
-    outbox = Outbox(lambda uid: 0, 1, max_items=100)
-    outbox.extend(changes)
-    return outbox, Backlog(0, outbox, lambda shard: ())
-
-
-def planned(backlog: Backlog) -> int:
-    """Plan until something can be taken; return how many calls that took."""
-    calls = 0
-    while backlog.is_planning:
-        backlog.go_on_planning()
-        calls += 1
-    return calls
-
-
-def test_a_login_that_waits_behind_an_end_is_announced() -> None:
-    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.LOGIN, "ada", "b"))
-    assert taken(outbox, backlog, settled=False) == [(Op.HOLD, "b")]
-    assert backlog.has_marks
-    backlog.release()
-    assert taken(outbox, backlog, settled=True) == [(Op.END, "a"), (Op.LOGIN, "b")]
-
-
-def test_an_update_that_waits_behind_an_end_announces_nobody() -> None:
-    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.UPDATE, "ada", "b"))
-    assert taken(outbox, backlog, settled=False) == []
-    assert not backlog.has_marks
-    backlog.release()
-    assert taken(outbox, backlog, settled=True) == [(Op.END, "a"), (Op.UPDATE, "b")]
-
-
-def test_an_update_waits_for_nobody_elses_end() -> None:
-    outbox, backlog = backlog_of(change(Op.END, "ada", "a"), change(Op.UPDATE, "bob", "b"))
-    assert taken(outbox, backlog, settled=False) == [(Op.UPDATE, "b")]
-
-
-def test_an_update_that_a_registration_covers_waits_no_more() -> None:
-    outbox, backlog = backlog_of(change(Op.UPDATE, "ada", "a"), change(Op.LOGIN, "bob", "b"))
-    backlog.begin((), lost=False)
-    planned(backlog)
-    assert taken(outbox, backlog, settled=True) == [(Op.LOGIN, "b")]
-    assert outbox.held == 1
-
-
 def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_went_before() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
     backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
     backlog.begin((), lost=True)
-    planned(backlog)
+    while backlog.is_planning:
+        backlog.go_on_planning()
     assert taken(outbox, backlog, settled=True) == []
     outbox.extend([change(Op.UPDATE, "ada", "a"), change(Op.END, "ada", "a")])
     items = backlog.take(100, settled=True, from_outbox=True)
@@ -104,3 +67,90 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
         backlog.go_on_planning()
     assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
     assert not backlog.is_planning
+
+
+def counted(uids: list[str], made: list[str]) -> Iterator[Change]:
+    for uid in uids:
+        made.append(uid)
+        yield change(Op.REGISTER, uid)
+
+
+def plan(
+    waiting: list[Item],
+    live: Iterable[Change] = (),
+    queued: Iterable[Item] = (),
+    *,
+    lost: bool = False,
+    skipped_from: float = math.inf,
+) -> Plan:
+    rest = iter(queued)
+    return Plan(waiting, lambda limit: [*islice(rest, limit)], live, lost=lost, skipped_from=skipped_from)
+
+
+def test_a_part_is_looked_for_no_further_than_it_is_asked_for() -> None:
+    found = iter(range(100))
+    parted = Parted(found, lambda number: number % 2, 2)
+    assert len(list(islice(parted.of(1), 5))) == 5
+    assert len(list(found)) == 90
+
+
+def test_a_plan_makes_the_standing_sessions_as_they_are_asked_for() -> None:
+    made: list[str] = []
+    waiting = [Item(change(Op.LOGIN, "c")), Item(change(Op.END, "gone"))]
+    planned = plan(waiting, counted(list("abcd"), made))
+    assert planned.work() == (True, [])
+    assert made == []
+    assert [(each.change.uid, each.snapshot) for each in planned.standing() if each] == [
+        ("a", True),
+        ("b", True),
+        ("d", True),
+    ], "c waits"
+    assert [*planned.replayed] == waiting
+
+
+def test_who_came_after_the_first_skipped_change_is_left_to_the_next_resync() -> None:
+    live = [change(Op.REGISTER, "old", at=1.0), change(Op.REGISTER, "new", at=5.0)]
+    planned = plan([], live, skipped_from=5.0)
+    planned.work()
+    assert [each.change.uid for each in planned.standing() if each] == ["old"]
+
+
+def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
+    waiting = [
+        Item(change(Op.UPDATE, "stands")),
+        Item(change(Op.LOGIN, "came")),
+        Item(change(Op.UPDATE, "came")),
+        Item(change(Op.UPDATE, "gone")),
+        Item(change(Op.END, "gone")),
+    ]
+    live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
+    planned = plan(waiting, live)
+    assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
+    assert [each.change.uid for each in planned.standing() if each] == ["stands"]
+    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [
+        (Op.LOGIN, "came"),
+        (Op.UPDATE, "came"),
+        (Op.END, "gone"),
+    ]
+
+
+def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() -> None:
+    """Planned in one go, the changes of a long outage would stop the loop for a third of a second."""
+    waiting = [Item(change(Op.LOGIN, f"w{n}")) for n in range(PLANNED_A_CALL)]
+    queued = [Item(change(Op.END, f"q{n}")) for n in range(3 * PLANNED_A_CALL)]
+    asked: list[int] = []
+    rest = iter(queued)
+
+    def more(limit: int) -> list[Item]:
+        asked.append(limit)
+        return [*islice(rest, limit)]
+
+    planned = Plan(waiting, more, (), lost=False, skipped_from=math.inf)
+    calls, taken = 0, [*waiting]
+    while not planned.work()[0]:
+        calls += 1
+        taken = [*waiting, *queued[: sum(asked)]]
+        assert planned.unsent == taken, "whoever begins anew finds all of it"
+    assert calls >= 2 * (len(waiting) + len(queued)) // PLANNED_A_CALL - 1
+    assert max(asked) <= PLANNED_A_CALL
+    assert [*planned.replayed] == waiting + queued

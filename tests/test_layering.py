@@ -89,11 +89,9 @@ ROOMS = [
         {
             "presence.outbox",
             "presence.shard_writer",
-            "presence.resync",
             "presence.settling",
             "presence.backlog",
             "presence.observation",
-            "presence.ages",
             "presence.transitions",
             "presence.relay_statistics",
         },
@@ -106,10 +104,7 @@ ROOMS = [
     ),
     # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
     Room(
-        {
-            f"presence.watching.{name}"
-            for name in ("states", "watches", "waiting", "view", "channel", "shares")
-        },
+        {f"presence.watching.{name}" for name in ("states", "watches", "waiting", "view", "channel")},
         {"redis", "structlog", "time", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(
@@ -118,7 +113,7 @@ ROOMS = [
     ),
     # Messages: who waits and who is written to is pure; the courier knows what Redis says, not how.
     Room(
-        {f"presence.messaging.{name}" for name in ("letters", "waiting", "handing")},
+        {f"presence.messaging.{name}" for name in ("letters", "waiting")},
         {"redis", "structlog", "time", "presence.runtime", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(

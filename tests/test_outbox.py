@@ -1,109 +1,86 @@
 """The outbox: order, bound, skipping, waking."""
 
+import random
 import sys
 
 import pytest
 
 from presence.changes import Change, Op
-from presence.outbox import Gap, Outbox, size_of
+from presence.histograms import Histogram
+from presence.outbox import STEP_MS, Ages, Gap, Outbox, size_of
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
     return Change(Op.LOGIN, uid, "", session, 1, at, at_ms, at_ms, 30_000)
 
 
-def first_digit(uid: str) -> int:
-    return int(uid[0])
+def two_shards(max_items: int) -> Outbox:
+    """Two shards by the uid's first digit."""
+    return Outbox(lambda uid: int(uid[0]), 2, max_items=max_items)
 
 
-@pytest.fixture
-def outbox() -> Outbox:
-    """Two shards by the uid's first digit; three changes fit."""
-    return Outbox(first_digit, 2, max_items=3)
-
-
-def test_each_shard_is_first_in_first_out(outbox: Outbox) -> None:
+def test_each_shard_is_first_in_first_out_and_what_was_taken_is_held() -> None:
+    outbox = two_shards(3)
     outbox.extend([change("0a"), change("1a"), change("0b")])
-    assert [c.uid for c in outbox.take(0, 10)] == ["0a", "0b"]
-    assert [c.uid for c in outbox.take(1, 10)] == ["1a"]
-
-
-def test_take_gives_no_more_than_asked(outbox: Outbox) -> None:
-    outbox.extend([change("0a"), change("0b")])
     assert [c.uid for c in outbox.take(0, 1)] == ["0a"]
-    assert outbox.queued(0) == 1
-
-
-def test_what_was_taken_counts_until_it_is_released(outbox: Outbox) -> None:
-    outbox.extend([change("0a"), change("0b")])
-    taken = outbox.take(0, 2)
+    assert (outbox.queued(0), outbox.held) == (1, 3)
+    assert [c.uid for c in outbox.take(0, 10)] == ["0b"]
+    taken = outbox.take(1, 10)
+    assert [c.uid for c in taken] == ["1a"]
+    outbox.release(1, taken)
     assert outbox.held == 2
-    outbox.release(0, taken)
-    assert outbox.held == 0
 
 
-def test_a_full_outbox_skips_and_counts(outbox: Outbox) -> None:
-    outbox.extend(change(f"0{i}", at_ms=i, at=float(i)) for i in range(10))
-    assert outbox.queued(0) == 3
-    assert outbox.begin_resync(0) == Gap(dropped=7, from_ms=3, to_ms=9, from_at=3.0)
-
-
-def test_skipping_goes_on_when_there_is_room_again(outbox: Outbox) -> None:
-    outbox.extend(change("0a") for _ in range(4))
+def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
+    outbox = two_shards(3)
+    assert outbox.begin_resync(0) is None
+    outbox.extend(change(f"0{i}", at_ms=i, at=float(i)) for i in range(9))
     outbox.release(0, outbox.take(0, 3))
-    outbox.append(change("0late"))
+    outbox.append(change("0late", at_ms=9))  # there is room again, but it must not overtake
     assert outbox.queued(0) == 0
+    outbox.extend(change("1a") for _ in range(4))
+    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, True)
+    assert outbox.begin_resync(0) == Gap(dropped=7, from_ms=3, to_ms=9, from_at=1.0)
+    assert outbox.begin_resync(0) is None
+    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
 
 
 def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
-    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=80)
-    outbox.extend(change("0a") for _ in range(200))
-    assert outbox.held == 80
-    outbox.extend(change("1a") for _ in range(10))
-    assert not outbox.is_skipping(1)
-    assert outbox.queued(1) == 10
-    outbox.append(change("1a"))
-    assert outbox.is_skipping(1)
-
-
-def test_others_go_on_for_ever_while_theirs_are_taken() -> None:
-    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=80)
+    outbox = two_shards(80)
     outbox.extend(change("0a") for _ in range(200))
     for _ in range(500):
         outbox.append(change("1a"))
         outbox.release(1, outbox.take(1, 1))
-    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, False)
+    outbox.extend(change("1a") for _ in range(10))
+    assert (outbox.is_skipping(0), outbox.is_skipping(1), outbox.held) == (True, False, 90)
+    outbox.append(change("1a"))
+    assert outbox.is_skipping(1)
+    alone = Outbox(lambda _uid: 0, 1, max_items=80)
+    alone.extend(change("0a") for _ in range(200))
+    assert alone.held == 80
 
 
-def test_one_shard_has_no_room_beyond_the_bound() -> None:
-    outbox = Outbox(lambda _uid: 0, 1, max_items=80)
-    outbox.extend(change("0a") for _ in range(200))
-    assert outbox.held == 80
-
-
-def test_a_resync_ends_the_skipping_of_its_shard_alone(outbox: Outbox) -> None:
-    outbox.extend(change("0a") for _ in range(4))
-    outbox.extend(change("1a") for _ in range(4))
-    outbox.begin_resync(0)
-    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
-
-
-def test_without_a_skip_there_is_no_gap(outbox: Outbox) -> None:
+def test_it_rings_once_when_there_is_enough() -> None:
+    outbox, rung = two_shards(9), list[str]()
+    outbox.call_at(2, lambda: rung.append("two"))
     outbox.append(change("0a"))
-    assert outbox.begin_resync(0) is None
-
-
-def test_a_gap_is_given_once(outbox: Outbox) -> None:
-    outbox.extend(change("0a") for _ in range(4))
-    outbox.begin_resync(0)
-    assert outbox.begin_resync(0) is None
+    assert rung == []
+    outbox.append(change("1a"))
+    outbox.append(change("1a"))
+    outbox.call_at(3, lambda: rung.append("at once"))
+    assert rung == ["two", "at once"]
+    outbox.call_at(4, lambda: rung.append("four"))
+    outbox.call_at(0, lambda: rung.append("never"))
+    outbox.append(change("0a"))
+    assert len(rung) == 2
 
 
 def test_gaps_merge_into_the_one_that_covers_both() -> None:
     assert Gap(2, 10, 20, 5.0).merged(Gap(3, 5, 15, 6.0)) == Gap(5, 5, 20, 5.0)
 
 
-def test_statistics_count_what_happened(outbox: Outbox) -> None:
+def test_statistics_count_what_happened() -> None:
+    outbox = two_shards(3)
     outbox.extend(change("0a") for _ in range(5))
     outbox.release(0, outbox.take(0, 2))
     statistics = outbox.statistics()
@@ -127,34 +104,40 @@ def test_the_size_of_a_change_is_about_what_it_takes() -> None:
     assert size_of(each) == pytest.approx(sum(map(sys.getsizeof, (each, *texts, *numbers))), rel=0.1)
 
 
-class Ring:
+class Waiting:
+    """An outbox of one shard whose time is set by hand."""
+
     def __init__(self) -> None:
-        self.times = 0
+        self.now_ms = 1_700_000_000_000
+        self.took = Histogram((0.1, 1.0))
+        self.ages = Ages(lambda: self.now_ms, self.took)
+        self.outbox = Outbox(lambda _uid: 0, 1, max_items=1000, ages=self.ages)
 
-    def __call__(self) -> None:
-        self.times += 1
-
-
-def test_it_calls_at_once_when_there_is_enough(outbox: Outbox) -> None:
-    ring = Ring()
-    outbox.append(change("0a"))
-    outbox.call_at(1, ring)
-    assert ring.times == 1
+    def append(self) -> Change:
+        each = change("u", at_ms=self.now_ms)
+        self.outbox.append(each)
+        return each
 
 
-def test_it_calls_once_with_the_change_that_makes_it_enough(outbox: Outbox) -> None:
-    ring = Ring()
-    outbox.call_at(2, ring)
-    outbox.append(change("0a"))
-    assert ring.times == 0
-    outbox.append(change("1a"))
-    outbox.append(change("1a"))
-    assert ring.times == 1
+def test_ages_are_counted_when_redis_has_them() -> None:
+    waiting = Waiting()
+    for _ in range(4):
+        waiting.append()
+        waiting.now_ms += 500
+    waiting.outbox.acknowledged(0, waiting.outbox.take(0, 3))
+    waiting.outbox.release(0, waiting.outbox.take(0, 1))  # forgotten only
+    assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
 
 
-def test_a_wish_can_be_taken_back(outbox: Outbox) -> None:
-    ring = Ring()
-    outbox.call_at(1, ring)
-    outbox.call_at(0, ring)
-    outbox.append(change("0a"))
-    assert ring.times == 0
+def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
+    waiting, rng = Waiting(), random.Random(7)
+    held: list[Change] = []
+    for _ in range(2000):
+        waiting.now_ms += rng.randrange(40)
+        if rng.random() < 0.5 and len(held) < 900:
+            held.append(waiting.append())
+            waiting.outbox.take(0, 1)
+        elif held:
+            waiting.outbox.release(0, [held.pop(rng.randrange(len(held)))])
+        oldest_s = max(((waiting.now_ms - each.at_ms) / 1000 for each in held), default=0.0)
+        assert oldest_s <= waiting.ages.oldest_s() <= oldest_s + STEP_MS / 1000

@@ -32,10 +32,9 @@ from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
-from presence.watching.shares import Shares
 from presence.watching.states import Entry
 from presence.watching.waiting import Waiter, Waiting
-from presence.watching.watches import Watches
+from presence.watching.watches import Shares, Watches
 from protocol import UIDS_MAX, Code
 
 PATIENCE_S: Final = 5.0

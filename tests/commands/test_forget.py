@@ -14,7 +14,7 @@ from presence.commands import forget as command
 from presence.embedded import EmbeddedRedis
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
-from presence.store import erasing
+from presence.store import operator
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
@@ -29,7 +29,7 @@ EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasing, "ENTRIES_A_PAGE", 2)
+    monkeypatch.setattr(operator, "ENTRIES_A_PAGE", 2)
 
 
 def told(client: Redis) -> list[str]:
