@@ -1,14 +1,13 @@
-"""The processes that serve operators beside a server, seen from the server.
+"""The process that serves operators beside a server, seen from the server.
 
 The address is bound here, so that it is known before anything is ready, and that a process which is started
-anew listens at the same one. From then on nobody waits for these processes, whatever becomes of them: they
-have the asking ends of the lines (see `presence.inquiries`) and a control line, whose end is their order to
-end. The server keeps what it gave them, untouched, for the keeper's successor: `Operators.tend` starts it.
+anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
+asking ends of the lines (see `presence.inquiries`) and a control line, whose end is its order to end.
+`Operators.tend` starts another when it has ended, or was silent for too long (`presence.heartbeats`).
 """
 
 import math
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -19,9 +18,7 @@ from typing import Final
 
 import structlog
 
-from presence.admin import frames
-from presence.admin.keeper import LONG_LIFE_S, pause_s
-from presence.admin.start import Start
+from presence.admin.startup import RELOAD, Start
 from presence.heartbeats import SilenceWatch
 from presence.inquiries import line_pair
 from presence.places import ended
@@ -29,16 +26,20 @@ from presence.ports import Address, CannotListen
 from presence.settings import Settings, admin_host, admin_port
 from presence.transports import tcp
 
-END_S: Final = 2.0  # the keeper takes less: half a second for requests, and it kills
+END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
 BACKLOG: Final = 128
 _CONTROL_S: Final = 1.0  # for the start message, which a kernel takes at once
+_HEARD_BYTES: Final = 4096
 RETRY_S: Final = 1.0  # after no process could be started, at least
+LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LIMIT_S: Final = 30.0
 
 log = structlog.get_logger("presence.operators")
 
 
 class Operators:
-    """The processes, and what they share with the server.
+    """The process, and what it shares with the server.
 
     Args:
         settings: checked settings.
@@ -56,7 +57,7 @@ class Operators:
         self._lines = [line_pair() for _ in range(workers)]
         self._listeners = listeners
         self._control: socket.socket | None = None
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._started_at = self._start_at = 0.0
         self._failures = 0
         self._hang_timeout_s = settings.hang_timeout
@@ -64,7 +65,7 @@ class Operators:
         asking = [each.fileno() for each, _ in self._lines]
         heard = tuple(each.fileno() for each in listeners)
         start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
-        self._message = frames.framed(pickle.dumps(start))
+        self._message = start.packed()
         self._descriptors = [*heard, *asking]
         self._start()
 
@@ -80,63 +81,58 @@ class Operators:
         return own
 
     def tend(self) -> float | None:
-        """Start the keeper again if it has ended, with a pause if it ends soon again, and end one that hangs;
-        waits for nobody else. To be called about each second.
+        """Start the process again if it has ended, with a pause if it ends soon again, and end one that
+        hangs; waits for nobody. To be called about each second.
 
         Returns:
-            In how many seconds this must be called again at the latest; None: when the keeper has ended.
+            In how many seconds this must be called again at the latest; None: when the process has ended.
         """
-        if self._keeper is not None:
+        if self._process is not None:
             self._hear()
-            status = self._keeper.poll()
+            status = self._process.poll()
             if status is None:
                 if self._watch.is_hung(time.monotonic()):
-                    log.error("the keeper of what serves operators hangs, and is ended")
-                    self._keeper.kill()  # and the process that it keeps ends with it
+                    log.error("the process that serves operators hangs, and is ended")
+                    self._process.kill()
                     self._watch = SilenceWatch(math.inf, time.monotonic())  # so that it is logged once
                 return None
             self._ended(status)
         if time.monotonic() >= self._start_at:
             self._start()
-        return None if self._keeper is not None else max(0.0, self._start_at - time.monotonic())
+        return None if self._process is not None else max(0.0, self._start_at - time.monotonic())
 
     def _hear(self) -> None:
-        said = b""
         if self._control is not None:
             with suppress(OSError):  # nothing came
-                said = self._control.recv(frames.HEARD_BYTES)
-        if said:
-            self._watch.heard()
-        if frames.HUNG in said:
-            log.error("the process that serves operators hung, and is replaced")
+                if self._control.recv(_HEARD_BYTES):
+                    self._watch.heard()
 
     def reload(self) -> None:
         """Have the files read again whose content may change."""
         if self._control is not None:
             with suppress(OSError):  # nobody is there, or nobody takes it
-                self._control.send(frames.RELOAD)
+                self._control.send(RELOAD)
 
     def stop(self) -> None:
-        """End the processes; takes less than a second, and never more than `END_S`."""
+        """End the process; takes at most `END_S`."""
         self._hang_up()
-        if self._keeper is not None:
+        if self._process is not None:
             try:
-                self._keeper.wait(END_S)
+                self._process.wait(END_S)
             except subprocess.TimeoutExpired:
-                self._keeper.kill()  # and the process that it keeps ends with it
-                self._keeper.wait()
+                self._process.kill()
+                self._process.wait()
         self._close_all_but(None)
 
     def _start(self) -> None:
-        timeout, numbers = str(self._hang_timeout_s), map(str, self._descriptors)
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
             self._put_off(error)
             return
         try:
-            self._keeper = subprocess.Popen(  # noqa: S603 - our own module, and numbers
-                [sys.executable, *_path_flags(), "-m", "presence.admin.keeper", timeout, *numbers],
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, *_path_flags(), "-m", "presence.admin"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 pass_fds=self._descriptors,
@@ -159,12 +155,12 @@ class Operators:
 
     def _ended(self, status: int) -> None:
         lived_s = time.monotonic() - self._started_at
-        self._keeper = None
+        self._process = None
         self._hang_up()
         self._failures = 1 if lived_s >= LONG_LIFE_S else self._failures + 1
         self._start_at = time.monotonic() + pause_s(self._failures)
         log.error(
-            "the keeper of what serves operators ended, and is replaced",
+            "the process that serves operators ended, and is replaced",
             **ended(status),
             lived_s=round(lived_s, 1),
             pause_s=pause_s(self._failures),
@@ -205,6 +201,11 @@ def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int
         yield operators
     finally:
         operators.stop()
+
+
+def pause_s(ends: int) -> float:
+    """Return how long to wait after so many ends in a row: the first is made good immediately."""
+    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(ends - 2, 16)) if ends > 1 else 0.0
 
 
 def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:

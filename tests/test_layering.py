@@ -348,10 +348,9 @@ NOWHERE_BELOW = [
         {"presence.registry", "presence.session", "presence.core", "presence.node"},
         {"jwt", "cryptography", "presence.auth.keys"},
     ),
-    # Whoever serves operators does so in a process of its own; whoever keeps that alive is hardly there.
+    # Whoever serves operators does so in a process of its own.
     Room({"presence.server", "presence.process", "presence.worker"}, {"presence.operators", *HTTP}),
     Room({"presence.cli", "presence.operators", "presence.supervisor", "presence.demo"}, HTTP),
-    Room({"presence.admin.keeper"}, {"presence.settings", "structlog", "msgpack", "redis", *LOOPS}),
     Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),

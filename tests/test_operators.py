@@ -1,6 +1,7 @@
-"""The processes that serve operators, as the server sees them."""
+"""The process that serves operators, as the server sees it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,9 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from presence import inquiries, operators
-from presence.admin import keeper
+from presence.admin import startup
+from presence.admin.__main__ import IGNORED
 from presence.operators import Operators
-from presence.ports import CannotListen
+from presence.ports import Address, CannotListen
 from presence.settings import Settings
 
 PATIENCE_S = 10.0
@@ -53,7 +55,7 @@ def test_a_worker_keeps_its_own_end_only(alone: Operators) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
-    """The keepers that were started; each ends when it has been told what it keeps."""
+    """The processes that were started; each ends when it begins to be told what it serves."""
     brief = [sys.executable, "-S", "-c", "import sys; sys.stdin.buffer.raw.read(4)"]
     begun: list[subprocess.Popen[bytes]] = []
 
@@ -65,7 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
     return begun
 
 
-def test_a_keeper_that_ended_is_replaced_at_the_same_address_and_told(
+def test_a_process_that_ended_is_replaced_at_the_same_address_and_told(
     started: list["subprocess.Popen[bytes]"],
 ) -> None:
     found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
@@ -80,7 +82,7 @@ def test_a_keeper_that_ended_is_replaced_at_the_same_address_and_told(
         socket.create_connection(found.address)
 
 
-def test_a_keeper_that_always_ends_is_started_less_and_less(
+def test_a_process_that_always_ends_is_started_less_and_less(
     started: list["subprocess.Popen[bytes]"],
 ) -> None:
     found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
@@ -88,12 +90,12 @@ def test_a_keeper_that_always_ends_is_started_less_and_less(
         started[-1].wait(PATIENCE_S)
         pause_s = found.tend()
     assert pause_s is not None
-    assert 0 < pause_s <= keeper.pause_s(2)
+    assert 0 < pause_s <= operators.pause_s(2)
     assert len(started) == 2
     found.stop()
 
 
-def test_a_keeper_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
     monkeypatch.setattr(Operators, "_start", None)
     assert found.tend() is None
@@ -131,6 +133,34 @@ def test_nobody_loads_modules_of_a_directory_that_the_server_does_not(
 ) -> None:
     monkeypatch.setattr(sys, "path", path)
     assert operators._path_flags() == flags
+
+
+def test_the_first_end_is_made_good_immediately_and_pauses_double_up_to_a_limit() -> None:
+    pauses = [operators.pause_s(ends) for ends in range(1, 40)]
+    assert pauses[:4] == [0.0, 0.5, 1.0, 2.0]
+    assert pauses[-1] == operators.BACKOFF_LIMIT_S
+
+
+def test_a_start_message_comes_whole_or_not_at_all() -> None:
+    address = Address("127.0.0.1", 1)
+    start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
+    whole = start.packed()
+    for sent, read in ((whole, start), (whole[:-1], None), (whole[:2], None), (b"", None)):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            with ours:
+                ours.send(sent[:3])
+                ours.send(sent[3:])
+            assert startup.read(theirs) == read
+
+
+def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
+    assert set(IGNORED) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = POPEN([sys.executable, "-m", "presence.admin"], stdin=theirs.fileno())
+    ours.close()
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_an_address_that_is_taken_is_named() -> None:

@@ -1,4 +1,4 @@
-"""What serves operators, wired: HTTP, the application, the orders of whoever keeps the process."""
+"""What serves operators, wired: HTTP, the application, the orders of the server."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ import trio
 from presence.admin.app import make_app
 from presence.admin.context import Context
 from presence.admin.http import serve_http
-from presence.admin.start import Start
+from presence.admin.startup import Start
 from presence.heartbeats import ALIVE, interval_s
 
 log = structlog.get_logger("presence.admin")
@@ -22,7 +22,7 @@ def run(start: Start, line: socket.socket) -> None:
 
     Args:
         start: what this process was told.
-        line: from whoever keeps it.
+        line: from the server.
     """
     trio.run(_serve, start, line)
 
@@ -50,15 +50,15 @@ async def _serve(start: Start, line: socket.socket) -> None:
 
 
 async def _beat(line: socket.socket, hang_timeout_s: float) -> None:
-    """Tell whoever keeps us that this loop turns."""
+    """Tell the server that this loop turns."""
     while True:
-        with suppress(OSError):  # the keeper is stopped, and will know that it was; or gone, as `_obey` sees
+        with suppress(OSError):  # the server is stopped, or gone, as `_obey` sees
             line.send(ALIVE)
         await trio.sleep(interval_s(hang_timeout_s))
 
 
 async def _obey(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
-    """Take the orders of whoever keeps us, until there is nobody who could give one."""
+    """Take the orders of the server, until it is gone."""
     orders = trio.socket.from_stdlib_socket(line)
     while True:
         try:

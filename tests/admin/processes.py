@@ -78,20 +78,13 @@ def command(pid: int) -> str:
         return ""
 
 
-def keeper_of(server: ServerProcess) -> int:
-    """Return the keeper's process."""
-    return found(
-        lambda: next((each for each in children(server.process.pid) if "admin.keeper" in command(each)), None)
-    )
-
-
-def kept_by(keeper: int, not_this: int = 0) -> int:
-    """Return the process that a keeper keeps, another one than `not_this`, once it is that."""
+def admin_of(server: ServerProcess, not_this: int = 0) -> int:
+    """Return the process that serves operators, another one than `not_this`, once it is that."""
     return found(
         lambda: next(
             (
                 each
-                for each in children(keeper)
+                for each in children(server.process.pid)
                 if each != not_this and command(each).endswith("presence.admin ")
             ),
             None,

@@ -17,19 +17,18 @@ from pathlib import Path
 import pytest
 
 from presence.admin.http import CONNECTIONS_MAX
-from presence.admin.keeper import NICENESS
+from presence.admin.startup import NICENESS
 from presence.admin.streaming import VIEWERS_MAX
 from presence.embedded import EmbeddedRedis, embedded_redis
 from tests.admin.processes import (
     ADMIN,
+    admin_of,
     answers,
     children,
     command,
     descriptors,
     found,
     is_gone,
-    keeper_of,
-    kept_by,
     logged,
     sampled,
     url_of,
@@ -70,15 +69,14 @@ def test_the_address_is_told_before_the_server_is_ready(undisturbed: ServerProce
 
 
 def test_workers_share_nothing_with_who_serves_operators(undisturbed: ServerProcess) -> None:
-    keeper = keeper_of(undisturbed)
-    theirs = descriptors(keeper) | descriptors(kept_by(keeper))
+    theirs = descriptors(admin_of(undisturbed))
     for pid in pids(undisturbed).values():
         assert not descriptors(pid) & theirs
 
 
 def test_users_come_before_operators(undisturbed: ServerProcess) -> None:
     ours = os.getpriority(os.PRIO_PROCESS, undisturbed.process.pid)
-    theirs = os.getpriority(os.PRIO_PROCESS, kept_by(keeper_of(undisturbed)))
+    theirs = os.getpriority(os.PRIO_PROCESS, admin_of(undisturbed))
     assert theirs == min(ours + NICENESS, 19)
 
 
@@ -87,9 +85,8 @@ def test_a_supervisor_has_one_thread(undisturbed: ServerProcess) -> None:
 
 
 def test_nothing_secret_is_in_arguments_or_environment(undisturbed: ServerProcess) -> None:
-    keeper = keeper_of(undisturbed)
-    for pid in (keeper, kept_by(keeper)):
-        assert "redis.sock" not in command(pid) + Path(f"/proc/{pid}/environ").read_text()
+    pid = admin_of(undisturbed)
+    assert "redis.sock" not in command(pid) + Path(f"/proc/{pid}/environ").read_text()
 
 
 def test_an_ipv6_address_is_served(redis_server: EmbeddedRedis) -> None:
@@ -111,12 +108,12 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address(redis_server:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
         url = url_of(server)
         found(lambda: answers(url))
-        first = kept_by(keeper_of(server))
+        first = admin_of(server)
         os.kill(first, signal.SIGKILL)
         begun = time.monotonic()
         found(lambda: answers(url) and is_gone(first))
         print(f"back after {time.monotonic() - begun:.2f} s")
-        assert kept_by(keeper_of(server)) != first
+        assert admin_of(server) != first
 
 
 @pytest.mark.parametrize("end", [signal.SIGUSR2, signal.SIGKILL], ids=["renewed", "killed"])
@@ -135,7 +132,7 @@ def test_a_process_that_is_new_hears_from_the_workers(redis_server: EmbeddedRedi
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         url = url_of(server)
         found(lambda: answers(url) and sampled(url))
-        os.kill(kept_by(keeper_of(server)), signal.SIGKILL)
+        os.kill(admin_of(server), signal.SIGKILL)
         found(lambda: answers(url))
         assert found(lambda: sampled(url) == pids(server))
 
@@ -180,7 +177,7 @@ def test_a_successor_that_finds_a_bad_file_serves_health_and_lets_nobody_in(
         url = url_of(server)
         found(lambda: answers(url))
         write_tokens(tokens, "read old short\n")
-        os.kill(kept_by(keeper_of(server)), signal.SIGKILL)
+        os.kill(admin_of(server), signal.SIGKILL)
         assert found(lambda: answers(url) and status(urllib.request.Request(f"{url}healthz")) == 200)
         asked = urllib.request.Request(
             f"{url}v1/nodes", headers={"Authorization": "Bearer sixteen-and-more-characters"}
@@ -210,39 +207,17 @@ def status(asked: urllib.request.Request) -> int:
 
 
 @WORKERS
-def test_a_keeper_that_is_killed_is_back_soon_at_the_same_address(
+def test_a_process_that_replaced_another_ends_with_the_server(
     redis_server: EmbeddedRedis, workers: str
 ) -> None:
-    with running_server("--redis", redis_server.url, "--workers", workers, *ADMIN) as server:
-        url = url_of(server)
-        found(lambda: answers(url))
-        before = sampled(url)
-        keeper = keeper_of(server)
-        kept = kept_by(keeper)
-        os.kill(keeper, signal.SIGKILL)
-        begun = time.monotonic()
-        found(lambda: is_gone(kept), END_S)
-        assert greets(server)
-        found(lambda: answers(url))
-        print(f"back after {time.monotonic() - begun:.2f} s")
-        assert found(lambda: sampled(url) == before)
-        assert keeper_of(server) != keeper
-        (line,) = found(lambda: logged(server, "the keeper of what serves operators ended, and is replaced"))
-        assert (line["level"], line["status"]) == ("error", -signal.SIGKILL)
-
-
-@WORKERS
-def test_a_keeper_that_was_replaced_ends_with_the_server(redis_server: EmbeddedRedis, workers: str) -> None:
     server = ServerProcess("--redis", redis_server.url, "--workers", workers, *ADMIN)
-    first = keeper_of(server)
+    first = admin_of(server)
     os.kill(first, signal.SIGKILL)
-    second = found(lambda: next((each for each in [keeper_of(server)] if each != first), None))
-    kept = kept_by(second)
+    second = admin_of(server, not_this=first)
     begun = time.monotonic()
     server.process.terminate()
     assert server.process.wait(10) == 0
     assert time.monotonic() - begun < END_S
-    assert is_gone(kept)
     assert is_gone(second)
     server.stop()
 
@@ -251,11 +226,10 @@ def test_a_keeper_that_was_replaced_ends_with_the_server(redis_server: EmbeddedR
 def test_nobody_outlives_a_server_that_is_killed(redis_server: EmbeddedRedis, workers: str) -> None:
     server = ServerProcess("--redis", redis_server.url, "--workers", workers, *ADMIN)
     found(lambda: answers(url_of(server)))
-    keeper = keeper_of(server)
-    kept = kept_by(keeper)
+    kept = admin_of(server)
     server.process.kill()
     begun = time.monotonic()
-    found(lambda: is_gone(kept) and is_gone(keeper), END_S)
+    found(lambda: is_gone(kept), END_S)
     print(f"gone after {time.monotonic() - begun:.2f} s")
     server.stop()
 
@@ -267,15 +241,13 @@ def test_a_stop_is_quick_and_says_nothing_that_is_no_line_of_log(
     server = ServerProcess("--redis", redis_server.url, "--workers", workers, *ADMIN)
     url = url_of(server)
     found(lambda: answers(url))
-    keeper = keeper_of(server)
-    kept = kept_by(keeper)
+    kept = admin_of(server)
     begun = time.monotonic()
     with socket.create_connection(address_of(url)):  # somebody who asks nothing
         server.process.send_signal(order)
         assert server.process.wait(10) == 0
     print(f"stopped after {time.monotonic() - begun:.2f} s")
     assert is_gone(kept)
-    assert is_gone(keeper)
     server.stop()
     assert [line for line in server.lines if "timestamp" not in line] == []
     assert not [line for line in server.lines if line["level"] == "error"]
@@ -284,9 +256,8 @@ def test_a_stop_is_quick_and_says_nothing_that_is_no_line_of_log(
 def test_a_signal_to_everybody_is_one_order(redis_server: EmbeddedRedis) -> None:
     server = ServerProcess("--redis", redis_server.url, "--workers", "2", *ADMIN)
     found(lambda: answers(url_of(server)))
-    keeper = keeper_of(server)
-    kept = kept_by(keeper)
-    for pid in (kept, keeper, *pids(server).values(), server.process.pid):
+    kept = admin_of(server)
+    for pid in (kept, *pids(server).values(), server.process.pid):
         os.kill(pid, signal.SIGTERM)
     assert server.process.wait(10) == 0
     assert is_gone(kept)
@@ -327,7 +298,7 @@ def test_ctrl_c_on_a_terminal_is_a_clean_stop(redis_server: EmbeddedRedis) -> No
 def test_a_process_that_is_stopped_delays_nobody(redis_server: EmbeddedRedis) -> None:
     server = ServerProcess("--redis", redis_server.url, *ADMIN)
     found(lambda: answers(url_of(server)))
-    kept = kept_by(keeper_of(server))
+    kept = admin_of(server)
     os.kill(kept, signal.SIGSTOP)
     assert greets(server)
     begun = time.monotonic()
@@ -340,15 +311,14 @@ def test_a_process_that_is_stopped_delays_nobody(redis_server: EmbeddedRedis) ->
     server.stop()
 
 
-def test_a_keeper_that_is_stopped_keeps_a_server_for_a_moment_only(redis_server: EmbeddedRedis) -> None:
+def test_a_process_that_is_stopped_does_not_outlive_a_server_that_is_killed(
+    redis_server: EmbeddedRedis,
+) -> None:
     server = ServerProcess("--redis", redis_server.url, *ADMIN)
     found(lambda: answers(url_of(server)))
-    keeper = keeper_of(server)
-    kept = kept_by(keeper)
-    os.kill(keeper, signal.SIGSTOP)
-    assert greets(server)
-    server.process.terminate()
-    assert server.process.wait(10) == 0
+    kept = admin_of(server)
+    os.kill(kept, signal.SIGSTOP)
+    server.process.kill()
     found(lambda: is_gone(kept), END_S)
     server.stop()
 
@@ -400,12 +370,12 @@ def test_a_bad_file_of_tokens_refuses_the_start(redis_server: EmbeddedRedis, tmp
 
 def test_workers_that_hang_keep_nobody_alive_for_whom_there_is_no_server(redis_server: EmbeddedRedis) -> None:
     server = ServerProcess("--redis", redis_server.url, "--workers", "2", *ADMIN)
-    keeper = keeper_of(server)
+    kept = admin_of(server)
     for pid in pids(server).values():
         os.kill(pid, signal.SIGSTOP)
     server.process.kill()
     try:
-        found(lambda: is_gone(keeper), END_S)
+        found(lambda: is_gone(kept), END_S)
     finally:
         for pid in pids(server).values():
             os.kill(pid, signal.SIGKILL)
@@ -414,17 +384,16 @@ def test_workers_that_hang_keep_nobody_alive_for_whom_there_is_no_server(redis_s
 
 def test_redis_holds_nothing_of_the_operators() -> None:
     with running_server(*ADMIN) as server:
-        keeper = keeper_of(server)
-        (redis,) = [each for each in children(server.process.pid) if each != keeper]
+        kept = admin_of(server)
+        (redis,) = [each for each in children(server.process.pid) if each != kept]
         found(lambda: answers(url_of(server)))
-        assert not descriptors(redis) & (descriptors(keeper) | descriptors(kept_by(keeper)))
+        assert not descriptors(redis) & descriptors(kept)
 
 
 def test_redis_ends_last() -> None:
     server = ServerProcess(*ADMIN)
-    keeper = keeper_of(server)
-    (redis,) = [each for each in children(server.process.pid) if each != keeper]
-    kept = kept_by(keeper)
+    kept = admin_of(server)
+    (redis,) = [each for each in children(server.process.pid) if each != kept]
     found(lambda: answers(url_of(server)))
     os.kill(kept, signal.SIGSTOP)  # so that its end takes a while
     server.process.terminate()
@@ -443,7 +412,7 @@ def test_six_hundred_connections_at_once_cost_nobody_a_place_for_long(redis_serv
             stack.enter_context(socket.create_connection(address_of(url), PATIENCE_S))
             for _ in range(CONNECTIONS_MAX + 88)
         ]
-        kept = kept_by(keeper_of(server))
+        kept = admin_of(server)
         found(lambda: len(descriptors(kept)) > CONNECTIONS_MAX)
         assert len(descriptors(kept)) < CONNECTIONS_MAX + 40
         assert greets(server)
