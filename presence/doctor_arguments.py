@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from presence.argument_types import AddSettings
-from presence.doctor.catalogue import CHECKS
+from presence.doctor.findings import CHECKS
 from presence.settings import SPECS
 
 if TYPE_CHECKING:

@@ -264,13 +264,9 @@ ROOMS = [
         {"presence.contradictions", "presence.exposure", "presence.networks", "presence.titles"},
         {"time", "structlog", "presence.auth", "redis", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
     ),
-    # What the doctor gathers is judged by functions that ask nobody.
+    # What the doctor gathers from Redis is judged by functions that ask nobody.
     Room(
-        {
-            f"presence.doctor.{name}"
-            for name in ("catalogue", "findings", "needs", "configuration", "machine", "kernel")
-        }
-        | {f"presence.doctor.{name}" for name in ("redis_servers", "shared_data")},
+        {"presence.doctor.findings", "presence.doctor.redis_checks"},
         {"redis", "time", "structlog", "pathlib", "presence.store.access", *SOCKETS, *LOOPS, *SHELL, *EDGES},
     ),
     # Rights are looked at by whoever starts, once; sockets that listen know nothing of who is served.

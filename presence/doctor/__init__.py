@@ -1,4 +1,4 @@
 """Looks at a machine, its settings and its Redis, and says what a server would miss; changes nothing.
 
-What is so is gathered first, in `facts` and `redis_facts`; each check is a function from that to findings.
+What is so is gathered first, by `machine.look` and `redis_facts.gather`; each check is a function of that.
 """

@@ -1,16 +1,18 @@
-"""Checks of the settings and of the files that they name. Pure."""
+"""Checks of the settings and of the files that they name."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from presence.doctor.credentials_facts import Files
+from presence import credential_files
+from presence.clock import Clock
+from presence.credential_files import CredentialsError
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn
 from presence.exposure import exposures
 from presence.settings import SPECS, Settings
+from presence.timers.handlers import HandlerError, load
 
 RENEWED_BEFORE: Final = timedelta(days=14)  # what renews certificates by itself does it earlier
-_SOUND: Final = "each known and sound, none against another"
 
 
 def settings(problems: Sequence[str]) -> list[Finding]:
@@ -19,71 +21,68 @@ def settings(problems: Sequence[str]) -> list[Finding]:
     Args:
         problems: as `presence.config.ConfigError` has them: what, and where it came from.
     """
-    if not problems:
-        return [ok("settings", _SOUND, f"{len(SPECS)} settings")]
-    return [
-        fail(
-            "settings",
-            _SOUND,
-            problem,
-            "put it right where it came from; presence config check says whether that was all",
-        )
-        for problem in problems
+    check, need = "settings", "each known and sound, none against another"
+    mend = "put it right where it came from; presence config check says whether that was all"
+    return [fail(check, need, problem, mend) for problem in problems] or [
+        ok(check, need, f"{len(SPECS)} settings")
     ]
 
 
-def files(settings: Settings, found: Files, now: datetime) -> list[Finding]:
-    """Return the findings about what the settings name."""
+def files(settings: Settings, handler_names: Sequence[str]) -> list[Finding]:
+    """Return the findings about what the settings name, and about functions for follow-ups."""
     return [
-        token_keys(settings, found),
-        certificate(settings, found, now),
-        operators(settings, found),
+        token_keys(settings),
+        certificate(settings, datetime.now(UTC)),
+        operators(settings),
         *strangers(settings),
-        *handlers(settings, found),
+        *handlers(settings, handler_names),
     ]
 
 
-def token_keys(settings: Settings, found: Files) -> Finding:
+def token_keys(settings: Settings) -> Finding:
     """Whether clients' tokens can be checked."""
     check, need = "token keys", "a sound file of keys, where token_keys names one"
-    if found.keys is None:
-        return ok(check, need, "token_keys is not set: a client is whoever it says")
-    if found.keys:
+    try:
+        gate = credential_files.gate(settings, Clock())
+    except CredentialsError as error:
         mend = "mend that key, or make one: presence token key --into FILE --public FILE"
-        return fail(check, need, found.keys, mend)
-    return ok(check, need, str(settings.token_keys))
+        return fail(check, need, error.problem, mend)
+    return ok(
+        check,
+        need,
+        "token_keys is not set: a client is whoever it says" if gate is None else str(settings.token_keys),
+    )
 
 
-def certificate(settings: Settings, found: Files, now: datetime) -> Finding:
+def certificate(settings: Settings, now: datetime) -> Finding:
     """Whether clients take the certificate, and for how long."""
     check, need = "certificate", "a certificate that is good for a while, where tls_cert names one"
-    if found.certificate is None:
+    try:
+        found = credential_files.certificate(settings)
+    except CredentialsError as error:
+        return fail(check, need, error.problem, "put the file right: PEM, the chain behind it, its own key")
+    if found is None:
         return ok(check, need, "tls_cert is not set: plain TCP only")
-    if found.certificate:
-        return fail(
-            check, need, found.certificate, "put the file right: PEM, the chain behind it, its own key"
-        )
-    if found.ends_at is None:
-        return not_tried(check, need, "it does not say until when it is good")
-    have = f"{settings.tls_cert}, good until {found.ends_at:%Y-%m-%d %H:%M} UTC"
+    until = f"{found.ends_at:%Y-%m-%d %H:%M} UTC"
     renew = f"renew {settings.tls_cert}, then SIGHUP (systemctl reload presence): nobody is dropped"
     if found.ends_at <= now:
-        return fail(check, need, have.replace("good until", "expired since"), renew)
+        return fail(check, need, f"{settings.tls_cert}, expired since {until}", renew)
+    have = f"{settings.tls_cert}, good until {until}"
     if found.ends_at - now < RENEWED_BEFORE:
         return warn(check, need, have, renew)
     return ok(check, need, have)
 
 
-def operators(settings: Settings, found: Files) -> Finding:
+def operators(settings: Settings) -> Finding:
     """Whether operators can come in, and nobody else."""
     check, need = "operators", "a sound file of tokens, where admin_tokens names one"
     if settings.no_admin:
         return ok(check, need, "no_admin: they are not served")
-    if found.operators is None:
+    if settings.admin_tokens is None:
         return ok(check, need, f"none: whoever reaches {settings.admin} on this machine may read and act")
-    if found.operators:
+    for error in credential_files.problems_of_operators(settings):
         mend = "mend that line, or make one: presence token admin --role read --name NAME"
-        return fail(check, need, found.operators, mend)
+        return fail(check, need, error.problem, mend)
     return ok(check, need, str(settings.admin_tokens))
 
 
@@ -96,15 +95,17 @@ def strangers(settings: Settings) -> list[Finding]:
     ]
 
 
-def handlers(settings: Settings, found: Files) -> list[Finding]:
-    """Whether what is called with follow-ups can be called."""
+def handlers(settings: Settings, names: Sequence[str]) -> list[Finding]:
+    """Whether what is called with follow-ups can be imported and called."""
     check, need = "handlers", "functions that can be imported and called with a follow-up"
-    findings = [
-        fail(check, need, problem, "install it, or correct MODULE:FUNCTION")
-        if problem
-        else ok(check, need, name)
-        for name, problem in found.handlers.items()
-    ]
+    findings = []
+    for name in names:
+        try:
+            problem = f"handler {name} must be a plain function" if load(name).is_async else ""
+        except HandlerError as error:
+            problem = str(error)
+        mend = "install it, or correct MODULE:FUNCTION"
+        findings.append(fail(check, need, problem, mend) if problem else ok(check, need, name))
     if findings:
         return findings
     if settings.followups:

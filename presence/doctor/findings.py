@@ -1,8 +1,44 @@
-"""What a check has found: what is needed, what there is, and the line that mends it."""
+"""What the doctor looks at, and what a check has found: what is needed, what there is, and what mends it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+CHECKS: Final = {
+    "settings": "flags, variables and file: each known and sound, none against another",
+    "token keys": "the file of the keys that clients' tokens are checked with",
+    "certificate": "certificate and key for TLS, and until when it is good",
+    "operators": "the file of operators' tokens, and who is asked for one",
+    "strangers": "what is open to whoever reaches the port",
+    "handlers": "functions for follow-ups, of --handler: each can be imported and called",
+    "platform": "Linux with epoll",
+    "python": "a version that is supported",
+    "libraries": "what pip installs with the server, compiled parts included",
+    "embedded redis": "without a redis URL: a Redis to start, and its directory",
+    "time": "a clock that is set by the network, as far as that can be seen",
+    "open files": "the limit of a process beside the connections that each worker is to hold",
+    "memory": "what sessions take and the outbox may take, beside what machine and control group have",
+    "ports": "free, and for this user to listen on",
+    "redis": "it answers",
+    "redis version": "6.2 or newer",
+    "redis role": "a primary, which takes writes",
+    "redis rights": "the user may do what servers do, and no more",
+    "redis persistence": "an append-only file, and nothing that keeps it from being written",
+    "redis fsync": "how soon it is on the disk",
+    "redis eviction": "nothing is deleted to make room",
+    "redis memory": "room for users, streams and half as much again",
+    "redis clients": "maxclients beside the connections of all workers",
+    "redis idle clients": "timeout and tcp-keepalive: who waits is not closed, who vanished is noticed",
+    "redis latency": "the median of some pings",
+    "replicas": "each is there, and as many as writes ask for",
+    "slots": "of a cluster: a server for each",
+    "slots' replicas": "of a cluster: a replica of each primary",
+    "full coverage": "of a cluster: a primary that is lost stops its own shards only",
+    "data": "the version of what Redis holds, and over how many shards",
+    "nodes": "leases: everybody in the table lives, and runs the same version",
+    "nodes' settings": "those that share a Redis agree about what they share",
+}
 
 
 class Status(Enum):
@@ -19,7 +55,7 @@ class Finding:
     """What one check has found.
 
     Attributes:
-        check: its name, as `presence.doctor.catalogue` has it.
+        check: its name in `CHECKS`.
         status: how it ended.
         need: what a server needs.
         have: what there is; of a check that was not tried, why not.
@@ -68,3 +104,13 @@ def worst(findings: Iterable[Finding]) -> Status:
     """Return the worst status of some findings."""
     order = list(Status)
     return max((each.status for each in findings), key=order.index, default=Status.OK)
+
+
+def count(number: int) -> str:
+    """Return a number as people read it."""
+    return f"{number:,}"
+
+
+def megabytes(number: int) -> str:
+    """Return bytes as people read them."""
+    return f"{number / 1_000_000:,.0f} MB"

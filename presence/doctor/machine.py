@@ -1,31 +1,212 @@
-"""Checks of this machine: platform, libraries, clocks, files, memory, ports. Pure."""
+"""Facts of this machine, and checks of them: platform, libraries, clock, files, memory, ports.
 
-from collections.abc import Collection, Sequence
-from typing import Final
+`look` gathers what is so and changes nothing; each check is a function of that.
+"""
 
-from presence.doctor.facts import LIBRARIES, OPERATORS_LIBRARIES, Machine
-from presence.doctor.findings import Finding, fail, not_tried, ok, warn
-from presence.doctor.holders import Holder
-from presence.doctor.needs import (
-    FEW_CONNECTIONS,
-    FEWEST_CONNECTIONS,
-    Port,
-    Wanted,
-    count,
-    megabytes,
-    memory,
-    number,
-    session_bytes,
-    wanted_ports,
-)
-from presence.files import needed
-from presence.settings import Settings
+import ctypes
+import errno
+import importlib.metadata
+import importlib.util
+import os
+import resource
+import select
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from presence import files
+from presence.doctor.findings import Finding, count, fail, megabytes, not_tried, ok, warn
+from presence.embedded import EmbeddedError, find_binary
+from presence.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
+from presence.settings import Settings, admin_host, admin_port
+from presence.transports import tcp
 
 OLDEST: Final = (3, 11)
 NEWEST: Final = (3, 13)
-# Clocks that a program reads by itself; others cost a call of the kernel each, or a trip to a slow device.
-_QUICK_CLOCKS: Final = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen", "arm64"}
-_LOWEST_PORT: Final = "net.ipv4.ip_unprivileged_port_start"
+# Distributions that pip installs with the server; the last three for whoever serves operators.
+LIBRARIES: Final = ("trio", "msgpack", "redis", "hiredis", "structlog", "pyjwt", "cryptography")
+OPERATORS_LIBRARIES: Final = ("hypercorn", "starlette", "prometheus-client")
+_COMPILED: Final = {"msgpack": "msgpack._cmsgpack"}  # works without its compiled part, many times slower
+_STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes
+_TIMEX_BYTES: Final = 256  # more than it has
+_UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
+
+# Measured, see the README and loadtest: 125 MB for a supervisor and six workers before the first connection,
+# 59 MB for one process; of each connection 600 bytes of the process, with TLS 16.3 KB, 4 KiB of the kernel.
+FIRST_PROCESS_BYTES: Final = 60_000_000
+FURTHER_PROCESS_BYTES: Final = 15_000_000
+OPERATORS_BYTES: Final = 80_000_000  # the process for HTTP, and its keeper
+SESSION_BYTES: Final = 600 + 4096
+TLS_SESSION_BYTES: Final = 16_300 + 4096
+FEWEST_CONNECTIONS: Final = 1_000  # that are worth a server
+FEW_CONNECTIONS: Final = 10_000  # of a worker: fewer are more likely a forgotten limit than meant
+
+
+class Wanted(NamedTuple):
+    """Connections that a server is to hold.
+
+    Attributes:
+        per_worker: of each worker.
+        total: of all.
+        is_asked: whether `max_connections` says so; else it is what the file limit lets it.
+    """
+
+    per_worker: int
+    total: int
+    is_asked: bool
+
+
+class Port(NamedTuple):
+    """Where a server listens, and the setting that says so."""
+
+    setting: str
+    host: str
+    port: int
+
+
+class Memory(NamedTuple):
+    """Bytes that a server takes, and those that its outbox takes at most while Redis is away."""
+
+    sessions: int
+    outbox: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is so on this machine.
+
+    Attributes:
+        system: as `sys.platform`.
+        has_epoll: whether the system has epoll.
+        python: major, minor, patch.
+        libraries: versions of distributions; None: not installed; "": it is, without its compiled part.
+        redis_binary: of a Redis that could be started; "" if there is none.
+        data_dir: what is wrong with the directory of a Redis that is started; "": nothing.
+        is_time_set: whether the clock is synchronised; None: not known.
+        soft_files, hard_files: the file limits of this process; a server raises the soft one by itself.
+        memory_bytes: of the machine, or what its control group lets this process have, if that is less.
+        unbound: why this user cannot listen there now.
+    """
+
+    system: str
+    has_epoll: bool
+    python: tuple[int, int, int]
+    libraries: Mapping[str, str | None]
+    redis_binary: str
+    data_dir: str
+    is_time_set: bool | None
+    soft_files: int
+    hard_files: int
+    memory_bytes: int
+    unbound: Mapping[Port, OSError]
+
+
+def look(settings: Settings, root: Path = Path("/")) -> Machine:
+    """Look at the machine.
+
+    Args:
+        settings: of the server that is or will be here.
+        root: where proc and sys are.
+    """
+    soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Machine(
+        system=sys.platform,
+        has_epoll=hasattr(select, "epoll"),
+        python=sys.version_info[:3],
+        libraries={name: _version(name) for name in (*LIBRARIES, *OPERATORS_LIBRARIES)},
+        redis_binary=_redis_binary(),
+        data_dir=_problem_with(settings.data_dir),
+        is_time_set=_is_time_set(),
+        soft_files=soft_files,
+        hard_files=hard_files,
+        memory_bytes=min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits(root)]),
+        unbound={port: error for port in wanted_ports(settings) if (error := _cannot_bind(port))},
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    compiled = _COMPILED.get(name)
+    return version if compiled is None or importlib.util.find_spec(compiled) else ""
+
+
+def _redis_binary() -> str:
+    try:
+        return find_binary()
+    except EmbeddedError:
+        return ""
+
+
+def _problem_with(folder: Path | None) -> str:
+    if folder is None:
+        return ""
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    if not there.is_dir():
+        return f"{there} is no directory"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written by this user"
+
+
+def _is_time_set() -> bool | None:
+    """Ask the kernel whether whoever sets its clock is content with it; None where it cannot be asked."""
+    if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_long) != 8:
+        return None
+    answer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes 0: nothing is set
+    if ctypes.CDLL(None, use_errno=True).adjtimex(answer) < 0:
+        return None
+    status = int.from_bytes(answer.raw[_STATUS_OFFSET : _STATUS_OFFSET + 4], sys.byteorder)
+    return not status & _UNSYNCHRONISED
+
+
+def _group_limits(root: Path) -> list[int]:
+    """Return the memory limits of this process' control group and of those above it (version 2)."""
+    top, group = root / "sys/fs/cgroup", ""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            group = line.removeprefix("0::").strip("/")
+    texts = [_text(each / "memory.max") for each in (top / group, *(top / group).parents)]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _cannot_bind(port: Port) -> OSError | None:
+    """Return why nobody can listen there; what can be had is had for a moment."""
+    try:
+        for sock in tcp.reserve(port.host, port.port):
+            sock.close()
+    except OSError as error:
+        return error
+    return None
+
+
+def wanted(settings: Settings, file_limit: int) -> Wanted:
+    """Return how many connections are wanted."""
+    per_worker = settings.max_connections or max(0, files.fitting(file_limit))
+    return Wanted(per_worker, per_worker * settings.workers, settings.max_connections > 0)
+
+
+def wanted_ports(settings: Settings) -> list[Port]:
+    """Return where a server listens: for clients first, for operators last."""
+    ports = []
+    if settings.tls_cert is None or not settings.tls_only:
+        ports.append(Port("port", settings.host, settings.port))
+    if settings.tls_cert is not None:
+        ports.append(
+            Port("tls_port", settings.host, settings.port if settings.tls_only else settings.tls_port)
+        )
+    if not settings.no_admin:
+        ports.append(Port("admin", admin_host(settings.admin), admin_port(settings.admin)))
+    return ports
 
 
 def software(settings: Settings, machine: Machine) -> list[Finding]:
@@ -35,7 +216,6 @@ def software(settings: Settings, machine: Machine) -> list[Finding]:
         python(machine),
         libraries(settings, machine),
         embedded_redis(settings, machine),
-        clock_source(machine),
         time(machine),
     ]
 
@@ -45,12 +225,8 @@ def platform(machine: Machine) -> Finding:
     need = "Linux with epoll"
     if machine.has_epoll:
         return ok("platform", need, machine.system)
-    return warn(
-        "platform",
-        need,
-        f"{machine.system} without it: one worker, no proxies, a task for each connection",
-        "run it on Linux where there are many clients",
-    )
+    have = f"{machine.system} without it: one worker, no proxies, a task for each connection"
+    return warn("platform", need, have, "run it on Linux where there are many clients")
 
 
 def python(machine: Machine) -> Finding:
@@ -66,16 +242,16 @@ def python(machine: Machine) -> Finding:
 
 def libraries(settings: Settings, machine: Machine) -> Finding:
     """Whether everything is installed that the server loads."""
-    wanted = LIBRARIES if settings.no_admin else (*LIBRARIES, *OPERATORS_LIBRARIES)
-    need = ", ".join(wanted)
-    missing = [name for name in wanted if machine.libraries.get(name) is None]
-    slow = [name for name in wanted if machine.libraries.get(name) == ""]
+    names = LIBRARIES if settings.no_admin else (*LIBRARIES, *OPERATORS_LIBRARIES)
+    need = ", ".join(names)
+    missing = [name for name in names if machine.libraries.get(name) is None]
+    slow = [name for name in names if machine.libraries.get(name) == ""]
     if missing:
         return fail("libraries", need, f"without {', '.join(missing)}", f"pip install {' '.join(missing)}")
     if slow:
         again = f"pip install --force-reinstall --only-binary :all: {' '.join(slow)}"
         return warn("libraries", need, f"{', '.join(slow)} without the compiled part", again)
-    return ok("libraries", need, ", ".join(f"{name} {machine.libraries[name]}" for name in wanted))
+    return ok("libraries", need, ", ".join(f"{name} {machine.libraries[name]}" for name in names))
 
 
 def embedded_redis(settings: Settings, machine: Machine) -> Finding:
@@ -94,17 +270,6 @@ def embedded_redis(settings: Settings, machine: Machine) -> Finding:
     return ok(check, need, f"{machine.redis_binary}, {kept}")
 
 
-def clock_source(machine: Machine) -> Finding:
-    """Whether to read the clock, which is done with each packet, costs next to nothing."""
-    check, need = "clock source", "one that needs no call of the kernel, such as tsc"
-    if not machine.clock_source:
-        return not_tried(check, need, "this system does not show it")
-    if machine.clock_source in _QUICK_CLOCKS:
-        return ok(check, need, machine.clock_source)
-    mend = "clocksource=tsc on the kernel's command line, or ask who runs the hypervisor"
-    return warn(check, need, machine.clock_source, mend)
-
-
 def time(machine: Machine) -> Finding:
     """Whether somebody keeps the clock right: events and tokens go by it."""
     need = "a clock that is set by the network"
@@ -118,88 +283,74 @@ def time(machine: Machine) -> Finding:
 
 def open_files(settings: Settings, machine: Machine, connections: Wanted) -> Finding:
     """Whether each worker may open as many files as it needs."""
-    check, limit = "open files", machine.files
-    have = f"{count(limit.hard)} (soft {count(limit.soft)}) of {limit.whose}"
+    check, hard = "open files", machine.hard_files
+    have = f"{count(hard)} (soft {count(machine.soft_files)}) of this shell (a service has its own)"
     if settings.max_connections:
-        files = needed(settings.max_connections)
-        need = f"{count(files)} of each worker, for max_connections {count(settings.max_connections)}"
-        if limit.hard >= files:
+        least = files.needed(settings.max_connections)
+        need = f"{count(least)} of each worker, for max_connections {count(settings.max_connections)}"
+        if hard >= least:
             return ok(check, need, have)
-        return fail(check, need, have, _raise_files(files, machine))
+        return fail(check, need, have, _raise_files(least))
     need = "as many as connections, and some: max_connections is what fits"
-    have = f"{have}: {count(max(0, connections.per_worker))} connections of each worker"
-    if connections.per_worker < 1:
-        return fail(check, need, have, _raise_files(needed(FEW_CONNECTIONS), machine))
-    if connections.per_worker < FEW_CONNECTIONS:
-        return warn(check, need, have, _raise_files(needed(FEW_CONNECTIONS), machine))
-    return ok(check, need, have)
+    have = f"{have}: {count(connections.per_worker)} connections of each worker"
+    if connections.per_worker >= FEW_CONNECTIONS:
+        return ok(check, need, have)
+    judged = fail if connections.per_worker < 1 else warn
+    return judged(check, need, have, _raise_files(files.needed(FEW_CONNECTIONS)))
 
 
-def _raise_files(files: int, machine: Machine) -> str:
-    most = number(machine.sysctls, "fs.nr_open")
-    first = f"fs.nr_open = {files} in /etc/sysctl.d/60-presence.conf, and " if most and most < files else ""
-    return f"{first}LimitNOFILE={files} in the service's unit, or ulimit -n {files} in this shell"
+def _raise_files(limit: int) -> str:
+    return f"LimitNOFILE={limit} in the service's unit, or ulimit -n {limit} in this shell"
 
 
-def room(settings: Settings, machine: Machine, connections: Wanted) -> Finding:
+def needed_memory(settings: Settings, connections: Wanted) -> Memory:
+    """Return what a server takes with all its connections."""
+    processes = FIRST_PROCESS_BYTES
+    if settings.workers > 1:
+        processes += FURTHER_PROCESS_BYTES * settings.workers
+    if not settings.no_admin:
+        processes += OPERATORS_BYTES
+    items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * connections.per_worker)
+    outbox = settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * items
+    return Memory(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
+
+
+def _session_bytes(settings: Settings) -> int:
+    return SESSION_BYTES if settings.tls_cert is None else TLS_SESSION_BYTES
+
+
+def memory(settings: Settings, machine: Machine, connections: Wanted) -> Finding:
     """Whether there is memory for all sessions, and for what waits while Redis is away."""
-    check, need = "memory", memory(settings, connections)
-    ours = {each.pid: each.memory_bytes for some in machine.holders.values() for each in some if each.is_ours}
-    limits = [each for each in (machine.available_bytes, machine.room_bytes) if each is not None]
+    need, have = needed_memory(settings, connections), machine.memory_bytes
     words = (
         f"{megabytes(need.sessions)} with {count(connections.total)} connections, "
         f"and up to {megabytes(need.outbox)} while Redis is away"
     )
-    if not limits:
-        return not_tried(check, words, "this system does not show what is free")
-    free = min(limits) + sum(ours.values())
-    have = f"{megabytes(free)} free{' for this control group' if machine.room_bytes == min(limits) else ''}"
-    if need.sessions + need.outbox <= free:
-        return ok(check, words, have)
-    too_many = (need.sessions + need.outbox - free) // (session_bytes(settings) * settings.workers) + 1
+    if need.sessions + need.outbox <= have:
+        return ok("memory", words, megabytes(have))
+    too_many = (need.sessions + need.outbox - have) // (_session_bytes(settings) * settings.workers) + 1
     fewer = connections.per_worker - too_many
     mend = "more memory (MemoryMax= in the unit, if that is its limit), or a smaller outbox_bytes"
     if fewer >= FEWEST_CONNECTIONS:
         mend = f"max_connections = {fewer}, or {mend}"
-    judged = fail if need.sessions > free and connections.is_asked else warn
-    return judged(check, words, have, mend)
+    judged = fail if need.sessions > have and connections.is_asked else warn
+    return judged("memory", words, megabytes(have), mend)
 
 
-def ports(settings: Settings, machine: Machine, asked: Collection[str]) -> list[Finding]:
-    """Say of each port whether it is free, or who has it.
-
-    Args:
-        settings: checked settings.
-        machine: this machine.
-        asked: names of the settings that somebody has set.
-    """
-    return [_port(each, machine, is_asked=each.setting in asked) for each in wanted_ports(settings)]
+def ports(settings: Settings, machine: Machine) -> list[Finding]:
+    """Say of each port whether this user could listen there now."""
+    return [_port(each, machine.unbound.get(each)) for each in wanted_ports(settings)]
 
 
-def _port(wanted: Port, machine: Machine, *, is_asked: bool) -> Finding:
-    check, need = "ports", f"{wanted.setting} {wanted.port} on {wanted.host}"
-    if why := machine.unbound.get(wanted.host):
-        return fail(check, need, f"nobody can listen there: {why}", "name an address of this machine")
-    if not wanted.port:
-        return ok(check, need, "one is picked")
-    lowest = number(machine.sysctls, _LOWEST_PORT)
-    if lowest is not None and wanted.port < lowest and not machine.may_bind_low:
-        mend = f"AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of {lowest} or more"
-        return fail(check, need, f"ports below {lowest} are not for this user", mend)
-    if held := machine.holders.get(wanted.port, ()):
-        return _held(wanted, need, held, is_asked=is_asked)
-    return ok(check, need, "free")
-
-
-def _held(wanted: Port, need: str, held: Sequence[Holder], *, is_asked: bool) -> Finding:
-    check, have = "ports", "held by " + ", ".join(map(str, held))
-    flag = f"--{wanted.setting.replace('_', '-')}"
-    if all(each.is_ours for each in held):
-        return ok(check, need, have)
-    if any(each.pid is None for each in held):
-        return warn(check, need, have, f"ask as root who it is: ss -ltnp 'sport = :{wanted.port}'")
-    if wanted.setting == "admin" and not is_asked:
-        return warn(
-            check, need, f"{have}: another is picked", f"stop it, or choose one with {flag} HOST:PORT"
-        )
-    return fail(check, need, have, f"stop it, or choose another with {flag}")
+def _port(port: Port, error: OSError | None) -> Finding:
+    check, need = "ports", f"{port.setting} {port.port} on {port.host}"
+    if error is None:
+        return ok(check, need, "free" if port.port else "one is picked")
+    have = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        who = f"ss -ltnp 'sport = :{port.port}' says by whom: a server that runs, or somebody to be stopped"
+        return warn(check, need, "in use", f"{who}; or another --{port.setting.replace('_', '-')}")
+    if error.errno == errno.EACCES:
+        mend = "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of 1024 or more"
+        return fail(check, need, have, mend)
+    return fail(check, need, f"nobody can listen there: {have}", "name an address of this machine")

@@ -1,42 +1,26 @@
 """Facts of a machine and a Redis to which nothing is wanting, to be spoilt by tests."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from presence.doctor.facts import LIBRARIES, OPERATORS_LIBRARIES, FileLimit, Machine
-from presence.doctor.findings import Finding, Unknown
+from presence.doctor.findings import Unknown
+from presence.doctor.machine import LIBRARIES, OPERATORS_LIBRARIES, Machine
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.store.nodes import NodeState
 
 GB = 1_000_000_000
-SYSCTLS = {
-    "fs.file-max": "1000000",
-    "fs.nr_open": "1048576",
-    "net.core.somaxconn": "4096",
-    "net.ipv4.ip_local_port_range": "32768\t60999",
-    "net.ipv4.ip_local_reserved_ports": "",
-    "net.ipv4.ip_unprivileged_port_start": "1024",
-    "net.ipv4.tcp_max_syn_backlog": "8192",
-    "net.ipv4.tcp_mem": "100000\t200000\t300000",
-    "net.ipv4.tcp_syncookies": "1",
-}
 MACHINE = Machine(
     system="linux",
     has_epoll=True,
     python=(3, 12, 1),
     libraries=dict.fromkeys((*LIBRARIES, *OPERATORS_LIBRARIES), "1.0"),
     redis_binary="/usr/bin/valkey-server",
-    files=FileLimit(1024, 20_000, "this shell"),
-    sysctls=SYSCTLS,
-    available_bytes=8 * GB,
-    room_bytes=None,
-    clock_source="tsc",
-    is_time_set=True,
-    holders={},
-    may_bind_low=False,
-    unbound={},
     data_dir="",
+    is_time_set=True,
+    soft_files=1024,
+    hard_files=20_000,
+    memory_bytes=8 * GB,
+    unbound={},
 )
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -72,12 +56,6 @@ NODE = NodeState(
 )
 
 
-def with_sysctls(**values: str | None) -> Machine:
-    """Return the machine with other settings of the kernel; `__` stands for a dot, None for a missing one."""
-    changed = {name.replace("__", "."): value for name, value in values.items()}
-    return replace(MACHINE, sysctls={k: v for k, v in {**SYSCTLS, **changed}.items() if v is not None})
-
-
 def with_info(**values: Any) -> dict[str, Any]:
     """Return what a Redis tells of itself, with some of it told otherwise."""
     return {**INFO, **values}
@@ -87,9 +65,3 @@ def cluster(*slots: tuple[int, int, int], servers: Sequence[RedisServer] = (SERV
     """Return a cluster: of each range of slots the first, the last, and how many replicas there are."""
     rows = [Slots(*each) for each in slots]
     return RedisFacts(url="redis+cluster://a", is_cluster=True, failure="", servers=servers, slots=rows)
-
-
-def one(findings: Sequence[Finding]) -> Finding:
-    """Return the only finding."""
-    (found,) = findings
-    return found

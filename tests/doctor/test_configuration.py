@@ -1,27 +1,19 @@
 """Settings and the files that they name."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from presence.doctor import configuration
-from presence.doctor.credentials_facts import Files
 from presence.doctor.findings import Finding, Status
 from presence.rules import Rule
 from presence.settings import Settings
-
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
-NOTHING = Files(keys=None, certificate=None, ends_at=None, operators=None, handlers={})
-NAMED = Settings(
-    token_keys=Path("keys.json"), tls_cert=Path("cert.pem"), admin_tokens=Path("tokens"), tls_only=True
-)
+from tests.transports import certificates
 
 
-def found(check: str, settings: Settings = NAMED, **changed: Any) -> Finding:
-    findings = configuration.files(settings, replace(NOTHING, **changed), NOW)
+def found(check: str, settings: Settings, *handlers: str) -> Finding:
+    findings = configuration.files(settings, handlers)
     return next(each for each in findings if each.check == check)
 
 
@@ -33,49 +25,38 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-def test_sound_settings_are_found_so() -> None:
-    assert [each.status for each in configuration.settings([])] == [Status.OK]
-
-
 def test_without_files_nothing_is_wanting() -> None:
-    assert {each.status for each in configuration.files(Settings(), NOTHING, NOW)} == {Status.OK}
+    findings = [*configuration.settings([]), *configuration.files(Settings(), [])]
+    assert {each.status for each in findings} == {Status.OK}
 
 
 @pytest.mark.parametrize(
-    ("check", "changed", "status", "mend"),
+    ("check", "setting", "mend"),
     [
-        ("token keys", {"keys": ""}, Status.OK, ""),
-        ("token keys", {"keys": "keys.json: key 'a': kty must be oct"}, Status.FAIL, "presence token key"),
-        ("operators", {"operators": ""}, Status.OK, ""),
-        ("operators", {"operators": "tokens: line 3: …"}, Status.FAIL, "presence token admin"),
-        ("certificate", {"certificate": "cert.pem: No such file"}, Status.FAIL, "put the file right"),
-        ("certificate", {"certificate": "", "ends_at": NOW + timedelta(days=15)}, Status.OK, ""),
-        (
-            "certificate",
-            {"certificate": "", "ends_at": NOW + timedelta(days=13)},
-            Status.WARN,
-            "renew cert.pem",
-        ),
-        ("certificate", {"certificate": "", "ends_at": NOW}, Status.FAIL, "renew cert.pem, then SIGHUP"),
-        ("handlers", {"handlers": {"a:b": "handler a:b: there is no module a"}}, Status.FAIL, "install it"),
-        ("handlers", {"handlers": {"a:b": ""}}, Status.OK, ""),
+        ("token keys", "token_keys", "presence token key"),
+        ("operators", "admin_tokens", "presence token admin"),
+        ("certificate", "tls_cert", "put the file right"),
     ],
 )
-def test_what_a_file_holds_is_judged(check: str, changed: dict[str, Any], status: Status, mend: str) -> None:
-    finding = found(check, **changed)
-    assert finding.status is status
+def test_a_file_that_cannot_be_used_fails(check: str, setting: str, mend: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no such thing")
+    (tmp_path / "file").chmod(0o600)
+    finding = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # as named
+    assert finding.status is Status.FAIL
     assert mend in finding.mend
 
 
-def test_the_day_of_expiry_is_told() -> None:
-    assert (
-        "good until 2030-02-01 00:00 UTC"
-        in found("certificate", certificate="", ends_at=NOW + timedelta(days=31)).have
-    )
-    assert (
-        "expired since 2029-12-31"
-        in found("certificate", certificate="", ends_at=NOW - timedelta(days=1)).have
-    )
+def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    settings = Settings(tls_cert=cert, tls_key=key)
+    ends_at = datetime.strptime(
+        configuration.certificate(settings, datetime.now(UTC)).have.partition("good until ")[2],
+        "%Y-%m-%d %H:%M UTC",
+    ).replace(tzinfo=UTC)
+    for days, status in ((15, Status.OK), (13, Status.WARN), (-1, Status.FAIL)):
+        finding = configuration.certificate(settings, ends_at - timedelta(days=days))
+        assert finding.status is status
+        assert finding.mend.startswith("" if status is Status.OK else f"renew {cert}, then SIGHUP")
 
 
 def test_rules_without_a_handler_are_not_tried() -> None:

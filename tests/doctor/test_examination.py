@@ -1,4 +1,4 @@
-"""The names of the checks: those that are told, and those that are printed by ``--help``."""
+"""One examination: every check has its place, and what fails keeps others from being tried."""
 
 import tomllib
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 import presence
 from presence.cli import main
 from presence.config import ConfigError, Loaded
-from presence.doctor.catalogue import CHECKS
-from presence.doctor.examination import Patient, examine, redis
-from presence.doctor.facts import LIBRARIES, OPERATORS_LIBRARIES
-from presence.doctor.findings import Finding, Status, worst
-from presence.doctor.needs import Wanted
+from presence.doctor.examination import Patient, examine
+from presence.doctor.findings import CHECKS, Finding, Status, worst
+from presence.doctor.machine import LIBRARIES, OPERATORS_LIBRARIES, Wanted
+from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
 from presence.settings import Settings
 from tests.doctor.patients import NODE, SERVER, cluster
