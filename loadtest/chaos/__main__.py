@@ -2,7 +2,8 @@
 
 Starts nodes on a Redis of their own, with proxies on all paths, and clients who come, go, move and fall
 silent. What is done to all of them is drawn from a seed, in storms of faults; after each storm all must come
-to rest. The exit status is 1 if a promise was broken, or if a kind of fault did not take place. With
+to rest. With `--plan` one fault comes after another, each by itself, and what is promised of it is measured.
+The exit status is 1 if a promise was broken, or if a kind of fault did not take place. With
 `--guard` the servers lack one of their guards, and the exit status is 1 if nothing was broken. Needs the
 `loadtest` and `embedded` extras, and Linux.
 """
@@ -15,15 +16,19 @@ import sys
 import time
 from pathlib import Path
 
-from loadtest.chaos.options import Options
-from loadtest.chaos.plan import STORM_S, Kind, rounds_in, times_each
+from loadtest.chaos.options import Options, Result
+from loadtest.chaos.plan import OF_STORMS, STORM_S, rounds_in, times_each
+from loadtest.chaos.plans import PLANS
 from loadtest.chaos.report import failures, stories, table
 from loadtest.chaos.run import play
 from loadtest.chaos.unguarded import GUARDS
 from loadtest.connection import raise_file_limit
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Setup as Serve
+from loadtest.outcome import say
+from loadtest.servers import Setup as Serve
 
+STORM = Serve(idle_timeout=5.0, lease=2.0, tick=0.5, shards=2)  # so that much happens
+NODES = 3
+CLIENTS = 1000
 ENDED = 128 + signal.SIGTERM
 SWITCH_S = 0.001  # the threads of clients, proxies and readers take turns often
 
@@ -34,8 +39,16 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--seed", type=int, default=int(time.time()), help="what is done and when is drawn from it")
     add("--minutes", type=float, default=30.0, help="how long, roughly")
-    add("--workers", type=int, default=3, help="nodes, each a server of its own")
-    add("--clients", type=int, default=1000)
+    add("--workers", type=int, default=0, help="nodes, each a server of its own; 3, or those of the plan")
+    add("--clients", type=int, default=0, help="1,000, or those of the plan")
+    add(
+        "--plan",
+        nargs="+",
+        default=(),
+        choices=PLANS,
+        help="single faults instead of storms: " + "; ".join(f"{n}: {p.words}" for n, p in PLANS.items()),
+    )
+    add("--longest", type=float, default=0.0, help="seconds that a fault of a plan may last at most")
     add(
         "--guard",
         choices=GUARDS,
@@ -46,18 +59,18 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         "--kinds",
         nargs="+",
         metavar="KIND",
-        help=f"of faults: {', '.join(kind.name.lower() for kind in Kind)}",
+        help=f"of faults: {', '.join(kind.name.lower() for kind in OF_STORMS)}",
     )
     add("--times", type=int, default=0, help="how often each kind; without it 10 in 30 minutes")
     add("--storm", type=float, default=STORM_S, help="seconds of each storm")
-    add("--idle-timeout", type=float, default=5.0, help="the servers' T, seconds")
-    add("--lease", type=float, default=2.0, help="the servers' lease, seconds")
-    add("--tick", type=float, default=0.5, help="the servers' tick, seconds")
+    add("--idle-timeout", type=float, help="the servers' T, seconds: 5, or 30 in a plan")
+    add("--lease", type=float, help="the servers' lease: 2, or 10 in a plan")
+    add("--tick", type=float, help="the servers' tick: 0.5, or 1 in a plan")
     add("--grace", type=float, default=1.5, help="the servers' grace after a lost connection, seconds")
-    add("--shards", type=int, default=2, help="the servers' shards")
+    add("--shards", type=int, default=0, help="the servers' shards: 2, or 1 in a plan, 16 on a cluster")
     add("--out", type=Path, help="file to write the report to")
     arguments = parser.parse_args(words)
-    known = {kind.name.lower(): kind for kind in Kind}
+    known = {kind.name.lower(): kind for kind in OF_STORMS}
     if unknown := {*(arguments.kinds or ())} - {*known}:
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
     arguments.kinds = [known[name] for name in arguments.kinds or known]
@@ -65,15 +78,20 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Return what a run is made of."""
-    serve = Serve(arguments.idle_timeout, arguments.lease, arguments.tick, arguments.shards)
+    """Return what a run of storms is made of."""
+    serve = Serve(
+        arguments.idle_timeout or STORM.idle_timeout,
+        arguments.lease or STORM.lease,
+        arguments.tick or STORM.tick,
+        arguments.shards or STORM.shards,
+    )
     options = Options(
         seed=arguments.seed,
         rounds=1,
         times=arguments.times or times_each(arguments.minutes),
         storm_s=arguments.storm,
-        nodes=arguments.workers,
-        clients=arguments.clients,
+        nodes=arguments.workers or NODES,
+        clients=arguments.clients or CLIENTS,
         kinds=arguments.kinds,
         serve=serve,
         grace=arguments.grace,
@@ -83,6 +101,20 @@ def options_of(arguments: argparse.Namespace) -> Options:
     return dataclasses.replace(options, rounds=rounds)
 
 
+def options_of_plan(name: str, arguments: argparse.Namespace) -> Options:
+    """Return what a plan is made of."""
+    plan = PLANS[name]
+    return dataclasses.replace(
+        options_of(arguments),
+        nodes=arguments.workers or plan.nodes,
+        clients=arguments.clients or plan.clients,
+        kinds=plan.kinds,
+        serve=plan.setup(arguments.idle_timeout, arguments.lease, arguments.tick, arguments.shards),
+        plan=plan,
+        longest_s=arguments.longest,
+    )
+
+
 def main(words: list[str] | None = None) -> int:
     """Play, print what came of it, and say what was broken."""
     arguments = parse(words)
@@ -90,30 +122,29 @@ def main(words: list[str] | None = None) -> int:
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("presence.subscriber").setLevel(logging.ERROR)  # it loses Redis all the time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # and all processes with it
-    options = options_of(arguments)
-    result = play(options)
-    text = table(options, result)
-    print(text)
+    runs = [options_of_plan(name, arguments) for name in arguments.plan] or [options_of(arguments)]
+    texts, failed = [], []
+    for options in runs:
+        result = play(options)
+        texts.append(table(options, result))
+        print(texts[-1], flush=True)
+        failed += _missed(options, result) if options.guard else failures(options, result)
     if arguments.out:
-        arguments.out.write_text(text + "\n")
-    if options.guard:
-        is_found = bool(result.findings)
-        for story in stories(result):
-            say(story)
-        print(
-            "loadtest.chaos: "
-            + (
-                f"{options.guard} is missed after {result.found_s:.0f} s"
-                if is_found
-                else f"FAILED: {options.guard} is not missed"
-            )
-        )
-        return 0 if is_found else 1
-    failed = failures(options, result)
+        arguments.out.write_text("\n\n".join(texts) + "\n")
     for failure in failed:
         say(failure)
-    print("loadtest.chaos: " + (f"FAILED, seed {options.seed}" if failed else f"passed, seed {options.seed}"))
+    print(f"loadtest.chaos: {'FAILED' if failed else 'passed'}, seed {arguments.seed}")
     return 1 if failed else 0
+
+
+def _missed(options: Options, result: Result) -> list[str]:
+    """Return in words that nothing was found, though a guard was off."""
+    for story in stories(result):
+        say(story)
+    if result.found_s is None:
+        return [f"{options.guard} is not missed"]
+    print(f"loadtest.chaos: {options.guard} is missed after {result.found_s:.0f} s")
+    return []
 
 
 if __name__ == "__main__":

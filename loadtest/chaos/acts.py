@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from loadtest.chaos.truth import Login
 
@@ -16,6 +17,13 @@ Ended = Callable[[str, Login, float, str, bool], None]
 """Told of a connection that ended unasked: uid, login, when, the server's reason, whether for good."""
 
 
+class Gone(NamedTuple):
+    """Clients that do not come back soon: their share, and between which seconds they do."""
+
+    share: float
+    seconds: tuple[float, float]
+
+
 class Acts:
     """An agenda.
 
@@ -23,16 +31,18 @@ class Acts:
         idle_s: how long after its last packet a client must have been ended, at a node that is well.
         grace_s: the servers' grace after a lost connection.
         tell: see `Ended`.
+        gone: of those who lose their connection without a word this share is away for so long, in seconds.
 
     Attributes:
         is_acting: whether clients do anything but beat and come back.
         deeds: what they did, how often.
     """
 
-    def __init__(self, idle_s: float, grace_s: float, tell: Ended) -> None:
+    def __init__(self, idle_s: float, grace_s: float, tell: Ended, gone: Gone) -> None:
         self.idle_s = idle_s
         self.grace_s = grace_s
         self.tell = tell
+        self.gone = gone
         self.is_acting = False
         self.deeds: Counter[str] = Counter()
         self._acts: list[tuple[float, int, Callable[[], object]]] = []

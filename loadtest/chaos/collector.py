@@ -3,11 +3,11 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from loadtest.chaos.told import Event, Forgot, Kept, Told, WallClock, event_of
-from presence.store.client import RedisError, open_client
+from presence.store.client import RedisError
 from presence.store.failures import CONNECTION_LOST
 from presence.store.keys import Keys
 from presence.subscriber.events import ZERO_ID, read_entry
@@ -22,7 +22,7 @@ class Collector:
     """A thread that reads, and tells what Redis forgot in the order in which it happened.
 
     Args:
-        url: of Redis.
+        client_of: given a key, returns a connection to the Redis that has it; raises LookupError if none has.
         keys: how the servers call their keys.
 
     Attributes:
@@ -30,11 +30,11 @@ class Collector:
         ids: all events by shard and id, and when each stood.
     """
 
-    def __init__(self, url: str, keys: Keys) -> None:
+    def __init__(self, client_of: Callable[[str], Any], keys: Keys) -> None:
         self.clock = WallClock()
         self.ids: dict[tuple[int, str], float] = {}
         self._keys = keys
-        self._client: Any = open_client(url)
+        self._client_of = client_of
         self._last = [ZERO_ID] * keys.shards
         self._told: list[Told] = []
         self._lock = threading.RLock()
@@ -47,7 +47,11 @@ class Collector:
         """Read no more."""
         self._is_closing.set()
         self._thread.join()
-        self._client.close()
+
+    @property
+    def _client(self) -> Any:
+        """A connection to the one Redis, where there is but one."""
+        return self._client_of(self._keys.events(0))
 
     def take(self, until: float) -> list[Told]:
         """Return what was told up to a moment, and has not been returned yet."""
@@ -109,16 +113,15 @@ class Collector:
 
     def _run(self) -> None:
         while not self._is_closing.wait(LOOK_S):
-            with self._lock, contextlib.suppress(*CONNECTION_LOST):
+            # It asks a member of a cluster that has lost the slot, or that has lost the others.
+            with self._lock, contextlib.suppress(RedisError, LookupError, *CONNECTION_LOST):
                 self.clock.sample()
                 self._read()
 
     def _read(self) -> None:
-        with self._client.pipeline(transaction=False) as pipe:
-            for shard, last in enumerate(self._last):
-                pipe.xrange(self._keys.events(shard), f"({last}", count=COUNT)
-            for shard, raw in enumerate(pipe.execute()):
-                self._take(shard, raw)
+        for shard, last in enumerate(self._last):
+            key = self._keys.events(shard)
+            self._take(shard, self._client_of(key).xrange(key, f"({last}", count=COUNT))
 
     def _take(self, shard: int, raw: Any) -> None:
         for each in raw:

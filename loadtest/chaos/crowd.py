@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from loadtest.chaos.acts import Acts, Ended
+from loadtest.chaos.acts import Acts, Ended, Gone
 from loadtest.chaos.group import Address, Group
 
 T = TypeVar("T")
@@ -30,6 +30,7 @@ class Crowd:
         near: how many of them beat shortly before their time-out; always without a proxy.
         idle_timeout, tick, grace: the servers', seconds.
         tell: see `Ended`; called in their thread.
+        gone: see `Acts`.
 
     Attributes:
         users: what they did, by uid.
@@ -46,8 +47,9 @@ class Crowd:
         tick: float,
         grace: float,
         tell: Ended,
+        gone: Gone,
     ) -> None:
-        self._acts = Acts(idle_timeout + tick, grace, tell)
+        self._acts = Acts(idle_timeout + tick, grace, tell, gone)
         direct = [each for each in addresses if not each.is_proxied]
         self._groups = [
             Group("user", count - near, addresses, 0.4 * idle_timeout, self._acts),

@@ -6,17 +6,22 @@ Each returns its proof in words, or "" if it injected nothing.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import Final
 
+from loadtest.chaos import cluster_faults
 from loadtest.chaos.bounds import Troubles
 from loadtest.chaos.collector import Collector
 from loadtest.chaos.nodes import Node
-from loadtest.chaos.plan import Fault, Kind, Place
-from loadtest.chaos.redis_server import PATIENCE_S, Store
+from loadtest.chaos.plan import EVERYWHERE, OF_A_CLUSTER, Fault, Kind, Place
+from loadtest.chaos.redis_server import PATIENCE_S, Clustered, Plain, Store
 from loadtest.chaos.truth import Trouble
 from loadtest.proxy import Faults, Proxy
+from loadtest.servers import wait_for
+from presence.store.keys import Keys
 
 AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
 LATENCY: Final = Faults(latency_s=0.1, jitter_s=0.15)
@@ -24,6 +29,10 @@ CLIENTS_LATENCY: Final = Faults(latency_s=0.2, jitter_s=0.6)
 SLICES: Final = Faults(slice_bytes=7)
 CLIENTS_SLICES: Final = Faults(slice_bytes=2)
 DROPS: Final = 3
+SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
+SWEEP_LATENCY: Final = Faults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
+SWEPT_SHARE: Final = 0.2  # of what the dead node owned; then its sweeper is killed
+SWEEP_LOOK_S: Final = 0.01
 BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
 
 
@@ -31,19 +40,27 @@ class Injector:
     """Carries faults out.
 
     Args:
-        store: Redis.
+        data: Redis.
+        keys: how the servers call their keys.
         nodes: by place.
-        subscribers: the path of these to Redis.
+        subscribers: the path of these to Redis; None if that is a cluster.
         collector: told of what Redis forgets.
         troubles: told of all.
     """
 
     def __init__(
-        self, store: Store, nodes: list[Node], subscribers: Proxy, collector: Collector, troubles: Troubles
+        self,
+        data: Plain | Clustered,
+        keys: Keys,
+        nodes: list[Node],
+        subscribers: Proxy | None,
+        collector: Collector,
+        troubles: Troubles,
     ) -> None:
-        self._store = store
+        self._data = data
+        self._keys = keys
         self._nodes = nodes
-        self._paths = [*(node.path for node in nodes), subscribers]
+        self._paths = [path for path in (*(node.path for node in nodes), subscribers) if path]
         self._collector = collector
         self._troubles = troubles
         self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
@@ -53,9 +70,20 @@ class Injector:
 
         What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
         """
+        if fault.place == EVERYWHERE:
+            with ThreadPoolExecutor(len(self._nodes)) as pool:
+                proofs = [
+                    *pool.map(self.carry_out, (replace(fault, place=n) for n in range(len(self._nodes))))
+                ]
+            return proofs[0] if all(proofs) else ""
         if fault.kind is Kind.ROLLING:
             return self._rolling(fault)
+        if fault.kind is Kind.SWEEPER:
+            return self._sweeper(fault)
         with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
+            if fault.kind in OF_A_CLUSTER:
+                assert isinstance(self._data, Clustered)
+                return cluster_faults.carry_out(self._data.cluster, self._keys, fault)
             act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
             return act(fault)
 
@@ -67,6 +95,11 @@ class Injector:
             yield
         finally:
             trouble.end = time.monotonic()
+
+    @property
+    def _store(self) -> Store:
+        assert isinstance(self._data, Plain)
+        return self._data.server
 
     # Nodes
 
@@ -96,6 +129,39 @@ class Injector:
                 statuses.append(node.drain().status)
                 node.start_again()
         return "" if any(statuses) else f"{len(statuses)} processes replaced"
+
+    def _sweeper(self, fault: Fault) -> str:
+        """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
+        records = self._data.records
+        ids = {stats["pid"]: node for node, stats in records.nodes(self._keys).items()}
+        places = {ids[node.pid]: place for place, node in enumerate(self._nodes)}
+        dead = ids[self._nodes[fault.place].pid]
+        with self._trouble(fault):
+            self._nodes[fault.place].kill()
+            for path in self._paths:
+                path.disturb(SWEEP_LATENCY)
+            owned = records.owned(self._keys, dead)
+            sweeper, left = "", owned
+
+            def is_half_swept() -> bool:
+                nonlocal sweeper, left
+                sweeper = sweeper or records.sweeper(self._keys, dead)
+                left = records.owned(self._keys, dead)
+                return bool(sweeper) and left <= owned * (1 - SWEPT_SHARE)
+
+            wait_for(is_half_swept, fault.seconds, look_s=SWEEP_LOOK_S)
+            if not sweeper:
+                return ""
+            with self._trouble(fault, places[sweeper]):
+                self._nodes[places[sweeper]].kill()
+                for path in self._paths:
+                    path.heal()
+                left = records.owned(self._keys, dead)
+                for node in (dead, sweeper):
+                    wait_for(lambda node=node: records.is_buried(self._keys, node), fault.seconds)  # type: ignore[misc] # bound now
+                for place in (fault.place, places[sweeper]):
+                    self._nodes[place].start_again()
+        return f"{owned - left:,} of {owned:,} sessions were swept" if 0 < left < owned else ""
 
     # Redis
 
@@ -136,6 +202,53 @@ class Injector:
             self._collector.forgot(number)
         self._store.forget(back=True)
         self._store.start()
+        return f"{lost} bytes of changes forgotten" if lost else ""
+
+    def _copy(self) -> tuple[Store, Proxy]:
+        assert isinstance(self._data, Plain)
+        return self._data.make_replica()
+
+    def _take_over(self, replica: Store) -> None:
+        assert isinstance(self._data, Plain)
+        self._data.switch(replica, self._paths)
+
+    def _await_copy(self, old: Store, replica: Store) -> None:
+        offset = old.copied()
+        wait_for(lambda: replica.copied() >= offset, SPLIT_S)
+
+    def _failover(self, fault: Fault) -> str:
+        assert isinstance(self._data, Plain)
+        old, (replica, _) = self._store, self._copy()
+        with self._collector.writes_paused():
+            self._await_copy(old, replica)
+            number = self._collector.kept()
+            self._take_over(replica)
+            self._collector.forgot(number)
+        old.client.execute_command("CLIENT", "UNPAUSE")
+        lost = old.offset()
+        time.sleep(SPLIT_S)
+        lost = old.offset() - lost
+        refused = old.errors("READONLY")
+        old.client.replicaof(*self._data.reverse().address)
+        time.sleep(fault.seconds)
+        refused = old.errors("READONLY") - refused
+        return f"{lost} bytes of changes forgotten, READONLY {refused} times" if lost and refused else ""
+
+    def _failover_kill(self, fault: Fault) -> str:
+        old, (replica, way) = self._store, self._copy()
+        with self._collector.writes_paused():
+            self._await_copy(old, replica)
+            way.blackhole()
+            number = self._collector.kept()
+            lost = old.offset()
+        time.sleep(SPLIT_S)
+        with self._collector.writes_paused():
+            lost = old.offset() - lost
+            old.kill()
+            self._collector.forgot(number)
+        time.sleep(fault.seconds)
+        self._take_over(replica)
+        way.heal(reset=True)
         return f"{lost} bytes of changes forgotten" if lost else ""
 
     def _flush(self, _fault: Fault) -> str:

@@ -115,7 +115,10 @@ class Group(Watcher):
                 self.users[number].uid, login, at, payload["reason"] if payload else "", not may_return
             )
         if login.entered < math.inf or not may_return:
-            wait_s = (payload or {}).get("retry_after") or random.uniform(*_away(login))
+            gone = self._acts.gone
+            is_gone = was_wanted and not payload and random.random() < gone.share
+            away = gone.seconds if is_gone else _away(login)
+            wait_s = (payload or {}).get("retry_after") or random.uniform(*away)
             self.swarm.bring([number], at + wait_s)
 
     # What they do

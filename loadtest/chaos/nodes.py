@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadtest.chaos.group import Address
-from loadtest.nodes.serving import Serving, is_stopped
 from loadtest.ports import free_port
 from loadtest.proxy import Proxy
+from loadtest.servers import PresenceServer, is_stopped
 
+CLUSTER = "+cluster://"
 START_RETRY_S = 0.2
 PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
@@ -27,12 +28,12 @@ class Node:
     """One server, which is started again at the same address.
 
     Args:
-        redis: the socket of Redis.
+        redis: the socket of Redis, to which a path leads; or the address of a cluster, without one.
         flags: of `presence serve`.
-        program: see `Serving`.
+        program: see `PresenceServer`.
 
     Attributes:
-        path: between it and Redis.
+        path: between it and Redis; None for a cluster.
         clients: between it and a part of its clients.
     """
 
@@ -40,7 +41,8 @@ class Node:
         self._flags = flags
         self._program = program
         self._failures: list[str] = []
-        self.path = Proxy(redis)
+        self.path = None if CLUSTER in redis else Proxy(redis)
+        self._redis_url = self.path.url if self.path else redis
         self._serving = self._start(free_port())
         self.clients = Proxy(self._serving.address)
 
@@ -53,10 +55,12 @@ class Node:
         """The process."""
         return self._serving.process.pid
 
-    def _start(self, port: int) -> Serving:
+    def _start(self, port: int) -> PresenceServer:
         while True:
             try:
-                return Serving(self.path.url, *self._flags, port=port, program=self._program)
+                return PresenceServer(
+                    *("--redis", self._redis_url), *self._flags, port=port, program=self._program
+                )
             except RuntimeError as error:  # Redis could not be reached for the whole of its patience
                 if not any(word in str(error) for word in PASSING):
                     raise
@@ -102,4 +106,5 @@ class Node:
         """End all."""
         self.clients.close()
         self._serving.stop()
-        self.path.close()
+        if self.path:
+            self.path.close()

@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from loadtest.chaos.bounds import Setup
 from loadtest.chaos.judge import Finding
-from loadtest.chaos.plan import Kind
-from loadtest.nodes.serving import Setup as Serve
+from loadtest.chaos.measures import Measured
+from loadtest.chaos.plan import Kind, Storm, draw
+from loadtest.chaos.plans import Plan
+from loadtest.servers import Setup as Serve
 
 SPARE_S = 4.0  # of a calm, after everything has come to rest
 
@@ -24,6 +27,8 @@ class Options:
         serve: the servers' settings.
         grace: theirs too, seconds.
         guard: the one that is switched off; "": none.
+        plan: what is done instead of what is drawn; None: that.
+        longest_s: how long any fault of a plan may last; 0: as long as planned.
     """
 
     seed: int
@@ -36,6 +41,14 @@ class Options:
     serve: Serve
     grace: float
     guard: str = ""
+    plan: Plan | None = None
+    longest_s: float = 0.0
+
+    def storms(self) -> list[Storm]:
+        """Return what is done."""
+        if self.plan:
+            return self.plan.storms(self.serve, self.longest_s)
+        return draw(Random(self.seed), self.rounds, self.times, self.nodes, self.kinds, self.storm_s)
 
     @property
     def setup(self) -> Setup:
@@ -59,6 +72,7 @@ class Result:
         findings: broken promises.
         broken: what was broken beside those, in words.
         equal_s: seconds of each calm until Redis was equal to the live sessions.
+        measured: of a plan, what followed each fault.
         figures: what else there is to tell, by name.
         begun: monotonic seconds.
     """
@@ -69,6 +83,7 @@ class Result:
     findings: list[Finding] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     equal_s: list[float] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
     figures: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -44,6 +44,7 @@ class Kind(Enum):
     STOP_LONG = Spec(Place.NODE, 9.5, 11.0, "node stopped for longer than lease + T")
     KILL = Spec(Place.NODE, 0.2, 3.0, "node killed (kill -9) and started again")
     ROLLING = Spec(Place.ALL_NODES, 16.0, 16.0, "rolling restart of all nodes")
+    SWEEPER = Spec(Place.ALL_NODES, 16.0, 16.0, "node killed, and in mid-sweep the one that sweeps after it")
     REDIS_KILL = Spec(Place.REDIS, 0.3, 5.0, "Redis killed, data kept")
     REDIS_STOP = Spec(Place.REDIS, 0.5, 6.0, "Redis stopped (SIGSTOP)")
     REDIS_EMPTY = Spec(Place.REDIS, 0.1, 2.0, "Redis restarted empty")
@@ -52,6 +53,8 @@ class Kind(Enum):
     SCRIPT_FLUSH = Spec(Place.REDIS, 1.0, 3.0, "SCRIPT FLUSH, again and again")
     CLIENT_KILL = Spec(Place.REDIS, 0.5, 1.5, "CLIENT KILL of all, again and again")
     MEMORY = Spec(Place.REDIS, 2.0, 6.0, "Redis out of memory")
+    FAILOVER = Spec(Place.REDIS, 2.0, 4.0, "Redis' replica takes its place; the old one goes on as a replica")
+    FAILOVER_KILL = Spec(Place.REDIS, 2.0, 4.0, "Redis killed; its replica, which lagged, takes its place")
     PATH_LATENCY = Spec(Place.PATH, 3.0, 7.0, "path to Redis slow and jittery")
     PATH_HOLE = Spec(Place.PATH, 1.0, 6.0, "path to Redis a blackhole")
     PATH_HOLE_LONG = Spec(Place.PATH, 9.5, 11.0, "path to Redis a blackhole for longer than lease + T")
@@ -66,6 +69,19 @@ class Kind(Enum):
     CLIENTS_RESET = Spec(Place.CLIENTS, 0.0, 0.0, "half of the clients' connections reset")
     CLIENTS_LATENCY = Spec(Place.CLIENTS, 2.0, 6.0, "clients' path slow and jittery")
     CLIENTS_SLICES = Spec(Place.CLIENTS, 2.0, 6.0, "clients' bytes in small pieces")
+    PRIMARY_KILL = Spec(Place.REDIS, 1.0, 3.0, "cluster: a primary killed, its replica takes over")
+    PRIMARY_STOP = Spec(Place.REDIS, 4.0, 8.0, "cluster: a primary without a replica stopped (SIGSTOP)")
+    HANDOVER = Spec(Place.REDIS, 4.0, 8.0, "cluster: primaries hand over to their replicas, one by one")
+    MOVE_KEYS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move key by key")
+    MOVE_SLOTS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move, each at once")
+
+
+OF_A_CLUSTER = frozenset(
+    {Kind.PRIMARY_KILL, Kind.PRIMARY_STOP, Kind.HANDOVER, Kind.MOVE_KEYS, Kind.MOVE_SLOTS}
+)
+# It takes as long as the death of a node does: in a plan of its own.
+OF_STORMS = tuple(kind for kind in Kind if kind not in OF_A_CLUSTER and kind is not Kind.SWEEPER)
+EVERYWHERE = -1  # at each place of the kind at once
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,7 @@ class Fault:
         kind: what.
         seconds: how long it lasts.
         place: number of the node, or of the path; the subscribers' path comes after those of the nodes.
+            `EVERYWHERE`: of all nodes.
     """
 
     at: float

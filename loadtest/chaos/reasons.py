@@ -6,8 +6,8 @@ As for the bounds, a fault excuses only what it explains.
 from collections.abc import Iterable
 
 from loadtest.chaos.bounds import HOLD_S, LOGIN_LAG_S, PROXY_S, RECOVERY_S, Setup
-from loadtest.chaos.plan import Kind, Place
-from loadtest.chaos.truth import DEATHS, FORGETS, Login, Trouble
+from loadtest.chaos.plan import Place
+from loadtest.chaos.truth import DEATHS, FORGETS, GOES_BACK, Login, Trouble
 
 LOSS_S = 30.0  # after which the end of a connection is told at the latest
 UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
@@ -33,7 +33,7 @@ class Reasons:
         Redis itself lost what it had taken.
         """
         return any(
-            each.kind is Kind.REDIS_BACK
+            each.kind in GOES_BACK
             and each.begin <= login.entered + LOGIN_LAG_S
             and login.begun <= each.end <= at <= each.end + HOLD_S + RECOVERY_S
             for each in self._troubles

@@ -2,18 +2,24 @@
 
 from collections import Counter
 
+from loadtest.chaos.measures import table as measured
 from loadtest.chaos.options import Options, Result, story
-from loadtest.nodes.verdict import spread
+from loadtest.outcome import spread
 
 EXAMPLES = 20
+NOTHING = "nothing injected"
 EXAMPLES_OF_A_RULE = 4
 
 
 def table(options: Options, result: Result) -> str:
     """Return the report in Markdown."""
     rows = [
-        f"| {kind.value.words} | {result.injected[kind]} | {result.proofs.get(kind, 'nothing injected')} |"
-        for kind in options.kinds
+        "| fault | times | the last one |",
+        "| --- " * 3 + "|",
+        *(
+            f"| {kind.value.words} | {result.injected[kind]} | {result.proofs.get(kind, NOTHING)} |"
+            for kind in options.kinds
+        ),
     ]
     rules = Counter(finding.broken.rule for finding in result.findings)
     serve = options.serve
@@ -23,9 +29,7 @@ def table(options: Options, result: Result) -> str:
         f"grace {options.grace:g} s, {serve.shards} shards"
         + (f"; without {options.guard}" if options.guard else ""),
         "",
-        "| fault | times | the last one |",
-        "| --- " * 3 + "|",
-        *rows,
+        *(measured(result.measured) if options.plan else rows),
         "",
         "| measured | |",
         "| --- " * 2 + "|",
@@ -40,7 +44,8 @@ def table(options: Options, result: Result) -> str:
 def failures(options: Options, result: Result) -> list[str]:
     """Return what speaks against a run. If a kind of fault did not take place, it shows nothing of it."""
     absent = [kind.name.lower() for kind in options.kinds if not result.injected[kind]]
-    return [*(f"no {name} took place" for name in absent), *stories(result), *result.broken[:EXAMPLES]]
+    late = [each for row in result.measured for each in row.broken]
+    return [*(f"no {name} took place" for name in absent), *stories(result), *late, *result.broken[:EXAMPLES]]
 
 
 def stories(result: Result) -> list[str]:

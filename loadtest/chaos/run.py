@@ -4,24 +4,31 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from random import Random
+from itertools import chain
+from typing import NamedTuple
 
-from loadtest.chaos.bounds import Troubles
+from loadtest.chaos.acts import Gone
+from loadtest.chaos.bounds import HOLD_S, Troubles
 from loadtest.chaos.collector import Collector
 from loadtest.chaos.crowd import Crowd
 from loadtest.chaos.faults import Injector
 from loadtest.chaos.judge import Judge
+from loadtest.chaos.measures import SETTLED_LIMIT_S, measure
 from loadtest.chaos.nodes import Node
 from loadtest.chaos.options import Options, Result, story
-from loadtest.chaos.plan import Fault, Storm, draw
-from loadtest.chaos.redis_server import Store
+from loadtest.chaos.plan import EVERYWHERE, Fault, Place, Storm
+from loadtest.chaos.plans import STORY_S
+from loadtest.chaos.redis_server import Clustered, Plain
 from loadtest.chaos.subscribers import Subscribers, lost_by_group
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import wait_for
+from loadtest.chaos.told import Event
+from loadtest.chaos.truth import Trouble
+from loadtest.outcome import say
 from loadtest.proxy import Proxy
+from loadtest.servers import wait_for
+from presence.store.client import RedisError
 from presence.store.failures import CONNECTION_LOST
 
 LOOK_S = 1.0  # between two looks of the judge
@@ -32,6 +39,16 @@ AGREE_S = 3.0  # in which a moment is found at which nobody comes or goes
 EQUAL_LOOK_S = 0.1
 TOLD_AT_ONCE = 5  # broken promises of a rule; the others are counted
 NEAR_SHARE = 0.05
+GONE_S = 15.0  # in which those come back who stayed away for longer than a node's death takes
+
+
+class Done(NamedTuple):
+    """A fault that was carried out: with which proof, from which trouble on, and Redis was right when."""
+
+    fault: Fault
+    proof: str
+    first: int
+    settled_s: float | None
 
 
 class Run:
@@ -45,23 +62,29 @@ class Run:
         serve = options.serve
         self.result = Result(time.monotonic())
         self._keys = serve.keys()
-        self._store = stack.enter_context(Store())
+        replicas = options.plan.replicas if options.plan else None
+        self._data: Plain | Clustered = Plain() if replicas is None else Clustered(replicas)
+        stack.callback(self._data.close)
+        redis, path = self._data.url, None
+        if isinstance(self._data, Plain):
+            redis = self._data.target()
+            path = stack.enter_context(Proxy(redis))
         program = ("-m", "loadtest.chaos.unguarded", options.guard) if options.guard else ("-m", "presence")
         flags = (*serve.flags, "--disconnect-grace", f"{options.grace:g}", "--min-idle-timeout", "1")
         with ThreadPoolExecutor(options.nodes) as pool:
-            futures = [pool.submit(Node, self._store.path, flags, program) for _ in range(options.nodes)]
+            futures = [pool.submit(Node, redis, flags, program) for _ in range(options.nodes)]
             self._nodes = [future.result() for future in futures]
         for node in self._nodes:
             stack.callback(node.close)
-        path = stack.enter_context(Proxy(self._store.path))
-        self._collector = Collector(self._store.url, self._keys)
+        self._collector = Collector(self._data.client_of, self._keys)
         stack.callback(self._collector.close)
-        self._subscribers = Subscribers(path.url)
+        self._subscribers = Subscribers(path.url if path else self._data.url)
         stack.callback(self._subscribers.close)
         self._troubles = Troubles()
         self._crowd = stack.enter_context(self._make_crowd())
         self._judge = Judge(self._crowd.users, self._troubles, options.setup)
-        self._injector = Injector(self._store, self._nodes, path, self._collector, self._troubles)
+        self._injector = Injector(self._data, self._keys, self._nodes, path, self._collector, self._troubles)
+        self._events: list[Event] = []
 
     def _make_crowd(self) -> Crowd:
         options = self._options
@@ -72,6 +95,10 @@ class Run:
             idle_timeout=options.serve.idle_timeout,
             tick=options.serve.tick,
             grace=options.grace,
+            gone=Gone(
+                options.plan.gone_share if options.plan else 0.0,
+                (options.serve.death_s + 1.0, options.serve.death_s + GONE_S),
+            ),
             tell=lambda uid, login, at, reason, is_for_good: self._judge.ended(
                 uid, login, at, reason, is_for_good=is_for_good
             ),
@@ -103,7 +130,10 @@ class Run:
 
     def _look(self) -> None:
         now = time.monotonic() - BEHIND_S
-        self._judge.take(self._collector.take(now), now)
+        told = self._collector.take(now)
+        self._judge.take(told, now)
+        if self._options.plan:
+            self._events += [each for each in told if isinstance(each, Event)]
         self._judge.look(now)
         for finding in self._judge.findings[self._said :]:
             rule = finding.broken.rule
@@ -117,33 +147,67 @@ class Run:
         """Whether a guard is off, and that was found."""
         return bool(self._options.guard and self._judge.findings)
 
-    def storm(self, storm: Storm) -> None:
-        """Let all its faults happen, each at its moment."""
+    def storm(self, storm: Storm) -> list[Done]:
+        """Let all its faults happen, each at its moment; return what was done."""
         begun = time.monotonic()
         self._crowd.act(on=True)
+        done: list[Done] = []
 
         def carry_out(fault: Fault) -> None:
             time.sleep(max(0.0, begun + fault.at - time.monotonic()))
             if not self.is_found:
-                self._note(fault, self._injector.carry_out(fault))
+                first = len(self._troubles.all)
+                proof = self._injector.carry_out(fault)
+                self._note(fault, proof)
+                done.append(Done(fault, proof, first, self._settled_s(fault)))
 
         with ThreadPoolExecutor(len(storm)) as pool:
             futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
             for future in futures:
                 future.result()
-        time.sleep(max(0.0, begun + self._options.storm_s - time.monotonic()) if not self.is_found else 0.0)
+        storm_s = min(STORY_S, self._options.storm_s) if self._options.plan else self._options.storm_s
+        time.sleep(max(0.0, begun + storm_s - time.monotonic()) if not self.is_found else 0.0)
         self._crowd.act(on=False)
+        return done
 
     def _note(self, fault: Fault, proof: str) -> None:
         if proof:
             self.result.injected[fault.kind] += 1
             self.result.proofs[fault.kind] = proof
 
+    def _settled_s(self, fault: Fault) -> float | None:
+        """Of a fault of a plan that was done to Redis: wait until that is right; return the seconds."""
+        if not self._options.plan or fault.kind.value.place not in {Place.REDIS, Place.PATH}:
+            return None
+        begun = time.monotonic()
+        wait_for(self._is_settled, SETTLED_LIMIT_S)
+        return time.monotonic() - begun
+
+    def _is_settled(self) -> bool:
+        serve, users = self._options.serve, self._crowd.users
+        with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
+            different = {*chain(*self._data.records.compare(self._keys, self._crowd.live()))}
+            now = time.monotonic()
+            silence_s = serve.idle_timeout + serve.tick + HOLD_S
+            loss_s = self._options.grace + serve.tick + 1.0
+            return all(users[uid].is_changing(now, silence_s, loss_s) for uid in different)
+        return False
+
+    def measure(self, done: Sequence[Done]) -> None:
+        """Count what followed the faults of a plan, when all is over."""
+        users, serve = self._crowd.users.values(), self._options.serve
+        for fault, proof, first, settled_s in done:
+            troubles = [each for each in self._troubles.all[first:] if _belongs(each, fault)]
+            row = measure(fault, proof, troubles, self._events, users, settled_s, serve)
+            self.result.measured.append(row)
+            self._tell(f"{fault.kind.name.lower()}: {row.figures}")
+        self._events.clear()
+
     def calm(self) -> None:
         """Wait until everything is at rest, and see that all agree."""
         begun = time.monotonic()
         rest_s = self._options.setup.rest_s
-        self._store.compact()
+        self._data.compact()
         if wait_for(self._is_equal, rest_s):
             self.result.equal_s.append(time.monotonic() - begun)
         time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
@@ -158,19 +222,20 @@ class Run:
 
     def _is_equal(self) -> bool:
         time.sleep(EQUAL_LOOK_S)
-        with contextlib.suppress(*CONNECTION_LOST):
-            return not any(self._store.compare(self._keys, self._crowd.live()))
+        with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
+            return not any(self._data.records.compare(self._keys, self._crowd.live()))
         return False
 
     def _difference(self) -> str:
-        ghosts, missing = self._store.compare(self._keys, self._crowd.live())
+        ghosts, missing = self._data.records.compare(self._keys, self._crowd.live())
         return f"{len(ghosts)} ghosts {sorted(ghosts)[:3]}, {len(missing)} missing {sorted(missing)[:3]}"
 
     def _view_difference(self) -> set[str]:
         recorded = {
             uid.decode()
             for shard in range(self._keys.shards)
-            for uid in self._store.client.hkeys(self._keys.online(shard))
+            for key in [self._keys.online(shard)]
+            for uid in self._data.client_of(key).hkeys(key)
         }
         return recorded ^ self._subscribers.online
 
@@ -212,21 +277,26 @@ class Run:
         return result
 
 
+def _belongs(trouble: Trouble, fault: Fault) -> bool:
+    is_there = trouble.place == fault.place or fault.place == EVERYWHERE
+    return trouble.kind is fault.kind and (is_there or fault.kind.value.place is Place.ALL_NODES)
+
+
 def play(options: Options, tell: Callable[[str], None] = say) -> Result:
     """Carry a run out."""
-    storms = draw(
-        Random(options.seed), options.rounds, options.times, options.nodes, options.kinds, options.storm_s
-    )
+    storms = options.storms()
     with ExitStack() as stack:
         run = Run(options, stack, tell)
         tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
         run.enter()
         with run.judging() as judging:
             for number, storm in enumerate(storms, 1):
-                run.storm(storm)
+                done = run.storm(storm)
                 if run.is_found or judging.done():
                     break
                 run.calm()
+                if options.plan:
+                    run.measure(done)
                 seconds = time.monotonic() - run.result.begun
                 tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state}")
         return run.finish()

@@ -13,6 +13,7 @@ from loadtest.chaos.plan import Kind, Place
 BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
 RUNNING = math.inf
+CHANGE_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +89,26 @@ class User:
                 return login
         return None
 
+    def is_changing(self, now: float, silence_s: float, loss_s: float) -> bool:
+        """Whether Redis need not be right about a user yet, for he has just come, gone or fallen silent.
+
+        Args:
+            now: the moment.
+            silence_s: how long silence may take until it is told.
+            loss_s: and the end of a connection.
+        """
+        for login in [*self.logins]:
+            moments = [login.begun, login.logout_at] + ([login.entered] if login.entered < math.inf else [])
+            if any(now - CHANGE_S < moment <= now for moment in moments):
+                return True
+            silent_at = min(login.silent_at, login.left_at)
+            if silent_at <= now < silent_at + silence_s and login.logout_at == math.inf:
+                return True
+            lost_at = min(login.closed_at, login.lost_at)
+            if lost_at <= now < lost_at + loss_s:
+                return True
+        return False
+
 
 @dataclass(slots=True, eq=False)
 class Trouble:
@@ -111,8 +132,12 @@ class Trouble:
         return Place.NODE if scope is Place.ALL_NODES else scope
 
 
-DEATHS = frozenset({Kind.KILL, Kind.ROLLING})
-STOPS = frozenset({Kind.STOP, Kind.STOP_LONG})
-HOLES = frozenset({Kind.PATH_HOLE, Kind.PATH_HOLE_LONG, Kind.PATH_HOLE_UP, Kind.PATH_HOLE_DOWN})
-FORGETS = frozenset({Kind.REDIS_EMPTY, Kind.REDIS_BACK, Kind.FLUSH})
-OUTAGES = frozenset({Kind.REDIS_KILL, Kind.REDIS_STOP, Kind.REDIS_EMPTY, Kind.REDIS_BACK, Kind.MEMORY})
+DEATHS = frozenset({Kind.KILL, Kind.ROLLING, Kind.SWEEPER})
+GOES_BACK = frozenset({Kind.REDIS_BACK, Kind.FAILOVER, Kind.FAILOVER_KILL})
+FORGETS = GOES_BACK | {Kind.REDIS_EMPTY, Kind.FLUSH}
+OUTAGES = frozenset(
+    {
+        *(Kind.REDIS_KILL, Kind.REDIS_STOP, Kind.REDIS_EMPTY, Kind.MEMORY, *GOES_BACK),
+        *(Kind.PRIMARY_KILL, Kind.PRIMARY_STOP),
+    }
+)

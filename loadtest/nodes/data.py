@@ -1,6 +1,6 @@
 """A Redis that can be stopped, killed and started again at the same address, and what stands in it."""
 
-from loadtest.nodes.records import Records
+from loadtest.records import Records
 from loadtest.servers import RedisServer
 
 

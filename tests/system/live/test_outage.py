@@ -20,7 +20,7 @@ OUTAGE_S = 10.0
     "keep",
     [
         pytest.param(True, id="data-kept"),
-        pytest.param(False, id="data-lost", marks=pytest.mark.nightly),  # live/test_nodes.py has losses, too
+        pytest.param(False, id="data-lost", marks=pytest.mark.nightly),  # the plan `loss` of chaos, too
     ],
 )
 def test_redis_is_killed_for_ten_seconds(keep: bool) -> None:

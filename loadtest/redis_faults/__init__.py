@@ -1,1 +1,0 @@
-"""Everything that befalls a Redis, or a Redis Cluster, done to real ones under three nodes."""
