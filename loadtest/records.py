@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from loadtest.scale.reader import event_of
-from loadtest.scale.verdict import Event, WallClock
+from loadtest.events import Event, WallClock, event_of
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
@@ -72,9 +71,9 @@ class Records:
 
     def events(self, keys: Keys) -> list[Event]:
         """Return all that stands in the streams now."""
-        clock = WallClock(time.time() - time.monotonic())
+        clock = WallClock()
         return [
-            event_of(read_entry(shard, raw), time.monotonic(), clock)
+            event_of(read_entry(shard, raw), clock)
             for shard in range(keys.shards)
             for key in [keys.events(shard)]
             for raw in self._client_of(key).xrange(key)

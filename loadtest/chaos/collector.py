@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from loadtest.chaos.told import Event, Forgot, Kept, Told, WallClock, event_of
+from loadtest.chaos.told import Forgot, Kept, Told
+from loadtest.events import Event, WallClock, event_of
 from presence.store.client import RedisError
 from presence.store.failures import CONNECTION_LOST
 from presence.store.keys import Keys

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadtest.chaos.plan import Fault, Place
-from loadtest.chaos.told import Event
 from loadtest.chaos.truth import DEATHS, FORGETS, Trouble, User
+from loadtest.events import Event
 from loadtest.outcome import spread
 from loadtest.servers import Setup
 from protocol import Code

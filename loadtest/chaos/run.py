@@ -23,8 +23,8 @@ from loadtest.chaos.plan import EVERYWHERE, Fault, Place, Storm
 from loadtest.chaos.plans import STORY_S
 from loadtest.chaos.redis_server import Clustered, Plain
 from loadtest.chaos.subscribers import Subscribers, lost_by_group
-from loadtest.chaos.told import Event
 from loadtest.chaos.truth import Trouble
+from loadtest.events import Event
 from loadtest.outcome import say
 from loadtest.proxy import Proxy
 from loadtest.servers import wait_for

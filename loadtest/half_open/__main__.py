@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Final
 
+from loadtest.events import Event
 from loadtest.half_open.clients import Beats, Client
 from loadtest.half_open.namespace import Namespace, lacking, own_host
 from loadtest.nodes.data import Data
 from loadtest.nodes.serving import Serving, running
 from loadtest.scale.reader import Reader
-from loadtest.scale.verdict import Event
 from loadtest.stolen import Stolen
 from protocol import Code
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import protocol
+from loadtest.events import Event
 from loadtest.hostile.stage import READ_BYTES, Stage, drop, login, staged
 from loadtest.nodes.outcome import Outcome
-from loadtest.scale.verdict import Event
 from protocol import Kind
 
 T = 1.0

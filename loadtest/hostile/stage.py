@@ -10,10 +10,10 @@ from pathlib import Path
 
 import protocol
 from loadtest.connection import source_addresses
+from loadtest.events import Event
 from loadtest.nodes.crowd import Crowd
 from loadtest.nodes.records import Records
 from loadtest.nodes.serving import Serving, Setup
-from loadtest.scale.verdict import Event
 from presence.embedded import embedded_redis
 from presence.store.client import open_client
 from protocol import Code, Packet

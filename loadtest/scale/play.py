@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from loadtest.scale import tree
 from loadtest.scale.fleet import Figures, Fleet, Status
 from loadtest.scale.reader import Reader
-from loadtest.scale.verdict import Promise, Verdict, judge
+from loadtest.scale.verdict import Ends, Promise, judge
 
 POLL_S = 0.25
 PROGRESS_S = 5.0  # between two lines
@@ -126,12 +126,12 @@ class Play:
             figures,
         )
 
-    def silence(self, promise: Promise) -> Verdict:
+    def silence(self, promise: Promise) -> Ends:
         """Let all fall silent, wait for their ends, and judge the period."""
         self._fleet.do("silence")
         return self._end("silence", promise)
 
-    def last_beat(self, within_s: float, promise: Promise) -> Verdict:
+    def last_beat(self, within_s: float, promise: Promise) -> Ends:
         """Let all send one more beat within that time, then as `silence`.
 
         Here the time from the first event to the last is what is promised, so `SPAN_MAX_S` is the slack.
@@ -144,7 +144,7 @@ class Play:
         self._wait(f"a beat each {beat_s:g} s", seconds / 2)
         return tree.memory(pids)
 
-    def _end(self, name: str, promise: Promise) -> Verdict:
+    def _end(self, name: str, promise: Promise) -> Ends:
         assert self._reader is not None
         reader = self._reader
         truths = self._fleet.truths()
@@ -154,7 +154,7 @@ class Play:
         self._wait(f"{name}, hanging up", HANG_UP_TIMEOUT_S, lambda status: not status.online)
         self._wait(name, QUIET_S)
         events = reader.events[self._period :]
-        verdict = judge(truths, events, promise, reader.clock)
+        verdict = judge(truths, events, promise)
         for broken in reader.broken:
             verdict.note(broken, name)
         return verdict

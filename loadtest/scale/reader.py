@@ -4,10 +4,10 @@ import os
 import threading
 import time
 
-from loadtest.scale.verdict import Event, WallClock
+from loadtest.events import Event, WallClock, event_of
 from presence.store.client import RedisError
 from presence.store.failures import passes
-from presence.subscriber.events import Entry, Gap, Item
+from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link
 
@@ -31,7 +31,7 @@ class Reader:
         self.events: list[Event] = []
         self.broken: list[str] = []
         self.offline = 0
-        self.clock = WallClock(_difference())
+        self.clock = WallClock()
         self._link = Link(redis_url)
         self._follower = Follower(self._link, prefix)
         with self._link.calling() as client:
@@ -52,7 +52,7 @@ class Reader:
         while not self._finished.is_set():
             try:
                 self._follower.fetch()
-                self._take_all(time.monotonic())
+                self._take_all()
             except (RedisError, ValueError) as error:
                 if passes(error):
                     time.sleep(RETRY_S)
@@ -60,37 +60,15 @@ class Reader:
                 self.broken.append(f"the stream cannot be read: {error}")
                 return
 
-    def _take_all(self, read: float) -> None:
-        self.clock.sample(_difference())
+    def _take_all(self) -> None:
+        self.clock.sample()
         while (item := self._follower.take()) is not None:
-            self._take(item, read)
+            self._take(item)
 
-    def _take(self, item: Item, read: float) -> None:
+    def _take(self, item: Item) -> None:
         if isinstance(item, Gap):
             self.broken.append(f"{GAP}: {item.reason} after {item.id}")
             return
-        event = event_of(item, read, self.clock)
+        event = event_of(item, self.clock)
         self.events.append(event)
         self.offline += event.type == "offline"
-
-
-def event_of(entry: Entry, read: float, clock: WallClock) -> Event:
-    """Return what an entry says, with its moments in monotonic seconds."""
-    fields = entry.fields
-    if fields["type"] == "gap":
-        return Event(entry.id, "gap", "", "", 0, 0, "", read, read)
-    return Event(
-        entry.id,
-        fields["type"],
-        fields["uid"],
-        fields["session"],
-        int(fields["code"]),
-        int(fields["at_ms"]),
-        fields.get("since_id", ""),
-        int(entry.id.partition("-")[0]) / 1000 - clock.now,
-        read,
-    )
-
-
-def _difference() -> float:
-    return time.time() - time.monotonic()

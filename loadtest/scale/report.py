@@ -10,7 +10,7 @@ from typing import Any
 
 from loadtest.scale import tree
 from loadtest.scale.play import LATE_S, SPAN_MAX_S, Hold, Ramp, percentile
-from loadtest.scale.verdict import Promise, Verdict
+from loadtest.scale.verdict import Ends, Promise
 
 MB = 1_000_000
 
@@ -35,8 +35,8 @@ class Result:
     empty: tree.Memory = field(default_factory=lambda: tree.Memory(0, 0))
     ramps: list[Ramp] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
-    silence: Verdict | None = None
-    last_beat: Verdict | None = None
+    silence: Ends | None = None
+    last_beat: Ends | None = None
     floors: list[Hold] = field(default_factory=list)
 
     def broken(self) -> list[str]:
@@ -54,7 +54,7 @@ class Result:
             if verdict is None:
                 found.append(f"{name}: not played")
                 continue
-            found += [f"{name}: {count:,} x {what}" for what, count in verdict.broken.items()]
+            found += [f"{name}: {count:,} x {what}" for what, count in verdict.wrong.items()]
         if self.last_beat and self.last_beat.first_to_last_s > SPAN_MAX_S:
             found.append(f"last beat: {self.last_beat.first_to_last_s:.2f} s from first to last event")
         return found
@@ -155,7 +155,7 @@ class Result:
             rows.append(
                 f"| {name} | {verdict.offline:,} of {verdict.clients:,} | {decided} | {stood} | {read} "
                 f"| {self._beyond(verdict):,} | {verdict.first_to_last_s:.2f} "
-                f"| {verdict.broken.total()} |"
+                f"| {verdict.wrong.total()} |"
             )
         head = (
             "| | offline events that are right | last packet to decision, s: min, p50, p99, max "
@@ -164,7 +164,7 @@ class Result:
         )
         return "\n".join([head, "| --- " * 8 + "|", *rows])
 
-    def _beyond(self, verdict: Verdict) -> int:
+    def _beyond(self, verdict: Ends) -> int:
         """Return how many events were read later than T + tick + slack after the last packet."""
         return len(verdict.read_s) - bisect.bisect_right(verdict.read_s, self.promise.delay_max)
 
@@ -213,11 +213,11 @@ def _hold(hold: Hold) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Ends) -> dict[str, Any]:
     return {
         "clients": verdict.clients,
         "offline": verdict.offline,
-        "broken": verdict.broken,
+        "broken": verdict.wrong,
         "examples": verdict.examples,
         "decided_s": _spread(verdict.decided_s),
         "stood_s": _spread(verdict.stood_s),

@@ -11,16 +11,16 @@ from loadtest.scale.__main__ import parse
 from loadtest.scale.fleet import Figures, Status
 from loadtest.scale.play import Hold, Ramp
 from loadtest.scale.report import Result
-from loadtest.scale.verdict import Promise, Verdict
+from loadtest.scale.verdict import Ends, Promise
 
 
 def result() -> Result:
     """A result in which everything was kept."""
     figures = Figures(Status(), 1.0, [0.001] * 100, [0.01])
-    verdict = Verdict(10, 10)
+    verdict = Ends(clients=10, offline=10)
     hold = Hold(12.0, 60.0, 50, {1: 0.5, 2: 0.5}, tree.Memory(1, 2), 0, 0, figures)
     return Result(10, 2, 2, Promise(), ramps=[Ramp(10, 1.0, [0.01], {}, {})], holds=[hold], silence=verdict,
-                  last_beat=Verdict(10, 10, first_to_last_s=2.0))  # fmt: skip
+                  last_beat=Ends(clients=10, offline=10, first_to_last_s=2.0))  # fmt: skip
 
 
 def test_a_result_in_which_everything_was_kept_is_passed() -> None:
@@ -43,7 +43,7 @@ def test_whom_the_server_loses_while_all_beat_is_told(what: str, words: str) -> 
 
 def test_a_verdict_that_found_something_is_told() -> None:
     found = result()
-    found.silence = Verdict(10, 9, Counter({"offline event lost": 1}))
+    found.silence = Ends(Counter({"offline event lost": 1}), clients=10, offline=9)
     assert found.broken() == ["silence: 1 x offline event lost"]
 
 

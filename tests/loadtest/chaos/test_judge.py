@@ -7,8 +7,9 @@ import pytest
 from loadtest.chaos.bounds import Setup, Troubles
 from loadtest.chaos.judge import Judge
 from loadtest.chaos.plan import Kind
-from loadtest.chaos.told import Event, Forgot
+from loadtest.chaos.told import Forgot
 from loadtest.chaos.truth import Login, Trouble, User
+from loadtest.events import Event
 from protocol import Code
 
 SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5, nodes=3)
@@ -62,8 +63,11 @@ class Case:
         }
         if kind in {"online", "offline"}:
             del fields["status"]
-        shown = (moment, moment), at, fields
-        event = Event(0, f"{self._ids}-0", kind, "ann", session, "node-a", code, since_id, *shown)
+        event = Event(
+            *(f"{self._ids}-0", kind, "ann", session, code, 2, since_id, at, at, (moment, moment)),
+            node="node-a",
+            fields=fields,
+        )
         self.judge.take([event], at)
 
     def away(self, session: str, at: float) -> None:

@@ -6,8 +6,8 @@ from loadtest.chaos.faults import Injector
 from loadtest.chaos.measures import measure
 from loadtest.chaos.plan import OF_A_CLUSTER, Fault, Kind
 from loadtest.chaos.plans import PLANS
-from loadtest.chaos.told import Event
 from loadtest.chaos.truth import Login, Trouble, User
+from loadtest.events import Event
 from loadtest.servers import Setup
 from protocol import Code
 
@@ -17,7 +17,7 @@ BEGIN, END = 100.0, 110.0
 
 def event(kind: str, code: Code, stood: float, decided: float | None = None) -> Event:
     moment = stood if decided is None else decided
-    return Event(0, "1-0", kind, "ann", "s1", "node", code, "", (moment, moment), stood)
+    return Event("1-0", kind, "ann", "s1", code, 0, "", stood, stood, (moment, moment))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from loadtest.events import Event
 from loadtest.half_open.__main__ import SLACK_S, judge, run
 from loadtest.half_open.namespace import lacking, own_host
-from loadtest.scale.verdict import Event
 from protocol import Code
 
 CLIENTS = 200

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadtest.events import Event
 from loadtest.hostile.mistakes import mistakes
 from loadtest.hostile.races import Answered, races, told_wrongly
 from loadtest.hostile.stage import Stage, staged
 from loadtest.hostile.strangers import bombs, names, refusals, slow_logins
 from loadtest.hostile.unread import unread
 from loadtest.nodes.outcome import Outcome, table
-from loadtest.scale.verdict import Event
 
 KINDS = ("online", "offline")
 

@@ -1,0 +1,84 @@
+"""What the streams say, in monotonic seconds of this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from presence.subscriber.events import Entry
+
+ROUNDED_S: Final = 0.002  # the milliseconds of ids, of decisions and of the wall clock's difference
+OF_USERS: Final = frozenset({"online", "offline", "away", "update"})
+
+
+class Event(NamedTuple):
+    """An entry of a stream.
+
+    Attributes:
+        uid, session, code, since_id, node: as written; empty, or 0, where it says none.
+        at_ms: when it was decided, as written.
+        stood: when Redis took it into the stream, by Redis's clock.
+        read: when this process had read it.
+        decided: between which moments it was decided, by the clocks of this machine.
+        shard: of its user.
+        fields: as they were written, of an event of a user.
+    """
+
+    id: str
+    type: str
+    uid: str
+    session: str
+    code: int
+    at_ms: int
+    since_id: str
+    stood: float
+    read: float = 0.0
+    decided: tuple[float, float] = (0.0, 0.0)
+    shard: int = 0
+    node: str = ""
+    fields: Mapping[str, str] = {}
+
+
+class WallClock:
+    """The wall clock beside the monotonic one: the least and the greatest difference that was seen."""
+
+    def __init__(self) -> None:
+        self.now = self.low = self.high = _difference()
+
+    def sample(self) -> None:
+        """Look again."""
+        self.now = _difference()
+        self.low, self.high = min(self.low, self.now), max(self.high, self.now)
+
+    def bounds(self, unix_ms: int) -> tuple[float, float]:
+        """Return the monotonic moments between which a clock of this run may have shown it."""
+        return unix_ms / 1000 - self.high - ROUNDED_S, unix_ms / 1000 - self.low + ROUNDED_S
+
+
+def _difference() -> float:
+    return time.time() - time.monotonic()
+
+
+def event_of(entry: Entry, clock: WallClock) -> Event:
+    """Return what an entry says that has just been read."""
+    fields: Any = entry.fields
+    stood, read = int(entry.id.partition("-")[0]) / 1000 - clock.now, time.monotonic()
+    if fields["type"] not in OF_USERS:
+        nobody = ("", "", 0, 0, "", stood, read, (stood, stood))
+        return Event(entry.id, fields["type"], *nobody, entry.shard, fields.get("node", ""))
+    return Event(
+        entry.id,
+        fields["type"],
+        fields["uid"],
+        fields["session"],
+        int(fields["code"]),
+        int(fields["at_ms"]),
+        fields.get("since_id", ""),
+        stood,
+        read,
+        clock.bounds(int(fields["at_ms"])),
+        entry.shard,
+        fields["node"],
+        fields,
+    )
