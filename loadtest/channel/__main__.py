@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from loadtest.channel import flapping, messages, plain, slow, watch
+from loadtest.channel import flapping, messages, slow, watch
 from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
 from loadtest.nodes.outcome import say
@@ -37,25 +37,17 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         _add_fields(scenario, plan)
         scenario.add_argument("--seed", type=int, default=1, help="of what is drawn")
         scenario.add_argument("--out", type=Path, help="file to write the figures to, as JSON")
-    beside = scenarios.add_parser(
-        "plain", help="what a connection that only beats costs, beside an older tree"
-    )
-    _add_fields(beside, plain.Plan)
-    beside.add_argument("--add", type=Path, nargs="*", default=[], help="files of runs before, to be added")
-    beside.add_argument("--out", type=Path, help="file to write the figures to, as JSON")
     return parser.parse_args(words)
 
 
 def _add_fields(parser: argparse.ArgumentParser, plan: type) -> None:
     hints = get_type_hints(plan)
     for field in dataclasses.fields(plan):
-        required = field.default is dataclasses.MISSING
         parser.add_argument(
             "--" + field.name.replace("_", "-"),
             type=hints[field.name],
-            required=required,
-            default=None if required else field.default,
-            help="" if required else f"default {field.default:,g}",
+            default=field.default,
+            help=f"default {field.default:,g}",
         )
 
 
@@ -65,9 +57,6 @@ def _plan(kind: type, given: argparse.Namespace) -> Any:
 
 def play(given: argparse.Namespace) -> Report:
     """Play what the options say."""
-    if given.scenario == "plain":
-        plan = _plan(plain.Plan, given)
-        return plain.judge(plan, [*plain.read_pairs(given.add), *plain.measure(plan)])
     kind, scenario, _ = SCENARIOS[given.scenario]
     return scenario(_plan(kind, given), given.seed)
 

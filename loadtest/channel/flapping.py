@@ -5,12 +5,11 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from loadtest.channel.device import Around, Device
-from loadtest.channel.devices import Devices
 from loadtest.channel.entries import by_user
 from loadtest.channel.flapping_judge import Life, Promise, judge
 from loadtest.channel.report import Report, percentiles, spread_ms
 from loadtest.channel.streams import read_entries
+from loadtest.client_loop import Client, ClientLoop
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
@@ -63,15 +62,15 @@ class Plan:
         )
 
 
-class Flapper(Device):
+class Flapper(Client):
     """A client that writes down what it does.
 
     Attributes:
         drops: short absences so far.
     """
 
-    def __init__(self, devices: Around, uid: str) -> None:
-        super().__init__(devices, uid)
+    def __init__(self, loop: ClientLoop, uid: str) -> None:
+        super().__init__(loop, uid)
         self.drops = 0
         self._left_ms = self._back_ms = 0.0
 
@@ -80,18 +79,18 @@ class Flapper(Device):
         if self.is_in:
             self.drops += 1
             self.drop(reset=random.random() < 0.5)
-            self.devices.at(time.monotonic() + seconds, self.connect)
+            self.loop.at(time.monotonic() + seconds, self.connect)
 
     def stay_away(self, seconds: float) -> None:
         """The same, for longer, with a last sign of life."""
         self.send(KEEPALIVE)
-        self._left_ms = self.devices.unix_ms(time.monotonic())
+        self._left_ms = self.loop.unix_ms(time.monotonic())
         self.drop()
-        self.devices.at(time.monotonic() + seconds, self.return_)
+        self.loop.at(time.monotonic() + seconds, self.return_)
 
     def return_(self) -> None:
         """Be back."""
-        self._back_ms = self.devices.unix_ms(time.monotonic())
+        self._back_ms = self.loop.unix_ms(time.monotonic())
         self.connect()
 
     def life(self, *, flapped: bool | None) -> Life:
@@ -110,10 +109,10 @@ def flapping(plan: Plan, seed: int) -> Report:
     with Data() as data:
         serving = Serving(data.url, *flags)
         try:
-            with Devices(serving.address, beat_s=0.4 * plan.idle_s) as devices:
-                wild = [Flapper(devices, f"wild-{number}") for number in range(plan.clients)]
-                calm = [Flapper(devices, f"calm-{number}") for number in range(plan.calm)]
-                _play(plan, chance, devices, wild, calm)
+            with ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop:
+                wild = [Flapper(loop, f"wild-{number}") for number in range(plan.clients)]
+                calm = [Flapper(loop, f"calm-{number}") for number in range(plan.calm)]
+                _play(plan, chance, loop, wild, calm)
             entries = by_user(read_entries(data.client, Keys()))
         finally:
             serving.stop()
@@ -144,23 +143,23 @@ def flapping(plan: Plan, seed: int) -> Report:
 
 
 def _play(
-    plan: Plan, chance: random.Random, devices: Devices, wild: list[Flapper], calm: list[Flapper]
+    plan: Plan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
 ) -> None:
     """Let all log in; some drop and return for a minute; in the end all stay away once, and return."""
     everybody = [*wild, *calm]
-    devices.bring(everybody)
-    if not devices.run(LOGIN_S, lambda: devices.online() == len(everybody)):
-        raise SystemExit(f"only {devices.online()} of {len(everybody)} could log in")
+    loop.bring(everybody)
+    if not loop.run(LOGIN_S, lambda: loop.online() == len(everybody)):
+        raise SystemExit(f"only {loop.online()} of {len(everybody)} could log in")
     begun = time.monotonic()
     every_s = plan.minute_s / plan.drops
     for client in wild:
         first = begun + chance.uniform(0.0, 0.3 * every_s)
         for number in range(plan.drops):
             seconds = chance.uniform(AWAY_MIN_S, max(AWAY_MIN_S, AWAY_SHARE * min(plan.grace_s, every_s)))
-            devices.at(first + number * every_s, partial(client.be_away, seconds))
-    devices.run(plan.minute_s)
-    devices.run(LOGIN_S, lambda: devices.online() == len(everybody))
+            loop.at(first + number * every_s, partial(client.be_away, seconds))
+    loop.run(plan.minute_s)
+    loop.run(LOGIN_S, lambda: loop.online() == len(everybody))
     say("flapping: all stay away once")
     for client in everybody:
         client.stay_away(plan.long_away_s)
-    devices.run(plan.long_away_s + SETTLE_S)
+    loop.run(plan.long_away_s + SETTLE_S)

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgpack
 
-from loadtest.channel.device import Around, Device
 from loadtest.channel.message_judge import Received, Sent
+from loadtest.client_loop import Client, ClientLoop
 from protocol import Kind
 
 PADDING = "x" * 100  # a body is about as long as a line of a chat
@@ -84,7 +84,7 @@ class Ledger:
         ]
 
 
-class Correspondent(Device):
+class Correspondent(Client):
     """Somebody who sends and receives.
 
     Attributes:
@@ -92,8 +92,8 @@ class Correspondent(Device):
         stays: whether the connection has never ended.
     """
 
-    def __init__(self, devices: Around, uid: str, device: str, ledger: Ledger) -> None:
-        super().__init__(devices, uid, device)
+    def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: Ledger) -> None:
+        super().__init__(loop, uid, device)
         self.inbox: list[Received] = []
         self.stays = True
         self._ledger = ledger
@@ -117,7 +117,7 @@ class Correspondent(Device):
         self._open += count
         self.send(bytes(frames))
 
-    def entered(self, now: float) -> None:
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
         """It is another connection."""
         self._over = self._ledger.connection()
 
@@ -146,4 +146,4 @@ class Correspondent(Device):
         if self._moves and not self._open and self.is_in:
             self._moves = False
             self.drop(reset=random.random() < 0.5)
-            self.devices.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
+            self.loop.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)

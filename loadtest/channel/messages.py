@@ -4,10 +4,10 @@ import random
 import time
 from dataclasses import dataclass
 
-from loadtest.channel.devices import Devices
 from loadtest.channel.letters import Correspondent, Ledger
 from loadtest.channel.message_judge import MessageVerdict, judge
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
+from loadtest.client_loop import ClientLoop
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
@@ -57,15 +57,15 @@ class Plan:
 class Play:
     """One run."""
 
-    def __init__(self, plan: Plan, seed: int, devices: Devices) -> None:
-        self._plan, self._devices = plan, devices
+    def __init__(self, plan: Plan, seed: int, loop: ClientLoop) -> None:
+        self._plan, self._loop = plan, loop
         self._chance = random.Random(seed)
         self.ledger = Ledger()
         everybody = range(plan.users)
         self.absent = frozenset(f"user-{number}" for number in everybody if number % ABSENT == ABSENT - 1)
         self._uids = [f"user-{number}" for number in everybody]
         self.people = [
-            Correspondent(devices, uid, device, self.ledger)
+            Correspondent(loop, uid, device, self.ledger)
             for number, uid in enumerate(self._uids)
             if uid not in self.absent
             for device in ("", *(("pad",) if number % TWO_DEVICES == 0 else ()))
@@ -76,25 +76,25 @@ class Play:
 
     def run(self) -> tuple[float, int]:
         """Play it; return how many messages a second were handed, and how many were sent by then."""
-        devices = self._devices
-        devices.bring(self.people)
-        if not devices.run(LOGIN_S, lambda: devices.online() == len(self.people)):
-            raise SystemExit(f"only {devices.online()} of {len(self.people)} could log in")
-        devices.run(SETTLE_S)
+        loop = self._loop
+        loop.bring(self.people)
+        if not loop.run(LOGIN_S, lambda: loop.online() == len(self.people)):
+            raise SystemExit(f"only {loop.online()} of {len(self.people)} could log in")
+        loop.run(SETTLE_S)
         self._moving = True
         self._move()
         begun = time.monotonic()
         self._fill()
-        devices.run(600.0, lambda: len(self.ledger) >= self._plan.messages)
-        devices.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
+        loop.run(600.0, lambda: len(self.ledger) >= self._plan.messages)
+        loop.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
         seconds, fast = self.ledger.answered_at - begun, len(self.ledger)
         rate = sum(handed > 0 for handed in self.ledger.handed) / seconds
         say(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
         self._send_evenly(time.monotonic(), time.monotonic())
-        devices.run(self._plan.seconds)
+        loop.run(self._plan.seconds)
         self._moving = False
-        devices.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
-        devices.run(1.0)  # what is handed may be on its way
+        loop.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
+        loop.run(1.0)  # what is handed may be on its way
         return rate, fast
 
     def _fill(self) -> None:
@@ -105,7 +105,7 @@ class Play:
             count = min(self._chance.randint(1, AT_ONCE), plan.messages - len(ledger))
             self._sender().write_to(self._chance.choice(self._uids), count, now)
         if len(ledger) < plan.messages:
-            self._devices.at(now + SEND_TICK_S, self._fill)
+            self._loop.at(now + SEND_TICK_S, self._fill)
 
     def _send_evenly(self, begun: float, sent_until: float) -> None:
         """Send what is due, whatever the servers do."""
@@ -114,7 +114,7 @@ class Play:
         for number in range(int((sent_until - begun) * plan.rate), int((until - begun) * plan.rate)):
             self._sender().write_to(self._chance.choice(self._uids), 1, begun + number / plan.rate)
         if until < begun + plan.seconds:
-            self._devices.at(now + SEND_TICK_S, lambda: self._send_evenly(begun, until))
+            self._loop.at(now + SEND_TICK_S, lambda: self._send_evenly(begun, until))
 
     def _sender(self) -> Correspondent:
         while not (sender := self._chance.choice(self.people)).can_send:
@@ -126,7 +126,7 @@ class Play:
             self._chance.choice(self._movers).move()
             self.moves += 1
             pause_s = self._plan.move_each_s / len(self._movers)
-            self._devices.at(time.monotonic() + self._chance.expovariate(1 / pause_s), self._move)
+            self._loop.at(time.monotonic() + self._chance.expovariate(1 / pause_s), self._move)
 
 
 def messages(plan: Plan, seed: int) -> Report:
@@ -135,9 +135,9 @@ def messages(plan: Plan, seed: int) -> Report:
         flags = ("--workers", str(plan.workers), "--shards", str(plan.shards))
         serving = Serving(data.url, *flags)
         try:
-            with Devices(serving.address, beat_s=BEAT_S) as devices:
+            with ClientLoop(serving.address, beat_s=BEAT_S) as loop:
                 load = Load()
-                play = Play(plan, seed, devices)
+                play = Play(plan, seed, loop)
                 rate, fast = play.run()
                 share = load.core_share()
         finally:
@@ -150,14 +150,12 @@ def messages(plan: Plan, seed: int) -> Report:
     inboxes = {(each.uid, each.device): each.inbox for each in play.people}
     verdict = judge(play.ledger.sent(), inboxes, stayed, play.absent)
     report = _report(plan, play, verdict, rate, fast)
-    report.rows["the load itself"] = (
-        f"{share:.0%} of a core, late by {devices.late_max_s * 1000:.0f} ms at most"
-    )
-    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": devices.late_max_s}
-    report.figures["endings"] = devices.endings
+    report.rows["the load itself"] = f"{share:.0%} of a core, late by {loop.late_max_s * 1000:.0f} ms at most"
+    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": loop.late_max_s}
+    report.figures["endings"] = loop.endings
     report.broken += serving.failures()
-    if devices.endings:
-        report.broken.append(f"connections ended by the server: {dict(devices.endings)}")
+    if loop.endings:
+        report.broken.append(f"connections ended by the server: {dict(loop.endings)}")
     return report
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import protocol
-from loadtest.channel.device import AWAY, Around, Device
 from loadtest.channel.watch_judge import Answered, Lost, Pushed, Unwatched
+from loadtest.client_loop import AWAY, Client, ClientLoop
 from protocol import Kind
 
 STATUS_TEXTS = ("at work", "im Zug", "おはよう", "")
@@ -16,15 +16,17 @@ VERSIONS = 40
 RETRY_S = 0.5  # where the server names no time
 
 
-class Person(Device):
+class Person(Client):
     """Somebody whom others watch: at each `act` does one of the things that devices do.
 
     Args:
         grace_s: the server's; the pauses are made of it.
     """
 
-    def __init__(self, devices: Around, uid: str, device: str, chance: random.Random, grace_s: float) -> None:
-        super().__init__(devices, uid, device)
+    def __init__(
+        self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
+    ) -> None:
+        super().__init__(loop, uid, device)
         self.returns = False
         self.done: Counter[str] = Counter()
         self._chance = chance
@@ -52,7 +54,7 @@ class Person(Device):
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
         """Return soon where the server has gone, but not each time; others have to be told then."""
         if payload is None and self.beats and self._chance.random() < 0.5:
-            self.devices.at(now + self._chance.uniform(0.0, 1.5), self.connect)
+            self.loop.at(now + self._chance.uniform(0.0, 1.5), self.connect)
 
     def _log_out(self) -> None:
         self.beats = False
@@ -63,7 +65,7 @@ class Person(Device):
 
     def _move(self) -> None:
         self.drop(reset=self._chance.random() < 0.5)
-        self.devices.at(time.monotonic() + self._chance.uniform(0.0, 0.6 * self._grace_s), self.connect)
+        self.loop.at(time.monotonic() + self._chance.uniform(0.0, 0.6 * self._grace_s), self.connect)
 
     def _fall_silent(self) -> None:
         self.beats = False
@@ -83,7 +85,7 @@ class Person(Device):
         return found
 
 
-class Watcher(Device):
+class Watcher(Client):
     """Somebody who watches, and writes down what comes.
 
     Args:
@@ -94,8 +96,8 @@ class Watcher(Device):
         refused: watches that were refused, by the code; they are asked again.
     """
 
-    def __init__(self, devices: Around, uid: str, uids: Sequence[str]) -> None:
-        super().__init__(devices, uid)
+    def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
+        super().__init__(loop, uid)
         self.history: list[Answered | Pushed | Unwatched | Lost] = []
         self.refused: Counter[int] = Counter()
         self._uids = uids
@@ -107,13 +109,13 @@ class Watcher(Device):
         """Whether it is logged in and waits for no answer."""
         return self.is_in and not self._asked
 
-    def entered(self, now: float) -> None:
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
         """Watch."""
         self._ask(self._uids, watch=True)
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """Write it down."""
-        at_ms = self.devices.unix_ms(now)
+        at_ms = self.loop.unix_ms(now)
         if kind == Kind.PRESENCE:
             self.history.append(Pushed(at_ms, payload["uid"], payload))
         elif id in self._asked:
@@ -139,7 +141,7 @@ class Watcher(Device):
             now = time.monotonic()
             self.drop(reset=True)
             self.ended(None, now)
-            self.devices.at(now + random.uniform(0.0, 1.0), self.connect)
+            self.loop.at(now + random.uniform(0.0, 1.0), self.connect)
 
     def look_away(self) -> None:
         """Watch some no more, and then again."""
@@ -150,7 +152,7 @@ class Watcher(Device):
 
     def _ask(self, uids: Sequence[str], *, watch: bool) -> None:
         id = next(self._ids)
-        self._asked[id] = (self.devices.unix_ms(time.monotonic()), uids, watch)
+        self._asked[id] = (self.loop.unix_ms(time.monotonic()), uids, watch)
         self.send(protocol.encode((protocol.watch if watch else protocol.unwatch)(uids, id=id)))
 
     def _retry(self, moment: float, uids: Sequence[str], *, watch: bool) -> None:
@@ -160,4 +162,4 @@ class Watcher(Device):
             if self.is_in and self.fd == fd:  # a new connection has asked for all
                 self._ask(uids, watch=watch)
 
-        self.devices.at(moment, ask)
+        self.loop.at(moment, ask)

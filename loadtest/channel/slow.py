@@ -3,15 +3,15 @@
 import itertools
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from loadtest.bench import measures
-from loadtest.channel.devices import Devices
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.channel.viewers import Changer, Changes, Deaf, Viewer
+from loadtest.client_loop import Client, ClientLoop
 from loadtest.nodes.data import Data
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
@@ -73,32 +73,32 @@ class Pair:
 class Play:
     """All pairs on one server."""
 
-    def __init__(self, plan: Plan, serving: Serving, devices: Devices) -> None:
-        self._plan, self._devices, self._serving = plan, devices, serving
+    def __init__(self, plan: Plan, serving: Serving, loop: ClientLoop) -> None:
+        self._plan, self._loop, self._serving = plan, loop, serving
         self._changes = Changes()
         self._uids = [f"user-{number}" for number in range(plan.users)]
-        self._users = [Changer(devices, uid, self._changes) for uid in self._uids]
+        self._users = [Changer(loop, uid, self._changes) for uid in self._uids]
         self._turns = itertools.cycle(self._users)
         self._others = [
-            Viewer(devices, f"other-{number}", self._uids, self._changes) for number in range(plan.others)
+            Viewer(loop, f"other-{number}", self._uids, self._changes) for number in range(plan.others)
         ]
         self._changing = False
 
     def begin(self) -> None:
         """Let those log in who stay throughout."""
-        self._bring(self._users, lambda: self._devices.online() == len(self._users))
+        self._bring(self._users, lambda: self._loop.online() == len(self._users))
         self._bring(self._others, lambda: all(each.is_answered for each in self._others))
 
     def pair(self, number: int) -> Pair:
         """Measure without and with those who never read, and wake these in the end."""
         without = self._measure()
         deaf = [
-            Deaf(self._devices, f"deaf-{number}-{each}", self._uids, self._changes)
+            Deaf(self._loop, f"deaf-{number}-{each}", self._uids, self._changes)
             for each in range(self._plan.deaf)
         ]
         self._bring(deaf, lambda: all(each.is_answered for each in deaf))
         say(f"slow: {len(deaf):,} watch and read no more")
-        self._devices.run(LOOK_S)
+        self._loop.run(LOOK_S)
         pid, first = self._serving.process.pid, len(self._changes.sent)
         before = measures.memory(pid).rss
         Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -111,7 +111,7 @@ class Play:
         for each in deaf:
             each.wake()
         newest = self._changes.newest
-        woken = self._devices.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        woken = self._loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
         say("slow: they have read what waited")
         pushes = sum(each.pushes for each in deaf), (len(self._changes.sent) - first) * len(deaf)
         broken = self._broken(deaf, woken=woken, stuck=stuck)
@@ -135,14 +135,14 @@ class Play:
             broken.append("not all who read see the newest states")
         if refused := sum(each.refused for each in self._users):
             broken.append(f"{refused} changes were refused")
-        if self._devices.endings:
-            broken.append(f"connections ended by the server: {dict(self._devices.endings)}")
+        if self._loop.endings:
+            broken.append(f"connections ended by the server: {dict(self._loop.endings)}")
         return broken
 
-    def _bring(self, devices: list[Any], done: Any) -> None:
-        self._devices.bring(devices, LOGINS_A_SECOND)
-        if not self._devices.run(LOGIN_S, done):
-            raise SystemExit(f"not all of {len(devices)} could log in and watch")
+    def _bring(self, clients: Sequence[Client], done: Callable[[], bool]) -> None:
+        self._loop.bring(clients, LOGINS_A_SECOND)
+        if not self._loop.run(LOGIN_S, done):
+            raise SystemExit(f"not all of {len(clients)} could log in and watch")
 
     def _measure(self) -> dict[str, float]:
         """Return the delays to those who read, while changes go on."""
@@ -150,9 +150,9 @@ class Play:
         self._change(on=True)
         for each in self._others:
             each.delays = delays
-        self._devices.run(self._plan.seconds)
+        self._loop.run(self._plan.seconds)
         self._change(on=False)
-        self._devices.run(LOOK_S)
+        self._loop.run(LOOK_S)
         for each in self._others:
             each.delays = None
         return percentiles([each * 1000 for each in delays])
@@ -167,8 +167,8 @@ class Play:
             look = time.monotonic() + LOOK_S
             while (begun := time.monotonic()) < look:
                 change = self._change_one()
-                self._devices.run(LOOK_S, partial(self._have, *change))
-                self._devices.run(begun + 1 / self._plan.rate - time.monotonic())
+                self._loop.run(LOOK_S, partial(self._have, *change))
+                self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
             found = sum(self._waiting(deaf))
             still = still + 1 if found == before else 0
             before = found
@@ -197,7 +197,7 @@ class Play:
         if self._changing:
             self._change_one()
             due += 1 / self._plan.rate
-            self._devices.at(due, lambda: self._change_next(due))
+            self._loop.at(due, lambda: self._change_next(due))
 
 
 def slow(plan: Plan, _seed: int) -> Report:
@@ -205,15 +205,15 @@ def slow(plan: Plan, _seed: int) -> Report:
     with Data() as data:
         serving = Serving(data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS)
         try:
-            with Devices(serving.address, beat_s=12.0) as devices:
+            with ClientLoop(serving.address, beat_s=12.0) as loop:
                 load = Load()
-                play = Play(plan, serving, devices)
+                play = Play(plan, serving, loop)
                 play.begin()
                 pairs = [play.pair(number) for number in range(plan.pairs)]
                 share = load.core_share()
         finally:
             serving.stop()
-    return _report(plan, pairs, share, devices.late_max_s, serving.failures())
+    return _report(plan, pairs, share, loop.late_max_s, serving.failures())
 
 
 def _report(plan: Plan, pairs: list[Pair], share: float, late_max_s: float, failures: list[str]) -> Report:

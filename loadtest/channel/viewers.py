@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import protocol
-from loadtest.channel.device import Around, Device
 from loadtest.channel.entries import EntryId, parse_id
+from loadtest.client_loop import Client, ClientLoop
 from protocol import Kind
 
 SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
@@ -32,15 +32,15 @@ class Changes:
         return {"n": self.newest[uid], "text": TEXT}
 
 
-class Changer(Device):
+class Changer(Client):
     """Somebody whom others watch, and who changes.
 
     Attributes:
         refused: changes that the server did not take.
     """
 
-    def __init__(self, devices: Around, uid: str, changes: Changes) -> None:
-        super().__init__(devices, uid)
+    def __init__(self, loop: ClientLoop, uid: str, changes: Changes) -> None:
+        super().__init__(loop, uid)
         self.refused = 0
         self._changes = changes
 
@@ -55,7 +55,7 @@ class Changer(Device):
         self.refused += kind == Kind.ERROR
 
 
-class Viewer(Device):
+class Viewer(Client):
     """Watches, and knows the newest of each user.
 
     Attributes:
@@ -66,8 +66,8 @@ class Viewer(Device):
         is_answered: whether the watch is.
     """
 
-    def __init__(self, devices: Around, uid: str, uids: list[str], changes: Changes) -> None:
-        super().__init__(devices, uid)
+    def __init__(self, loop: ClientLoop, uid: str, uids: list[str], changes: Changes) -> None:
+        super().__init__(loop, uid)
         self.delays: list[float] | None = None
         self.seen: dict[str, int] = {}
         self.pushes = self.fallen = 0
@@ -75,7 +75,7 @@ class Viewer(Device):
         self._last: dict[str, EntryId] = {}
         self._uids, self._changes = uids, changes
 
-    def entered(self, now: float) -> None:
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
         """Watch."""
         self.send(protocol.encode(protocol.watch(self._uids, id=100)))
 
@@ -99,16 +99,18 @@ class Viewer(Device):
 class Deaf(Viewer):
     """Reads until its watch is answered, and then no more, until it is woken."""
 
-    def prepare(self, sock: _socket.socket) -> None:
-        """See `Device`: keep the kernels from holding much between server and client."""
+    def socket(self) -> _socket.socket:
+        """See `Client`: keep the kernels from holding much between server and client."""
+        sock = super().socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        return sock
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """See `Viewer`."""
         super().heard(kind, id, payload, now)
         if kind == Kind.OK and "presence" in payload:
-            self.devices.hear(self, on=False)
+            self.loop.hear(self, on=False)
 
     def name(self) -> str:
         """Return the address that it has connected from, as `/proc/net/tcp` writes it."""
@@ -118,4 +120,4 @@ class Deaf(Viewer):
 
     def wake(self) -> None:
         """Read all that waits."""
-        self.devices.hear(self, on=True)
+        self.loop.hear(self, on=True)

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from loadtest.channel.devices import Devices
 from loadtest.channel.entries import Entry, by_user
 from loadtest.channel.faults import Faults
 from loadtest.channel.people import Person, Watcher
@@ -13,6 +12,7 @@ from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.channel.streams import Count, read_entries
 from loadtest.channel.watch_judge import Truth, WatchVerdict, judge
 from loadtest.chaos.redis_server import Store
+from loadtest.client_loop import ClientLoop
 from loadtest.nodes.outcome import say
 from loadtest.nodes.serving import Serving
 from presence.store.keys import Keys
@@ -84,19 +84,19 @@ class Play:
     """
 
     def __init__(
-        self, plan: Plan, seed: int, store: Store, serving: Serving, devices: Devices, count: Count
+        self, plan: Plan, seed: int, store: Store, serving: Serving, loop: ClientLoop, count: Count
     ) -> None:
-        self._plan, self._devices, self._store = plan, devices, store
+        self._plan, self._loop, self._store = plan, loop, store
         self._chance = random.Random(seed)
         self._keys = Keys(shards=plan.shards)
         uids = [f"user-{number}" for number in range(plan.users)]
         self._people = [
-            Person(devices, uid, device, self._chance, plan.grace_s)
+            Person(loop, uid, device, self._chance, plan.grace_s)
             for number, uid in enumerate(uids)
             for device in ("", *(("pad",) if number % TWO_DEVICES == 0 else ()))
         ]
         self.watchers = [
-            Watcher(devices, f"watcher-{number}", self._chance.sample(uids, plan.each))
+            Watcher(loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
             for number in range(plan.watchers)
         ]
         self.faults = Faults(plan.kills, plan.restarts, plan.transitions, plan.away_s, store, serving)
@@ -105,27 +105,27 @@ class Play:
 
     def run(self) -> None:
         """Play it until all is quiet."""
-        devices, plan = self._devices, self._plan
-        devices.bring(self.watchers)
-        if not devices.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
-            raise SystemExit(f"only {devices.online()} of {plan.watchers} could log in and watch")
+        loop, plan = self._loop, self._plan
+        loop.bring(self.watchers)
+        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
+            raise SystemExit(f"only {loop.online()} of {plan.watchers} could log in and watch")
         self._acting = True
         self._act()
         self._disturb()
         said = time.monotonic()
         while not (self.faults.over and self._transitions >= plan.transitions):
-            devices.run(LOOK_S)
+            loop.run(LOOK_S)
             self.faults.inject(self._transitions)
             if time.monotonic() - said >= SAY_S:
                 said = time.monotonic()
                 say(f"watch: {self._transitions:,} transitions, {dict(self.faults.proofs)}")
         self._acting = False
         say(f"watch: {self._transitions:,} transitions; waiting until all is quiet")
-        devices.run(plan.settle_s)
+        loop.run(plan.settle_s)
         before = (-1, -1)
         while before[0] != self._count.entries or before[1] == self._count.looks:
             before = self._count.entries, self._count.looks
-            devices.run(QUIET_S)
+            loop.run(QUIET_S)
 
     def entries(self) -> list[Entry]:
         """Return what the streams say of those who are watched."""
@@ -140,14 +140,14 @@ class Play:
     def _act(self) -> None:
         if self._acting:
             self._chance.choice(self._people).act()
-            self._devices.at(time.monotonic() + self._chance.expovariate(self._plan.rate), self._act)
+            self._loop.at(time.monotonic() + self._chance.expovariate(self._plan.rate), self._act)
 
     def _disturb(self) -> None:
         """Let a restless watcher do what it does."""
         if self._acting:
             watcher = self._chance.choice(self.watchers[::RESTLESS])
             self._chance.choice((watcher.leave, watcher.look_away))()
-            self._devices.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
+            self._loop.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
 
 
 def watch(plan: Plan, seed: int) -> Report:
@@ -156,11 +156,11 @@ def watch(plan: Plan, seed: int) -> Report:
         serving = Serving(store.url, *plan.flags)
         try:
             with (
-                Devices(serving.address, beat_s=0.4 * plan.idle_s) as devices,
+                ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop,
                 Count(store.client, Keys(shards=plan.shards)) as count,
             ):
                 load = Load()
-                play = Play(plan, seed, store, serving, devices, count)
+                play = Play(plan, seed, store, serving, loop, count)
                 play.run()
                 share = load.core_share()
                 entries = play.entries()
@@ -169,10 +169,8 @@ def watch(plan: Plan, seed: int) -> Report:
         finally:
             serving.stop()
     report = _report(plan, play, entries, verdict)
-    report.rows["the load itself"] = (
-        f"{share:.0%} of a core, late by {devices.late_max_s * 1000:.0f} ms at most"
-    )
-    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": devices.late_max_s}
+    report.rows["the load itself"] = f"{share:.0%} of a core, late by {loop.late_max_s * 1000:.0f} ms at most"
+    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": loop.late_max_s}
     report.broken += play.faults.failed + serving.failures()
     if unanswered:
         report.broken.append(f"{unanswered} watchers have no answer in the end")

@@ -1,0 +1,374 @@
+"""Thousands of clients in one thread: connections in one epoll set, and one heap of what is due.
+
+What a client does is its class: it overrides what happens to it (`opened`, `entered`, `heard`, `ended`).
+Nothing waits but `ClientLoop.run`.
+
+Packets are unpacked without the checks of the codec, which cost more than all else here; every
+`CHECKED_EACH`th goes through the codec as well.
+"""
+
+import _socket
+import contextlib
+import heapq
+import itertools
+import os
+import random
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Self
+
+import msgpack
+
+import protocol
+from loadtest.connection import source_addresses
+from protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
+
+AWAY = -1  # for a descriptor: there is no connection
+LOGIN_ID = 1
+READ_BYTES = 65_536
+CHECKED_EACH = 64
+RETURN_S = 0.5  # at most, until a client whose connection ended is back
+SOURCES = 8  # addresses to connect from: each brings 28,000 ports
+EVENTS_A_TURN = 512
+SLOT_S = 0.05  # of the ring of beats
+NOTHING: Mapping[str, Any] = {}
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
+_PORT_AT_CONNECT = 24  # linux/in.h, IP_BIND_ADDRESS_NO_PORT: a port is free that is free towards the target
+_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Client:
+    """One client, connection after connection. What happens to it, its class overrides.
+
+    Args:
+        loop: what drives it.
+        uid, device: who it is.
+
+    Attributes:
+        address: of its server; None: the loop's.
+        context: for TLS; None: without.
+        hangs_up: whether it closes its connection when the server says goodbye; else it waits for the close.
+        is_member: whether the loop keeps it, lets it beat and counts it; others are made for one connection.
+        is_in: whether it is logged in.
+        beats: whether it beats while it is.
+        returns: whether it comes back by itself when its connection ended and it may.
+        meta: what it logs in with.
+    """
+
+    address: tuple[str, int] | None = None
+    context: ssl.SSLContext | None = None
+    hangs_up = True
+    is_member = True
+
+    def __init__(self, loop: "ClientLoop", uid: str, device: str = "") -> None:
+        self.uid, self.device = uid, device
+        self.loop = loop
+        self.fd = AWAY
+        self.is_in = False
+        self.beats = self.returns = True
+        self.meta: Mapping[str, Any] | None = None
+        self._farewell: Mapping[str, Any] | None = None
+        self._unread = b""
+        self._unsent = bytearray()
+        self._tls: ssl.SSLSocket | None = None
+        if self.is_member:
+            loop.members.append(self)
+
+    # What happens
+
+    def opened(self) -> None:
+        """The connection is open: log in."""
+        login = protocol.login(self.uid, id=LOGIN_ID, device=self.device or None, meta=self.meta or None)
+        self.send(protocol.encode(login))
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """The login was granted; moments are monotonic seconds."""
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """A packet has come."""
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """The server ended the connection, and why, or it broke: None."""
+
+    def socket(self) -> _socket.socket:
+        """Return a socket that is about to be connected."""
+        sock = _socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if source := next(self.loop.sources):
+            sock.setsockopt(socket.IPPROTO_IP, _PORT_AT_CONNECT, 1)
+            sock.bind((source, 0))
+        return sock
+
+    # What it does
+
+    def connect(self) -> None:
+        """Connect, unless that is so already."""
+        if self.fd == AWAY:
+            self.loop.open(self)
+
+    def send(self, frame: bytes) -> None:
+        """Send, or keep what the kernel does not take; without a connection nothing."""
+        if self.fd == AWAY:
+            return
+        if not self._unsent:
+            try:
+                sent = self._write(frame)
+            except _LATER:
+                sent = 0
+            except OSError:
+                return  # its next read says so
+            if sent == len(frame):
+                return
+            frame = frame[sent:]
+            self.loop.wait_for(self.fd, _READ | _WRITE)
+        self._unsent += frame
+
+    def drop(self, *, reset: bool = False) -> None:
+        """Close the connection, if there is one, with a FIN or a reset."""
+        if self.fd == AWAY:
+            return
+        fd, self.fd, self.is_in = self.fd, AWAY, False
+        self._unread, self._farewell = b"", None
+        self._unsent.clear()
+        self.loop.forget(fd)
+        if self._tls is not None:
+            self._tls.detach()
+            self._tls = None
+        if reset:
+            sock = _socket.socket(fileno=fd)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            sock.detach()
+        os.close(fd)  # which takes it out of the epoll set
+
+    # For the loop
+
+    def shake_hands(self) -> int:
+        """Go on with the handshake, if there is any; return what to wait for, 0 once it is done."""
+        if self.context is None:
+            return 0
+        try:
+            if self._tls is None:
+                sock = socket.socket(fileno=self.fd)
+                sock.setblocking(False)
+                self._tls = self.context.wrap_socket(sock, do_handshake_on_connect=False)
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return _READ
+        except ssl.SSLWantWriteError:
+            return _WRITE
+        return 0
+
+    def flush(self) -> None:
+        """The kernel takes more."""
+        with contextlib.suppress(OSError):
+            del self._unsent[: self._write(self._unsent)]
+        if not self._unsent:
+            self.loop.wait_for(self.fd, _READ)
+
+    def read(self) -> None:
+        """Take what the server has sent."""
+        try:
+            data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
+        except _LATER:
+            return
+        except OSError:
+            data = b""
+        now = time.monotonic()
+        if not data:
+            self.lost(self._farewell, now)
+            return
+        unread, fd, start = self._unread + data if self._unread else data, self.fd, 0
+        while len(unread) - start >= HEADER_BYTES:
+            body = start + HEADER_BYTES
+            end = body + int.from_bytes(unread[start:body], "big")
+            if end > len(unread):
+                break
+            self._take(unread[body:end], now)
+            if self.fd != fd:
+                return
+            start = end
+        self._unread = unread[start:]
+        if self._tls is not None and self._tls.pending():
+            self.read()
+
+    def lost(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """The connection is over."""
+        self.loop.endings[payload["code"] if payload else 0] += 1
+        self.drop()
+        self.ended(payload, now)
+        if self.returns and (payload is None or Code(payload["code"]).reconnect):
+            wait_s = (payload or NOTHING).get("retry_after") or random.uniform(0.02, RETURN_S)
+            self.loop.at(now + wait_s, self.connect)
+
+    def _write(self, data: bytes | bytearray) -> int:
+        return os.write(self.fd, data) if self._tls is None else self._tls.send(data)
+
+    def _take(self, body: bytes, now: float) -> None:
+        self.loop.packets += 1
+        if self.loop.packets % CHECKED_EACH == 0:
+            protocol.decode(body)
+        packet: list[Any] = msgpack.unpackb(body)
+        kind = packet[0]
+        id = packet[1] if len(packet) > 1 else None
+        payload = packet[2] if len(packet) > 2 else NOTHING
+        if kind == Kind.GOODBYE or (kind == Kind.ERROR and not self.is_in):
+            if self.hangs_up:
+                self.lost(payload, now)
+            else:
+                self._farewell = payload
+        elif kind == Kind.OK and not self.is_in:
+            self.is_in = True
+            self.entered(payload, now)
+        else:
+            self.heard(kind, id, payload, now)
+
+
+class ClientLoop:
+    """All clients of a run, their connections and what is to be done when.
+
+    Args:
+        address: of the server.
+        beat_s: how often each client beats; 0: never.
+        sources: addresses to connect from, in turn, or how many.
+
+    Attributes:
+        members: clients that it keeps.
+        packets: that have come so far.
+        endings: connections that the server ended, by its code; 0 of those that broke.
+        late_max_s: by how much something was done too late, at most; then the load is what is measured.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], *, beat_s: float = 0.0, sources: int | Iterable[str] = SOURCES
+    ) -> None:
+        self.members: list[Client] = []
+        self.packets = 0
+        self.endings: Counter[int] = Counter()
+        self.late_max_s = 0.0
+        self.sources: Iterator[str | None] = (
+            source_addresses(address[0], sources) if isinstance(sources, int) else itertools.cycle(sources)
+        )
+        self._address = address
+        self._unix_s = time.time() - time.monotonic()
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, Client] = {}
+        self._opening: set[int] = set()
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self._slots = max(1, round(beat_s / SLOT_S))
+        self._slot = 0
+        if beat_s:
+            self._beat(time.monotonic())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for client in [*self._by_fd.values()]:
+            client.drop(reset=True)
+        self._epoll.close()
+
+    def __len__(self) -> int:
+        return len(self._by_fd)
+
+    def at(self, moment: float, action: Callable[[], object]) -> None:
+        """Do something then (monotonic seconds)."""
+        heapq.heappush(self._due, (moment, next(self._numbers), action))
+
+    def unix_ms(self, moment: float) -> float:
+        """Return what the wall clock shows at a moment; servers on this machine have the same one."""
+        return (moment + self._unix_s) * 1000
+
+    def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
+        """Go on for so long, or until something is so; return whether it is."""
+        give_up = time.monotonic() + seconds
+        while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
+            wait_s = min(give_up, self._due[0][0] if self._due else give_up) - now
+            for fd, events in self._epoll.poll(max(0.0, wait_s), EVENTS_A_TURN):
+                self._serve(fd, events)
+            self._act()
+        return is_done
+
+    def bring(self, clients: Iterable[Client], per_second: float = 2000.0) -> None:
+        """Let some connect, evenly at that rate."""
+        now = time.monotonic()
+        for number, client in enumerate(clients):
+            self.at(now + number / per_second, client.connect)
+
+    def online(self) -> int:
+        """Return how many are logged in."""
+        return sum(client.is_in for client in self.members)
+
+    def open(self, client: Client) -> None:
+        """Begin to connect one; it is tried again if that fails."""
+        sock = client.socket()
+        with contextlib.suppress(BlockingIOError):
+            try:
+                sock.connect(client.address or self._address)
+            except ConnectionError:
+                sock.close()
+                self.at(time.monotonic() + random.uniform(0.02, RETURN_S), client.connect)
+                return
+        fd = client.fd = sock.detach()
+        self._by_fd[fd] = client
+        self._opening.add(fd)
+        self._epoll.register(fd, _READ | _WRITE)
+
+    def forget(self, fd: int) -> None:
+        """A connection is about to be closed."""
+        del self._by_fd[fd]
+        self._opening.discard(fd)
+
+    def wait_for(self, fd: int, events: int) -> None:
+        """Wait for these events of a connection from now on."""
+        self._epoll.modify(fd, events)
+
+    def hear(self, client: Client, *, on: bool) -> None:
+        """Read what comes on a connection from now on, or nothing but its end."""
+        self._epoll.modify(client.fd, _READ if on else 0)
+
+    def _serve(self, fd: int, events: int) -> None:
+        client = self._by_fd.get(fd)
+        if client is None:
+            return
+        if fd in self._opening and not events & select.EPOLLERR:
+            self._open(client)
+            return
+        if events & _WRITE and not events & (select.EPOLLERR | select.EPOLLHUP):
+            client.flush()
+        if events & ~_WRITE:
+            client.read()
+
+    def _open(self, client: Client) -> None:
+        try:
+            events = client.shake_hands()
+        except OSError:
+            client.lost(None, time.monotonic())
+            return
+        self._epoll.modify(client.fd, events or _READ)
+        if not events:
+            self._opening.discard(client.fd)
+            client.opened()
+
+    def _act(self) -> None:
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, _, action = heapq.heappop(self._due)
+            self.late_max_s = max(self.late_max_s, now - due)
+            action()
+
+    def _beat(self, due: float) -> None:
+        """Beat in one slot. Each has its moment: a load that is late must not make its clients silent."""
+        for client in self.members[self._slot :: self._slots]:
+            if client.is_in and client.beats:
+                client.send(KEEPALIVE)
+        self._slot = (self._slot + 1) % self._slots
+        self.at(due + SLOT_S, partial(self._beat, due + SLOT_S))
