@@ -236,7 +236,6 @@ ROOMS = [
                 f"loadtest.channel.{name}"
                 for name in ("entries", "watch_judge", "message_judge", "flapping_judge")
             ),
-            "loadtest.compare.workload",
             "loadtest.security.samples",
         },
         {"presence", "time", "gevent", "locust", *SOCKETS, *LOOPS},
@@ -292,7 +291,6 @@ ROOMS = [
         {"loadtest.fuzz.oracle", "loadtest.fuzz.oracle_schema"},
         {"protocol", "presence", "msgpack", "time", *SOCKETS, *LOOPS},
     ),
-    Room({"loadtest.compare.judge", "loadtest.compare.figures"}, {"presence", "time", *SOCKETS, *LOOPS}),
     Room({"loadtest.connection", "loadtest.device"}, {"presence", "gevent", "locust", *LOOPS}),
     # A client knows the protocol and nothing of the server; its rules know no clock and no socket either.
     Room(

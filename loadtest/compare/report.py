@@ -1,179 +1,129 @@
-"""The tables, in Markdown."""
+"""Rows as a Markdown table, and as a plot: cost and error against the number of users."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from loadtest.bench.report import rows
-from loadtest.compare.figures import Figures, figures
-from loadtest.compare.results import Results, Row
-from loadtest.compare.technique import NAMES
-from loadtest.compare.trials import DOWN_FOR, FAULTS
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-NONE: Final = "-"  # not played
+from loadtest.bench.plots import DOTS_PER_INCH, GROUND, INK
+from loadtest.compare.player import Row
+from loadtest.compare.techniques import IN_REDIS, NAMES, NOTHING
+
+HEAD: Final = (
+    *("", "touches/s", "process µs", "Redis µs", "scripts", "commands", "process B", "Redis B"),
+    *("p50 ms", "p99 ms", "max ms", "early", "false", "missed", "touches late by at most, ms"),
+)
 NOTES: Final = """\
-CPU is user and kernel time of all threads, tellings and all looks for what is due included, divided by the
+µs are processor time of all threads, tellings and all looks for what is due included, divided by the
 touches; the process' is less what a player costs that touches nothing (touches are made together once in
-50 ms). Memory of a user is without his name; Redis' is its `used_memory`, the process' that of no file, just
-before the first telling; in short that of the largest size that was kept up with. Lateness is from T after
-the begin of the last touch to the moment at which the process has the telling. Early: less than T. False: of
-somebody who beats. Missed: not told by the end.
-"Breaks at" is the rate of the open loop, raised by 15 % a step with the largest number of users, at which a
-quarter of a second's touches wait; the last that was kept up with stands before it."""
+50 ms). Memory of a user is without the name; Redis' is its `used_memory`, the process' what it shares
+with none, just before the first telling. Lateness is from T after the last touch to the moment at which
+the process has the telling. Early: less than T. False: of a user who beats. Missed: not told by the end."""
 
-
-def whole(results: Results) -> str:
-    """Return everything."""
-    parts = [
-        "# Idle detection: one workload, all techniques",
-        _machine(results),
-        "## In short",
-        short(results),
-    ]
-    for users in results.sizes():
-        parts += [f"## {users:,} users", _size_table(results, users)]
-    if any("breaking" in row for row in results):
-        parts += ["## The rate at which it breaks", _breaking_table(results)]
-    if any(row["fault"] for row in results):
-        parts += ["## What is lost", *_losses(results)]
-    if errors := results.errors():
-        parts += ["## What did not end", "\n".join(f"* {line}" for line in errors)]
-    return "\n\n".join([*parts, NOTES]) + "\n"
-
-
-def short(results: Results) -> str:
-    """Return the table for a page that has not much room: a row for each technique."""
-    sizes = results.sizes()
-    at = " / ".join(f"{users:,}" for users in sizes)
-    head = [f"N = {at}", "µs of CPU a touch: process", "Redis", "bytes a user", "late ms: p50, p99, max"]
-    body = []
-    for kind, name, batched in _variants(results):
-        found = [figures(results, kind, users, batched=batched) for users in sizes]
-        body.append(
-            [
-                name,
-                " / ".join(_number(each.process_us) if each else NONE for each in found),
-                " / ".join(_number(each.redis_us) if each else NONE for each in found),
-                _bytes(next((each for each in reversed(found) if each and not each.wrong), None)),
-                " / ".join(_lateness(each) if each else NONE for each in found),
-                " / ".join(f"{each.wrong:,}" if each else NONE for each in found),
-                _breaks_at(results.breaking(kind, batched=batched)),
-            ]
-        )
-    return rows([*head, "early, false, missed", "breaks at, touches/s"], body)
-
-
-def _variants(results: Results) -> Iterator[tuple[str, str, bool]]:
-    for kind, name in NAMES.items():
-        for batched in (False, True):
-            is_there = any(row["kind"] == kind and row["batched"] == batched for row in results)
-            if is_there:
-                yield kind, f"{name}, batched" if batched else name, batched
-
-
-def _size_table(results: Results, users: int) -> str:
-    head = [
-        *("", "touches/s", "process µs", "Redis µs", "scripts", "commands", "process B", "Redis B"),
-        *("p50 ms", "p99 ms", "max ms", "early", "false", "missed", "touches late by at most, ms"),
-    ]
-    found = (
-        (name, figures(results, kind, users, batched=batched)) for kind, name, batched in _variants(results)
+COLOURS: Final = dict(  # in the process blue and green, the heaps grey; in Redis the warm colours, dashed
+    zip(
+        NAMES,
+        ["#0b7285", "#4dabf7", "#868e96", "#ced4da", "#51cf66", "#e8590c", "#f08c00", "#c2255c", "#9c36b5"],
+        strict=True,
     )
-    return rows(head, ([name, *_cells(each)] for name, each in found if each))
+)
+LEAST: Final = 0.1  # what is less is drawn there: an axis that is logarithmic has no zero
+LINEAR: Final = "told falsely or not at all,\n% of all users"
+PANELS: Final[dict[str, Callable[[Row], float]]] = {
+    "µs of CPU a touch,\nprocess and Redis": lambda row: row.process_us + row.redis_us,
+    "bytes a user,\nprocess and Redis": lambda row: row.process_bytes + row.redis_bytes,
+    "lateness, ms: 99 %": lambda row: row.p99_ms,
+    LINEAR: lambda row: 100 * row.wrong / row.plan.users,
+}
 
 
-def _cells(each: Figures) -> list[str]:
+def own(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of techniques, less what the player costs that has none."""
+    players = {(row.plan.users, row.plan.batched): row for row in rows if row.plan.kind == NOTHING}
+    found = []
+    for row in rows:
+        if row.plan.kind != NOTHING and not row.error:
+            player = players.get((row.plan.users, row.plan.batched))
+            less = player.process_us if player else 0.0
+            found.append(replace(row, process_us=max(0.0, row.process_us - less)))
+    return sorted(found, key=lambda row: (row.plan.users, list(NAMES).index(row.plan.kind), row.plan.batched))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return a table for each number of users, what ended with an error, and what the columns mean."""
+    parts = ["# Idle detection: one workload, all techniques"]
+    found = own(rows)
+    for users in sorted({row.plan.users for row in found}):
+        lines = [" | ".join(HEAD), "|".join("---" for _ in HEAD)]
+        lines += [" | ".join(_cells(row)) for row in found if row.plan.users == users]
+        parts += [f"## {users:,} users", "\n".join(f"| {line} |" for line in lines)]
+    errors = [f"* {name(row)} at {row.plan.users:,}: {row.error}" for row in rows if row.error]
+    return "\n\n".join([*parts, *errors, NOTES]) + "\n"
+
+
+def name(row: Row) -> str:
+    """Return what a technique is called, and whether its touches came together."""
+    called = NAMES.get(row.plan.kind, row.plan.kind)
+    return f"{called}, batched" if row.plan.batched else called
+
+
+def _cells(row: Row) -> list[str]:
     return [
-        f"{each.touches_s:,.0f}",
-        _number(each.process_us),
-        _number(each.redis_us),
-        f"{each.scripts:.2f}",
-        f"{each.commands:.1f}",
-        f"{each.process_bytes:,.0f}",
-        f"{each.redis_bytes:,.0f}",
-        *(_number(value) for value in (each.p50_ms, each.p99_ms, each.max_ms)),
-        *(f"{count:,}" for count in (each.early, each.false, each.missed)),
-        _number(each.lag_ms),
+        name(row),
+        f"{row.touches / row.seconds:,.0f}",
+        _number(row.process_us),
+        _number(row.redis_us),
+        f"{row.scripts:.2f}",
+        f"{row.commands:.1f}",
+        *(f"{count:,.0f}" for count in (row.process_bytes, row.redis_bytes)),
+        *(_number(value) for value in (row.p50_ms, row.p99_ms, row.max_ms)),
+        *(f"{count:,}" for count in (row.early, row.false, row.missed)),
+        _number(row.lag_max_ms),
     ]
-
-
-def _breaking_table(results: Results) -> str:
-    body = []
-    for kind, name in NAMES.items():
-        cells = [results.breaking(kind, batched=batched) for batched in (False, True)]
-        if any(cells):
-            body.append([name, *(_breaks_at(cell) for cell in cells)])
-    users = max(row["users"] for row in results if "breaking" in row)
-    return rows([f"touches/s, {users:,} users", "one by one", "batched"], body)
-
-
-def _losses(results: Results) -> Iterator[str]:
-    some = next(row for row in results if row["fault"])
-    plan = some["plan"]
-    timeout_s = plan["idle_timeout_s"]
-    yield (
-        f"{plan['users']:,} users, T = {timeout_s:g} s; away for {timeout_s * DOWN_FOR:.3g} s. Of those that "
-        "fell silent: told in time / late (by at most) / never; and tellings that were early or of somebody "
-        "who beats, and users told of twice."
-    )
-    body = [
-        [name, *(_loss(results.killed(kind, fault)) for fault in FAULTS)]
-        for kind, name in NAMES.items()
-        if any(results.killed(kind, fault) for fault in FAULTS)
-    ]
-    yield rows(["", *FAULTS], body)
-
-
-def _loss(row: Row | None) -> str:
-    if row is None:
-        return NONE
-    verdict = row["verdict"]
-    in_time = verdict["found"] - verdict["late"]
-    latest = f" ({verdict['max_ms'] / 1000:.1f} s)" if verdict["late"] else ""
-    beside = [
-        f"{count} {what}"
-        for what, count in (
-            ("early", verdict["early"]),
-            ("false", verdict["false"]),
-            ("twice", verdict["doubled"]),
-        )
-        if count
-    ]
-    told = f"{in_time} / {verdict['late']}{latest} / {verdict['missed']}"
-    return "; ".join([told, *beside])
-
-
-def _lateness(each: Figures) -> str:
-    return ", ".join(_number(value) for value in (each.p50_ms, each.p99_ms, each.max_ms))
-
-
-def _bytes(each: Figures | None) -> str:
-    if each is None:
-        return NONE
-    return f"{each.redis_bytes:,.0f} in Redis" if each.redis_bytes else f"{each.process_bytes:,.0f}"
-
-
-def _breaks_at(row: Row | None) -> str:
-    if row is None:
-        return NONE
-    found = row["breaking"]
-    if "error" in found:
-        return "it failed"
-    kept, broken = found["kept"], found["broken"]
-    return f"{_thousands(kept)} to {_thousands(broken)}" if broken else f"above {_thousands(kept)}"
-
-
-def _thousands(rate: float) -> str:
-    return f"{rate / 1000:,.1f}k" if rate < 100_000 else f"{rate / 1000:,.0f}k"
 
 
 def _number(value: float) -> str:
     """Return two digits, or all before the point."""
     if math.isnan(value):
-        return NONE
+        return "-"
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _machine(results: Results) -> str:
-    facts: Iterable[str] = (f"{name} {value}" for name, value in results.machine.items())
-    return ", ".join(facts)
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Draw a panel for each figure, a line for each technique, touches one by one."""
+    figure = Figure(figsize=(11, 3.4), facecolor=GROUND, layout="constrained")
+    FigureCanvasAgg(figure)
+    title = "Idle detection against the number of users (less is better; dashed: in Redis)"
+    figure.suptitle(title, color=INK, fontsize=11)
+    single = [row for row in own(rows) if not row.plan.batched]
+    for number, (what, value) in enumerate(PANELS.items(), 1):
+        axes = figure.add_subplot(1, len(PANELS), number, facecolor=GROUND)
+        _panel(axes, single, value, is_linear=what == LINEAR)
+        axes.set_title(what, color=INK, fontsize=9, loc="left")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside right center")
+    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs={"optimize": True})
+
+
+def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row], float], *, is_linear: bool) -> None:
+    least = 0.0 if is_linear else LEAST
+    for kind, called in NAMES.items():
+        if some := [row for row in rows if row.plan.kind == kind]:
+            line = "o--" if kind in IN_REDIS else "o-"
+            sizes, values = [row.plan.users for row in some], [max(least, value(row)) for row in some]
+            label = called.replace("`", "")
+            axes.plot(sizes, values, line, color=COLOURS[kind], label=label, markersize=4, linewidth=1.4)
+    axes.set_xscale("log")
+    if not is_linear:
+        axes.set_yscale("log")
+    ticks = sorted({row.plan.users for row in rows})
+    axes.set_xticks(ticks, [f"{users / 1000:g}k" for users in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("users", color=INK, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=8)
