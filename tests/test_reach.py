@@ -34,110 +34,94 @@ def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
     assert pauses[-3:] == pytest.approx([BACKOFF_LIMIT_S] * 3)
 
 
-def test_one_that_holds_others_up_gives_them_their_turn() -> None:
-    reach = Reach()
-    reach.failed(9.6, 10.0, 1.0, held_up=True)
-    assert reach.retry_at == pytest.approx(10.8)
-    reach.failed(8.0, 10.0, 1.0, held_up=True)
-    assert reach.retry_at == pytest.approx(10.0 + BACKOFF_LIMIT_S)
+def ask(reach: Reach, calls: str) -> list[bool]:
+    """Call: `+` answered, `-` failed, `!` failed and held others up, with sent and now; `=`: settle."""
+    told = []
+    for call in calls.split():
+        sent, _, now = call[1:].partition(",")
+        if call == "=":
+            told.append(reach.settle())
+        elif call[0] == "+":
+            told.append(reach.answered(float(sent), float(now or sent)))
+        else:
+            reach.failed(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
+    return told
 
 
-def test_one_that_never_failed_may_be_sent_to_and_is_not_asked() -> None:
+# What happened; which answers tell that it was away and is back, or that it is settled; what holds then.
+CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
+    "one that never failed may be sent to": ("", [], {"may_be_sent_to": True}),
+    "one that holds others up gives them their turn": ("!9.6,10", [], {"retry_at": 10.8}),
+    "but not for ever": ("!8,10", [], {"retry_at": 10.0 + BACKOFF_LIMIT_S}),
+    "it is away since the call that failed was sent": ("-8,10 -10,12", [], {"away_since": 8.0}),
+    "one that failed is not sent to": ("-10", [], {"may_be_sent_to": False}),
+    "it may be sent to when it answers": (
+        "+9 -10 -11 +12",
+        [False, True],
+        {"may_be_sent_to": True, "away_since": 10.0},
+    ),
+    "it is back when what there was to send was taken": (
+        "+9 -10 -11 +12 =",
+        [False, True, True],
+        {"may_be_sent_to": True, "away_since": None},
+    ),
+    "one that answers a probe and takes nothing is still away": (
+        "-10 +11 -11.1 =",
+        [True, False],
+        {"away_since": 10.0, "retry_at": 11.1 + 2 * BACKOFF_FIRST_S},
+    ),
+    "an answer without a failure settles nothing": ("+1 =", [False, False], {}),
+    "a short absence is none": ("+9 -9.1 +9.4,9.5", [False, False], {}),
+    "one that was slow was away": ("+7 +9,10", [False, True], {}),
+    "one that is always slow is not away for ever": (
+        "+7 +10,11.5 +12,13.5 +14,15.5",
+        [False, True, False, False],
+        {},
+    ),
+    "the first answer in a while makes not sure yet": (
+        f"+1 +{1 + 0.9 * FRESH_S}",
+        [False, False],
+        {"sure_at": 1.0 + GLANCE_S},
+    ),
+    "one that comes late neither": ("+1 +1.3 +9,9.5", [False, False, True], {"sure_at": 9.5 + GLANCE_S}),
+    "calls as slow as before are no outage": (
+        f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}",
+        [True, False],
+        {"sure_at": 9.0 + GLANCE_S},
+    ),
+    "an answer that a stop kept waiting may hide an outage though calls were slow before": (
+        f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S} +10.5,31",
+        [True, False, True],
+        {"sure_at": 31.0 + GLANCE_S},
+    ),
+    "a rest longer than any probe allows may hide an outage": (
+        f"+10,10.01 +{9.91 + REST_S},{10 + REST_S} +20,20.01",
+        [False, False, True],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_calls_tell(name: str) -> None:
+    calls, told, holds = CASES[name]
     reach = Reach()
-    assert reach.may_be_sent_to
-    assert not reach.is_due(1e9)
+    assert ask(reach, calls) == told
+    for attribute, value in holds.items():
+        expected = pytest.approx(value) if isinstance(value, float) else value
+        assert getattr(reach, attribute) == expected, attribute
 
 
 def test_one_that_failed_is_asked_when_its_pause_is_over() -> None:
     reach = Reach()
-    reach.failed(10.0, 10.0, 1.0)
-    assert not reach.may_be_sent_to
+    assert not reach.is_due(1e9)
+    ask(reach, "-10")
     assert not reach.is_due(10.0 + BACKOFF_FIRST_S / 2)
     assert reach.is_due(10.0 + BACKOFF_FIRST_S)
 
 
-def test_it_is_back_when_what_there_was_to_send_was_taken() -> None:
-    reach = Reach()
-    reach.answered(9.0, 9.0)
-    reach.failed(10.0, 10.0, 1.0)
-    reach.failed(11.0, 11.0, 1.0)
-    assert reach.answered(12.0, 12.0)
-    assert reach.may_be_sent_to
-    assert reach.away_since == 10.0
-    assert reach.settle()
-    assert reach.away_since is None
-
-
-def test_one_that_answers_a_probe_and_takes_nothing_is_still_away() -> None:
-    reach = Reach()
-    reach.failed(10.0, 10.0, 1.0)
-    reach.answered(11.0, 11.0)
-    reach.failed(11.1, 11.1, 1.0)
-    assert not reach.settle()
-    assert reach.away_since == 10.0
-    assert reach.retry_at == pytest.approx(11.1 + 2 * BACKOFF_FIRST_S)
-
-
-def test_an_answer_without_a_failure_settles_nothing() -> None:
-    reach = Reach()
-    reach.answered(1.0, 1.0)
-    assert not reach.settle()
-
-
-def test_a_short_absence_is_none() -> None:
-    reach = Reach()
-    reach.answered(9.0, 9.0)
-    reach.failed(9.1, 9.1, 1.0)
-    assert not reach.answered(9.4, 9.5)
-
-
-def test_one_that_was_slow_was_away() -> None:
-    reach = Reach()
-    reach.answered(7.0, 7.0)
-    assert reach.answered(9.0, 10.0)
-
-
-def test_one_that_is_always_slow_is_not_away_for_ever() -> None:
-    reach = Reach()
-    reach.answered(7.0, 7.0)
-    assert [reach.answered(at, at + 1.5) for at in (10.0, 12.0, 14.0)] == [True, False, False]
-
-
 def test_it_is_fresh_for_a_moment() -> None:
-    reach = Reach()
-    reach.answered(1.0, 1.0)
-    assert reach.is_fresh(1.0 + 0.9 * FRESH_S)
-    assert not reach.is_fresh(1.0 + 1.1 * FRESH_S)
-
-
-def test_the_first_answer_in_a_while_makes_not_sure_yet() -> None:
-    reach = Reach()
-    for at in (1.0, 1.0 + 0.9 * FRESH_S):
-        reach.answered(at, at)
-    assert reach.sure_at == 1.0 + GLANCE_S
-    reach.answered(9.0, 9.5)
-    assert reach.sure_at == 9.5 + GLANCE_S
-
-
-def test_it_is_away_since_the_call_that_failed_was_sent() -> None:
-    reach = Reach()
-    reach.failed(8.0, 10.0, 1.0)
-    reach.failed(10.0, 12.0, 1.0)
-    assert reach.away_since == 8.0
-
-
-def test_an_answer_that_a_stop_kept_waiting_may_hide_an_outage_though_calls_were_slow_before() -> None:
-    reach = Reach()
-    reach.answered(8.0, 8.0 + 2 * SLOW_CALL_S)
-    assert not reach.answered(9.1, 9.1 + 2.5 * SLOW_CALL_S), "as slow as before"
-    assert reach.sure_at == pytest.approx(9.0 + GLANCE_S), "the first of all"
-    assert reach.answered(10.5, 31.0), "sent before the stop, read after it"
-    assert reach.sure_at == pytest.approx(31.0 + GLANCE_S)
-
-
-def test_a_rest_longer_than_any_probe_allows_may_hide_an_outage() -> None:
     assert REST_S > PROBE_INTERVAL_S
     reach = Reach()
-    assert not reach.answered(10.0, 10.01), "the first answer of all"
-    assert not reach.answered(10.01 + REST_S - 0.1, 10.0 + REST_S)
-    assert reach.answered(20.0, 20.01)
+    ask(reach, "+1")
+    assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
