@@ -38,7 +38,7 @@ def post(server: Server) -> Iterator[Deliveries]:
 
 @pytest.fixture
 def hands(store: RedisStore) -> dict[str, Hand]:
-    hands = {name: Hand(store, name) for name in ("a", "b", "c")}
+    hands = {name: Hand(store, name) for name in "abcdf"}
     for hand in hands.values():
         hand.open()
     return hands
@@ -46,9 +46,9 @@ def hands(store: RedisStore) -> dict[str, Hand]:
 
 @pytest.fixture
 def channels(server: Server) -> Iterator[dict[str, ControlChannel]]:
-    """Those of b and c; a's is not heard."""
+    """Those of b, c and f; others do not listen."""
     found = {}
-    for name in ("b", "c"):
+    for name in "bcf":
         found[name] = ControlChannel(server.url, KEYS)
         found[name].subscribe(name)
     yield found
@@ -79,61 +79,50 @@ Hands = dict[str, Hand]
 Channels = dict[str, ControlChannel]
 
 
-def test_a_letter_reaches_the_node_that_the_record_names(
-    post: Deliveries, hands: Hands, channels: Channels
-) -> None:
-    hands["b"].apply(login("bob", "s1", "phone"))
+Case = tuple[list[tuple[str, str, float]], dict[str, int], tuple[int, str], str]
+
+# Sessions of bob: node, device, age. Devices that `a`, who sends, has here, and for how many ms. To how many it
+# was handed, and which devices are elsewhere; what nodes heard. `d` does not listen; `f` is fenced.
+FOUND: dict[str, Case] = {
+    "nobody on record is nobody found": ([], {}, (0, ""), ""),
+    "the node that the record names": ([("b", "phone", 0)], {}, (1, "phone"), "b:phone"),
+    "each node gets what is for its devices": (
+        [("b", "pc", 0), ("b", "phone", 0), ("c", "tv", 0)],
+        {},
+        (3, "pc phone tv"),
+        "b:pc,phone c:tv",
+    ),
+    "what is for the caller's own is left to it": (
+        [("a", "pc", 0), ("b", "phone", 0)],
+        {},
+        (1, "phone"),
+        "b:phone",
+    ),
+    "a login here that is later than that on record": ([("b", "pc", 5)], {"pc": 1000}, (0, ""), ""),
+    "one that is earlier": ([("b", "pc", 5)], {"pc": 9000}, (1, "pc"), "b:pc"),
+    "one on another device": ([("b", "pc", 5)], {"phone": 1000}, (1, "pc"), "b:pc"),
+    "a node that hears nothing was handed nothing": ([("d", "pc", 0)], {}, (0, "pc"), ""),
+    "a fenced node gets nothing": ([("f", "pc", 0)], {}, (0, ""), ""),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_who_gets_a_letter(post: Deliveries, hands: Hands, channels: Channels, name: str) -> None:
+    sessions, here, (handed, elsewhere), heard = FOUND[name]
+    for number, (node, device, age_s) in enumerate(sessions):
+        hands[node].apply(login("bob", f"s{number}", device, age_s=age_s))
+    hands["c"].fence("f")
     sent = letter("bob", {"t": [1, None, b"\x00\xff", "ü"]})
-    assert post.deliver("a", [sent], {}) == [Found(1, ("phone",))]
-    assert told(channels["b"]) == [Delivery("bob", ("phone",), sent.frame)]
-
-
-def test_each_node_gets_what_is_for_its_devices(post: Deliveries, hands: Hands, channels: Channels) -> None:
-    hands["b"].apply(login("bob", "s1"), login("bob", "s2", "phone"))
-    hands["c"].apply(login("bob", "s3", "tv"))
-    (found,) = post.deliver("a", [letter("bob")], {})
+    (found,) = post.deliver("a", [sent], {"bob": here})
     assert isinstance(found, Found)
-    assert (found.handed, set(found.elsewhere)) == (3, {"", "phone", "tv"})
-    ((_, devices, _),) = delivered(channels["b"])
-    assert set(devices) == {"", "phone"}
-    ((_, devices, _),) = delivered(channels["c"])
-    assert set(devices) == {"tv"}
-
-
-def test_what_is_for_the_callers_own_sessions_is_left_to_it(
-    post: Deliveries, hands: Hands, channels: Channels
-) -> None:
-    hands["a"].apply(login("bob", "s1"))
-    hands["b"].apply(login("bob", "s2", "phone"))
-    assert post.deliver("a", [letter("bob")], {}) == [Found(1, ("phone",))]
-
-
-def test_a_login_that_is_later_than_that_on_record_keeps_its_device(
-    post: Deliveries, hands: Hands, channels: Channels
-) -> None:
-    hands["b"].apply(login("bob", "s1", age_s=5.0))
-    assert post.deliver("a", [letter("bob")], {"bob": {"": 1000}}) == [Found(0)]
-    assert post.deliver("a", [letter("bob")], {"bob": {"": 9000}}) == [Found(1, ("",))]
-    assert post.deliver("a", [letter("bob")], {"bob": {"phone": 1000}}) == [Found(1, ("",))]
-
-
-def test_nobody_on_record_is_nobody_found(post: Deliveries, hands: Hands) -> None:
-    assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
+    assert (found.handed, " ".join(sorted(found.elsewhere))) == (handed, elsewhere)
+    for node, devices in (each.split(":") for each in heard.split()):
+        ((uid, their, frame),) = delivered(channels[node])
+        assert (uid, ",".join(sorted(their)), frame) == ("bob", devices, sent.frame)
 
 
 def test_a_damaged_record_is_none(post: Deliveries, hands: Hands, server: Server) -> None:
     server.client.hset(KEYS.online(0), "bob", "no record")
-    assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
-
-
-def test_a_node_that_hears_nothing_was_handed_nothing(post: Deliveries, hands: Hands) -> None:
-    hands["b"].apply(login("bob", "s1"))
-    assert post.deliver("a", [letter("bob")], {}) == [Found(0, ("",))]
-
-
-def test_a_fenced_node_gets_nothing(post: Deliveries, hands: Hands, channels: Channels) -> None:
-    hands["b"].apply(login("bob", "s1"))
-    hands["c"].fence("b")
     assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
 
 
@@ -186,17 +175,13 @@ def test_a_call_takes_only_so_many_messages(server: Server, channels: Channels) 
     assert max(seen) <= MESSAGES_A_CALL
 
 
-def test_letters_that_no_script_packed_are_passed_over() -> None:
-    for packed in (
-        b"",
-        b"\x91",
-        b"\x93\xa1a\xa1b\xa1c\xc0",
-        b"\xc1",
-        b"\x01",
-        b"\x93\x01\x02\x03",
-        b"\x93\xa1a\x90\x05",
-    ):
-        assert read_deliveries(packed) == [], packed
+BARE = [b"", b"\x91", b"\xc1", b"\x01"]
+WRONG = [b"\x93\xa1a\xa1b\xa1c\xc0", b"\x93\x01\x02\x03", b"\x93\xa1a\x90\x05"]
+
+
+@pytest.mark.parametrize("packed", [*BARE, *WRONG])
+def test_letters_that_no_script_packed_are_passed_over(packed: bytes) -> None:
+    assert read_deliveries(packed) == []
 
 
 def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
