@@ -148,17 +148,6 @@ def test_many_who_are_looked_for_come_in_slices_and_once(client: Redis, url: str
     assert sorted(shard.told_to()) == sorted(users * 20)
 
 
-def test_a_deleted_stream_is_noticed(recent: Shard) -> None:
-    recent.client.delete(recent.keys.events(0))
-    recent.goes("ann")
-    recent.client.delete(recent.keys.events(0))
-    assert recent.turn().tally.holes == 1
-    recent.turn()
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn()
-    assert "ann" in recent.told_to()
-
-
 def test_a_redis_that_lost_all_is_read_from_its_beginning(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule("mail", 0)])
     with closing(shard.turner()) as turner:

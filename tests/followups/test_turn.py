@@ -45,36 +45,6 @@ def test_nothing_is_told_a_moment_before_it_is_due(client: Redis, url: str) -> N
     assert 0 <= int(told["at_ms"]) - int(told["due_ms"]) < 1000
 
 
-def test_a_return_cancels_all_that_waits(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.turn()
-    shard.comes("ann")
-    shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
-    assert shard.told() == []
-    assert shard.counts() == {"scheduled": 1, "cancelled": 1}
-
-
-def test_a_return_that_nobody_has_read_yet_goes_before_what_is_due(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    shard.comes("ann")
-    shard.turn()
-    assert shard.told() == []
-
-
-def test_who_goes_again_gets_the_follow_up_of_the_second_time(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.comes("ann")
-    second = shard.goes("ann")
-    shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
-    assert [told["offline_id"] for told in shard.told()] == [second]
-
-
 def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
     shard.goes("ann")
     shard.comes("ann")
@@ -84,23 +54,6 @@ def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
     shard.pass_time(MINUTE_MS * 2)
     shard.turn()
     assert [told["offline_id"] for told in shard.told()] == [second]
-
-
-def test_nothing_is_told_before_all_events_are_read(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followup_keys, "EVENTS_A_TURN", 2)
-    shard.goes("ann")
-    shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    for uid in ("bob", "cy", "dee"):
-        shard.goes(uid)
-    shard.comes("ann")
-    with closing(shard.turner()) as turner:
-        shard.anybody()
-        assert turner.turn() == 0, "there is more to read"
-        assert shard.told() == []
-    shard.turn(times=2)
-    assert shard.told() == []
-    assert shard.counts()["cancelled"] == 1
 
 
 def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,8 @@ Channels = dict[str, ControlChannel]
 
 Case = tuple[list[tuple[str, str, float]], dict[str, int], tuple[int, str], str]
 
-# Sessions of bob: node, device, age. Devices that `a`, who sends, has here, and for how many ms. To how many it
-# was handed, and which devices are elsewhere; what nodes heard. `d` does not listen; `f` is fenced.
+# Sessions of bob: node, device, age. Devices that `a`, who sends, has here, and for how many ms. To how many
+# it was handed, and which devices are elsewhere; what nodes heard. `d` does not listen; `f` is fenced.
 FOUND: dict[str, Case] = {
     "nobody on record is nobody found": ([], {}, (0, ""), ""),
     "the node that the record names": ([("b", "phone", 0)], {}, (1, "phone"), "b:phone"),

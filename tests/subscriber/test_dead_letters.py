@@ -61,7 +61,9 @@ def test_a_loop_that_is_entered_again_gets_past_a_poisoned_event(url: str, poiso
     assert len(poisoned.dead()) == 1
 
 
-def test_a_worker_that_is_started_again_gets_past_a_poisoned_event(url: str, poisoned: Streams) -> None:
+def test_a_worker_that_is_started_again_puts_a_poisoned_event_aside_and_says_why(
+    url: str, poisoned: Streams
+) -> None:
     handled: list[str] = []
     for _ in range(3):
         with pytest.raises(Poisoned):
@@ -69,13 +71,6 @@ def test_a_worker_that_is_started_again_gets_past_a_poisoned_event(url: str, poi
     run(url, handled)
     assert handled == ["a", "b", "c"]
     assert poisoned.pending() == 0
-
-
-def test_a_dead_letter_holds_the_event_and_why(url: str, poisoned: Streams) -> None:
-    for _ in range(3):
-        with pytest.raises(Poisoned):
-            run(url, [])
-    run(url, [])
     (letter,) = poisoned.dead()
     assert letter["uid"] == "poison"
     assert letter["type"] == "online"

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.access import Access
 from presence.store.client import Redis, RedisError
-from presence.subscriber import BlockingSubscription, Event, Online, subscribe_sync
+from presence.subscriber import BlockingSubscription, Event, subscribe_sync
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.pending import Pending
 from presence.subscriber.place import GroupPlace
@@ -58,12 +58,6 @@ def test_a_group_that_is_new_begins_with_new_events(url: str, streams: Streams) 
         assert uids([next(events)]) == ["new"]
 
 
-def test_a_group_can_begin_with_all_that_is_kept(url: str, streams: Streams) -> None:
-    streams.write("a", "b", "c")
-    with consumer(url, after="0") as events:
-        assert sorted(uids(take(events, 3))) == ["a", "b", "c"]
-
-
 def test_shards_that_come_later_are_read_from_their_first_entry(url: str, client: Redis) -> None:
     with consumer(url) as events:
         assert events.poll() is None
@@ -90,16 +84,6 @@ def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis
         again = take(events, 3)
     assert uids(again) == ["a", "b", "c"]
     assert [event.deliveries for event in again] == [2, 1, 1]
-
-
-def test_what_was_acknowledged_before_a_break_does_not_come_again(url: str, client: Redis) -> None:
-    streams = Streams(client)
-    streams.create_group()
-    streams.write("a", "b")
-    with consumer(url) as events:
-        take(events, 1)
-        events.acknowledge()
-        assert uids(take(events, 1)) == ["b"]
 
 
 def test_a_consumer_that_returns_by_its_name_goes_on_with_its_own(url: str, streams: Streams) -> None:
@@ -154,14 +138,6 @@ def test_entries_of_an_unknown_type_are_passed_over_and_acknowledged(url: str, c
         assert uids([next(events)]) == ["a"]
         events.acknowledge()
     assert streams.pending() == 0
-
-
-def test_an_event_is_typed(url: str, client: Redis) -> None:
-    streams = Streams(client)
-    streams.create_group()
-    streams.write("ann")
-    with consumer(url) as events:
-        assert isinstance(next(events), Online)
 
 
 @pytest.mark.parametrize(
