@@ -15,6 +15,7 @@ from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
 from presence.runtime import TrioBell
 from presence.store.batches import StoreUnavailable
+from presence.watching import service
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching
 from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
@@ -356,6 +357,24 @@ async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockC
         node.watching.take(asker, Query(99, ["ann"]))
         await trio.sleep(1)
         assert [packet.kind for packet in line.packets()] == [Kind.OK]
+
+
+async def test_only_so_many_states_are_waited_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "WAITING_MAX", 3)
+    async with running() as node:
+        node.channel.is_up = False
+        for _ in range(2):
+            node.watch("ann", "bob")
+            _, line = node.watch("cy", "dee")
+            (refusal,) = line.packets()
+            assert refusal.payload["code"] == Code.BUSY
+            await trio.sleep(PATIENCE_S + 0.1)
+        node.channel.is_up = True
+        await trio.sleep(5)
+        await node.watched("ann", "bob")
+        await node.watched("cy", "dee")
 
 
 async def test_queries_are_gathered_into_one_read(autojump_clock: MockClock) -> None:
