@@ -147,7 +147,7 @@ class Server:
         channel = ControlChannel(redis_url, self.node.keys)
         self._redis = (stores.relay, stores.cluster, stores.leases, deliveries, states, answer_keys, channel)
         self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.core.desk = FrontDesk(self._watching, self._courier, self.node.faults)
+        self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()

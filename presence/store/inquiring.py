@@ -117,32 +117,19 @@ def _awaited(access: Access, key: str, nodes: Collection[str], deadline: float) 
     return answers
 
 
-_TOLD: Final[Mapping[str, tuple[type, ...]]] = {
-    "device": (str,),
-    "session": (str,),
-    "node": (str,),
-    "link": (str,),
-    "login_ms": (int,),
-    "last_packet_ms": (int,),
-    "last_packet_age_s": (int, float),
-    "idle_timeout_s": (int, float),
-    "slot": (int, type(None)),
-    "slots_from_hand": (int, type(None)),
-    "due_in_s": (int, float, type(None)),
-    "ends_as": (dict,),
-    "status": (str,),
-    "vouched": (bool,),
+_NUMBER: Final = (int, float)
+_TOLD: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "session", "node", "link", "status"), str),
+    **dict.fromkeys(("login_ms", "last_packet_ms"), int),
+    **dict.fromkeys(("last_packet_age_s", "idle_timeout_s"), _NUMBER),
+    **dict.fromkeys(("slot", "slots_from_hand"), (int, type(None))),
+    "due_in_s": (*_NUMBER, type(None)),
+    "ends_as": dict,
+    "vouched": bool,
 }
-
-
-_ENDED: Final[Mapping[str, tuple[type, ...]]] = {
-    "device": (str,),
-    "session": (str,),
-    "code": (int,),
-    "reason": (str,),
-    "at_ms": (int,),
-    "last_packet_ms": (int,),
-    "deadline_ms": (int,),
+_ENDED: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "session", "reason"), str),
+    **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
 }
 
 

@@ -143,7 +143,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
             if any(isinstance(item, Gap) for item in items):
                 return None
             _apply(online, shown, items)
-            if all(_is_at(follower.positions[shard], end) for shard, end in ends.items()):
+            if all(id_order(follower.positions[shard]) >= id_order(end) for shard, end in ends.items()):
                 return Snapshot(online, follower.positions, shown if self._shows else {})
 
     def _scan(self, access: Access) -> tuple[dict[str, Period], dict[str, Shown]]:
@@ -197,10 +197,6 @@ def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
         shown[uid] = how
     else:
         shown.pop(uid, None)
-
-
-def _is_at(position: str, end: str) -> bool:
-    return id_order(position) >= id_order(end)
 
 
 def _period(text: bytes) -> Period | None:
