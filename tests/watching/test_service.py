@@ -343,6 +343,18 @@ async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock:
         assert line.packets() == [], "nothing is told twice"
 
 
+async def test_what_came_before_a_loss_is_in_the_answer(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.shard.write("ann", "online")
+        node.far.is_up = False
+        _, line = node.watch("ann", "far-bob")
+        await trio.sleep(0.1)
+        node.channel.is_up, node.far.is_up = False, True
+        await trio.sleep(2)
+        (answer,) = line.packets()
+        assert answer.payload["presence"]["ann"]["status"] == "online"
+
+
 async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockClock) -> None:
     async with running() as node:
         asker, line = session()
