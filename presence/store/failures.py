@@ -13,6 +13,8 @@ LOADING).
 """
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from redis import exceptions
@@ -73,6 +75,19 @@ def as_failure(error: Exception) -> StoreUnavailable | StoreError:
     # What is no reply tells of a connection that broke, or was closed under the call's feet.
     is_reply = isinstance(error, exceptions.ResponseError)
     return StoreError(text) if is_reply and not passes(error) else StoreUnavailable(text)
+
+
+@contextmanager
+def calling(close: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Raise what calls fail with as `StoreUnavailable` or `StoreError`; close then, or if interrupted."""
+    try:
+        yield
+    except CALL_ERRORS as error:
+        close()
+        raise as_failure(error) from error
+    except BaseException:
+        close()
+        raise
 
 
 def passes(error: BaseException) -> bool:

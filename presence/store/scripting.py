@@ -20,6 +20,7 @@ from presence.store.failures import (
     CALL_ERRORS,
     Interrupted,
     as_failure,
+    calling,
     code_of,
     is_elsewhere,
     needs_operator,
@@ -113,7 +114,8 @@ class Scripting:
         Raises:
             StoreUnavailable, StoreError: of a cluster it cannot be found out.
         """
-        return self._or_close(lambda: self._routes.client(key))
+        with calling(self.close):
+            return self._routes.client(key)
 
     def close(self) -> None:
         """Close the connections; a call that waits in another thread fails."""
@@ -168,7 +170,8 @@ class Scripting:
         Raises:
             StoreUnavailable, StoreError: see `commands`.
         """
-        answers: list[Any] = self._or_close(pipeline.execute)
+        with calling(self.close):
+            answers: list[Any] = pipeline.execute()
         return answers
 
     def _send(self, calls: Sequence[Call], worded: Callable[[Call], Words]) -> list[Any]:
@@ -198,16 +201,6 @@ class Scripting:
         for answer in answers:
             self._routes.learn(answer)
         return answers
-
-    def _or_close(self, blocking: Callable[[], T]) -> T:
-        try:
-            return blocking()
-        except CALL_ERRORS as error:
-            self.close()
-            raise as_failure(error) from error
-        except BaseException:
-            self.close()
-            raise
 
 
 def _leads_elsewhere(answer: object) -> bool:

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
-from presence.store.failures import CALL_ERRORS, as_failure
+from presence.store.failures import calling
 from presence.store.routes import Connect, Routes
 
 T = TypeVar("T")
@@ -56,8 +56,7 @@ class Subscription:
         """Connect to a server; the first command is sent by the next `read`."""
         self.close()
         closings = self._closings
-
-        def connect() -> None:
+        with calling(self.close):
             client = server(self._routes)
             connection: Any = client.connection_pool.get_connection()
             with self._lock:
@@ -68,8 +67,6 @@ class Subscription:
                     return
             connection.disconnect()
             raise StoreUnavailable("closed while it was opened")
-
-        self._or_close(connect)
 
     def send(self, *words: str | bytes) -> None:
         """Have a command sent."""
@@ -88,7 +85,8 @@ class Subscription:
         connection = self._connected(self._connection)
         answers: list[Any] = []
         try:
-            self._or_close(lambda: self._read(connection, answers, limit, timeout_s))
+            with calling(self.close):
+                self._read(connection, answers, limit, timeout_s)
         except StoreUnavailable:
             if not answers:
                 raise
@@ -97,7 +95,8 @@ class Subscription:
     def ask(self, question: Callable[[Redis], T]) -> T:
         """Ask the same server something, over another connection."""
         client = self._connected(self._client)
-        return self._or_close(lambda: question(client))
+        with calling(self.close):
+            return question(client)
 
     def close(self) -> None:
         """Close the connections; calls that wait fail."""
@@ -136,13 +135,3 @@ class Subscription:
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # full: it will wake up
             os.write(self._waker, b"\0")
-
-    def _or_close(self, blocking: Callable[[], T]) -> T:
-        try:
-            return blocking()
-        except CALL_ERRORS as error:
-            self.close()
-            raise as_failure(error) from error
-        except BaseException:
-            self.close()
-            raise
