@@ -14,7 +14,6 @@ A sweeper advances the certificate while it works. If that stops, another takes 
 
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,8 @@ import structlog
 
 from presence.histograms import Delays
 from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
-from presence.reach import backoff_s
+from presence.outages import Outage
+from presence.reach import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.relay import Relay
 from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import ShardWriter
@@ -113,7 +113,10 @@ class Cluster:
         self._next_beat = -math.inf
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
         self._has_left = self._runtime.bell()
-        self._failures = 0  # in a row
+        # That Redis is away the relay says, which cannot do without it either.
+        self._outage = Outage(
+            _log, away="", refused="Redis refused", back="", first_s=BACKOFF_FIRST_S, limit_s=BACKOFF_LIMIT_S
+        )
         self._counted = ClusterStatistics()
 
     async def start(self) -> None:
@@ -139,7 +142,7 @@ class Cluster:
             except (StoreUnavailable, StoreError) as error:
                 await self._pause(error)
             else:
-                self._failures = 0
+                self._outage.worked("beat")
                 due_s = min(self._next_beat - self._clock(), self.observer.next_due_s())
                 await self._bell.wait(due_s)
 
@@ -339,13 +342,8 @@ class Cluster:
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._counted.errors += 1
-        is_new = not self._failures or str(error) != self._counted.last_error
         self._counted.last_error = str(error)
-        if isinstance(error, StoreError) and is_new:
-            _log.error("Redis refused", error=str(error))
-        limit_s = backoff_s(self._failures)
-        self._failures += 1
-        await self._runtime.sleep(limit_s * random.uniform(0.5, 1.0))  # noqa: S311 - as the relay's
+        await self._runtime.sleep(self._outage.failed("beat", error))
 
     def _interrupt(self) -> None:
         self._store.close()

@@ -8,7 +8,6 @@ operators ask comes this way, too; it is answered elsewhere.
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -17,6 +16,7 @@ import trio
 
 from presence.messaging.letters import Delivery
 from presence.node import Node
+from presence.outages import Outage
 from presence.runtime import TrioCaller
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Erasure, News, Question
@@ -24,6 +24,7 @@ from presence.store.replies import Erasure, News, Question
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
+LOST: Final = "control channel is lost: what others say comes late, what they send not at all"
 BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis is back
 
 _log = structlog.get_logger(__name__)
@@ -66,7 +67,14 @@ class Control:
         self._thread = TrioCaller(channel.close)
         self._listening = trio.CancelScope()
         self._whole = trio.CancelScope()
-        self._failures = 0  # in a row
+        self._outage = Outage(
+            _log,
+            away=LOST,
+            refused=LOST,
+            back="control channel is back",
+            first_s=BACKOFF_FIRST_S,
+            limit_s=BACKOFF_LIMIT_S,
+        )
 
     async def run(self) -> None:
         """Listen until it is stopped or cancelled."""
@@ -91,22 +99,13 @@ class Control:
         try:
             node = self._node.relay.node
             await self._thread.call(lambda: self._channel.subscribe(node))
-            if self._failures:
-                _log.info("control channel is back")
-            self._failures = 0
+            self._outage.worked("listen")
             while True:
                 await self._pass_on(await self._thread.call(self._channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
                 self._node.faults.note("control channel", error)
-            if not self._failures:
-                _log.warning(
-                    "control channel is lost: what others say comes late, what they send not at all",
-                    error=str(error),
-                )
-            limit = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 16))
-            self._failures += 1
-            await trio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - jitter protects nothing
+            await trio.sleep(self._outage.failed("listen", error))
 
     async def _pass_on(self, told: list[News | Delivery | Question | Erasure]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""

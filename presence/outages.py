@@ -1,10 +1,11 @@
 """What is counted and said of a Redis that fails: each outage once, and in it each refusal."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from presence.backoff import backoff_s, jittered
 from presence.reach import Reach
 from presence.store.batches import StoreError, StoreUnavailable
 
@@ -18,6 +19,53 @@ Failures = list[StoreUnavailable | StoreError]
 def first_of(failures: Failures) -> StoreUnavailable | StoreError:
     """Return the failure to be heard of: one that waiting may not cure goes first."""
     return next((each for each in failures if isinstance(each, StoreError)), failures[0])
+
+
+class Outage:
+    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again.
+
+    Args:
+        log: a structlog logger, or whatever has its methods.
+        away: what is said when Redis cannot be reached; "" for nothing.
+        refused: what is said when it refuses, or something else is wrong.
+        back: what is said when all works again; "" for nothing.
+        first_s, limit_s: the first pause before another attempt, and the longest.
+    """
+
+    def __init__(
+        self, log: Any, *, away: str, refused: str, back: str, first_s: float, limit_s: float
+    ) -> None:
+        self._log = log
+        self._away, self._refused, self._back = away, refused, back
+        self._first_s, self._limit_s = first_s, limit_s
+        self._failures: dict[str, int] = {}  # in a row, of each kind of call that fails at present
+        self._told: set[str] = set()
+
+    def failed(self, call: str, error: Exception) -> float:
+        """Take note of a failure; return how long to wait before the next attempt, with jitter.
+
+        Args:
+            call: which kind of call failed; others may work meanwhile.
+            error: why.
+        """
+        failures = self._failures.get(call, 0)
+        self._failures[call] = failures + 1
+        refusal = "" if isinstance(error, StoreUnavailable) else str(error)
+        if refusal not in self._told:
+            self._told = {refusal} if len(self._told) >= REFUSALS_TOLD else {*self._told, refusal}
+            if refusal:
+                self._log.error(self._refused, error=refusal)
+            elif self._away:
+                self._log.warning(self._away, error=str(error))
+        return jittered(backoff_s(failures, self._first_s, self._limit_s))
+
+    def worked(self, call: str) -> None:
+        """Take note of a call that did not fail."""
+        self._failures.pop(call, None)
+        if self._told and not self._failures:
+            self._told.clear()
+            if self._back:
+                self._log.warning(self._back)
 
 
 class Outages:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from presence.backoff import backoff_s
 from presence.heartbeats import SilenceWatch
 
 BACKOFF_FIRST_S: Final = 0.5
@@ -52,9 +53,7 @@ class Place:
     @property
     def pause_s(self) -> float:
         """How long to wait before the next start; 0.0 after a long life."""
-        if not self.failures:
-            return 0.0
-        return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+        return backoff_s(self.failures - 1, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if self.failures else 0.0
 
     def tell(self, order: bytes) -> None:
         """Give an order to the process, if there is one that can hear it."""

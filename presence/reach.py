@@ -6,6 +6,8 @@ Shards may be on several servers, of which one is away while the others work.
 import math
 from typing import Final
 
+from presence.backoff import backoff_s
+
 OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
 REST_S: Final = 3.5  # longer than a probe keeps anybody waiting: this node was stopped, and noticed nothing
@@ -19,11 +21,6 @@ BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' 
 # every node at rest has asked, and noticed.
 BRIEF_S: Final = 2.5
 BACKOFF_BRIEF_S: Final = 0.1
-
-
-def backoff_s(failures: int, limit_s: float = BACKOFF_LIMIT_S) -> float:
-    """Return how long to wait at most after so many failures in a row, the first being number 0."""
-    return min(limit_s, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
 
 
 class Reach:
@@ -67,7 +64,8 @@ class Reach:
         if self.away_since is None:
             self.away_since = sent_at
         is_brief = now - self.away_since < BRIEF_S
-        pause_s = share * backoff_s(self._failures, BACKOFF_BRIEF_S if is_brief else BACKOFF_LIMIT_S)
+        limit_s = BACKOFF_BRIEF_S if is_brief else BACKOFF_LIMIT_S
+        pause_s = share * backoff_s(self._failures, BACKOFF_FIRST_S, limit_s)
         turn_s = min(BACKOFF_LIMIT_S, 2.0 * (now - sent_at)) if held_up else 0.0
         self.retry_at = now + max(pause_s, turn_s)
         self._failures = self._failures + 1 if not is_brief else min(self._failures + 1, 2)

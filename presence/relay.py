@@ -8,7 +8,6 @@ cure is an error in the log, once until it is another, and is retried all the sa
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 import structlog
 
 from presence.backlog import Live
+from presence.backoff import jittered
 from presence.changes import Op
 from presence.comparison import Comparing, Memory
 from presence.histograms import Delays
@@ -207,7 +207,7 @@ class Relay:
 
     def _failed(self, writers: Sequence[ShardWriter], sent_at: float) -> None:
         """Note that shards have failed a call; if others are there, these were held up by it."""
-        now, share = self._clock(), _share()
+        now, share = self._clock(), jittered(1.0)
         is_shared = any(writer not in writers for writer in self._reachable())
         for writer in writers:
             self._reach[writer.shard].failed(sent_at, now, share, held_up=is_shared)
@@ -354,8 +354,3 @@ class Relay:
 def _has_end(step: Batch | Retirement) -> bool:
     """Whether a step may make somebody offline."""
     return isinstance(step, Retirement) or any(item.change.op is Op.END for item in step.items)
-
-
-def _share() -> float:
-    """Return the share of a pause, so that nodes do not come back in step; it protects nothing."""
-    return random.uniform(0.5, 1.0)  # noqa: S311

@@ -11,22 +11,11 @@ import time
 import pytest
 
 from presence.logs import DirectWriter
-from presence.places import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.processes import Processes
 
 
 def processes() -> Processes:
     return Processes(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
-
-
-@pytest.mark.parametrize(
-    ("failures", "pause_s"),
-    [(0, 0.0), (1, BACKOFF_FIRST_S), (3, 4 * BACKOFF_FIRST_S), (5000, BACKOFF_LIMIT_S)],
-)
-def test_pauses_double_up_to_a_bound(failures: int, pause_s: float) -> None:
-    place = processes()._workers[0]
-    place.failures = failures
-    assert place.pause_s == pause_s
 
 
 @pytest.mark.parametrize("what", ["os.fork", "socket.socketpair"])

@@ -12,13 +12,8 @@ from presence.reach import (
     REST_S,
     SLOW_CALL_S,
     Reach,
-    backoff_s,
 )
 from presence.relay import PROBE_INTERVAL_S
-
-
-def test_pauses_double_up_to_a_bound() -> None:
-    assert [backoff_s(n) for n in (0, 1, 3, 5000)] == [0.05, 0.1, 0.4, BACKOFF_LIMIT_S]
 
 
 def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:

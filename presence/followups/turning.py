@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgpack
 
+from presence.backoff import backoff_s, jittered
 from presence.rules import Rule
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.followup_keys import TOLD_MAX, packed_rules, turn_call
@@ -172,8 +173,7 @@ class Turner:
         self.tally.failures += 1
 
     def _retry_s(self) -> float:
-        pause_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(self._failed - 1, 10))
-        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load
+        return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
 
 class Outage:

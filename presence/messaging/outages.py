@@ -1,10 +1,10 @@
 """Shards that carry no messages at present: whoever writes to a user there is refused at once."""
 
-import random
 from collections.abc import Iterable
 
 import structlog
 
+from presence.backoff import jittered
 from presence.messaging.letters import Found
 from presence.reach import Reach
 from presence.store.batches import StoreError, StoreUnavailable
@@ -44,9 +44,8 @@ class Outages:
         for shard in asked - failed.keys():
             self._away.pop(shard, None)
         for shard in failed:
-            share = random.uniform(0.5, 1.0)  # noqa: S311 - jitter protects nothing
             reach = self._away.setdefault(shard, Reach())
-            reach.failed(begun, now, share, held_up=len(failed) < len(asked))
+            reach.failed(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
         if failed and not were_away:
             error = next(iter(failed.values()))
             _log.warning("messages cannot be carried", error=str(error), shards=len(failed))

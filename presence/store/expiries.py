@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from presence.backoff import backoff_s
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.failures import as_failure, passes
@@ -196,7 +197,7 @@ class _Listener(threading.Thread):
                     self._take(answer)
             except (StoreUnavailable, StoreError, RedisError, OSError, ValueError):
                 self._subscription.close()
-                self._closed.wait(min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(failures, 8)))
+                self._closed.wait(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
                 failures += 1
         self._subscription.close()
 

@@ -1,11 +1,11 @@
 """The way to Redis of one subscription, and when to try again."""
 
 import logging
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from presence.backoff import backoff_s, jittered
 from presence.store.access import Access
 from presence.store.address import is_cluster, redacted
 from presence.store.client import CALL_TIMEOUT_S, RedisError
@@ -204,10 +204,8 @@ class Retry:
             raise error
         if self._failures or code_of(error) != "MOVED":  # that a shard was moved once is no outage
             self._tell(error)
-        # Jitter keeps many subscribers from coming back at once; it protects nothing.
-        pause_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(self._failures, 10))
         self._failures += 1
-        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311
+        return jittered(backoff_s(self._failures - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
     def worked(self) -> None:
         """Take note of a call that did not fail."""

@@ -1,12 +1,9 @@
-"""What a worker counts and says: events by their fate, and each outage of Redis once."""
+"""What a worker counts and says: events by their fate."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from presence.store.batches import StoreUnavailable
 from presence.timers.interface import Due
-from presence.timers.pacing import jittered, outage_delay_s
 
 
 @dataclass(slots=True)
@@ -64,40 +61,3 @@ class Figures:
             "late_ms_mean": round(self.late_ms_sum / self.taken) if self.taken else 0,
             "late_ms_max": self.late_ms_max,
         }
-
-
-class Outage:
-    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again.
-
-    Args:
-        log: a structlog logger, or whatever has its methods.
-    """
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self._failures: dict[str, int] = {}  # in a row, of each kind of call that fails at present
-        self._told: set[str] = set()
-
-    def failed(self, call: str, error: Exception) -> float:
-        """Take note of a failure; return how long to wait before the next attempt, with jitter.
-
-        Args:
-            call: which kind of call failed; others may work meanwhile.
-            error: why.
-        """
-        self._failures[call] = failures = self._failures.get(call, 0) + 1
-        refusal = "" if isinstance(error, StoreUnavailable) else str(error)
-        if refusal not in self._told:
-            self._told.add(refusal)
-            if refusal:
-                self._log.error("Redis refused, trying again", error=refusal)
-            else:
-                self._log.warning("Redis is away, trying again", error=str(error))
-        return jittered(outage_delay_s(failures))
-
-    def worked(self, call: str) -> None:
-        """Take note of a call that did not fail."""
-        self._failures.pop(call, None)
-        if self._told and not self._failures:
-            self._log.warning("Redis is back")
-            self._told.clear()

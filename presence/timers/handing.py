@@ -6,13 +6,13 @@ out comes again after its lease, `done` sent again says 0.
 """
 
 import math
-import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
 
+from presence.backoff import backoff_s, jittered
 from presence.store.scripting import Call, Scripting
 from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
 from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, dues_of, names, tokens
@@ -54,8 +54,7 @@ class Leasing:
 
         So those that failed together, because what they needed was away, do not come back together.
         """
-        doubled = min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempt - 1, 64))
-        return doubled * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+        return jittered(backoff_s(attempt - 1, self.backoff_s, self.backoff_max_s))
 
 
 @dataclass(frozen=True, slots=True)

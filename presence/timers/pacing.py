@@ -5,7 +5,6 @@ No clock and no I/O here: times are arguments.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
@@ -15,17 +14,6 @@ LOOK_MAX_S: Final = 0.1  # between two looks while nothing is known to come: wha
 LOOK_LEAST_S: Final = 0.001  # Redis counts milliseconds
 QUICK_S: Final = 0.05  # a batch that lasts no longer may be larger
 SLOW_S: Final = 0.25  # one that lasts longer holds events that another process might have begun sooner
-
-
-def jittered(delay_s: float) -> float:
-    """Return a delay between half of it and all of it: many that failed together come apart."""
-    share: float = random.uniform(0.5, 1.0)  # noqa: S311 - it protects nothing
-    return delay_s * share
-
-
-def outage_delay_s(failures: int) -> float:
-    """Return how long to wait after so many failed calls in a row, without jitter."""
-    return min(OUTAGE_MAX_S, OUTAGE_FIRST_S * 2.0 ** min(failures - 1, 16))
 
 
 def look_delay_s(next_due_s: float | None) -> float:

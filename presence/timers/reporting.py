@@ -12,9 +12,10 @@ from typing import Final, Protocol, runtime_checkable
 import structlog
 import trio
 
+from presence.outages import Outage
 from presence.runtime import Caller, TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.timers.figures import Figures, Outage
+from presence.timers.figures import Figures
 from presence.timers.held import Held, Reports
 from presence.timers.interface import Due, LeasedTimer, TimerError
 

@@ -25,14 +25,16 @@ from typing import Final
 import structlog
 import trio
 
+from presence.backoff import jittered
+from presence.outages import Outage
 from presence.runtime import Caller, TrioBell, TrioCaller
 from presence.store.batches import StoreUnavailable
-from presence.timers.figures import Figures, Outage
+from presence.timers.figures import Figures
 from presence.timers.handlers import Handler
 from presence.timers.held import Held, Retry
 from presence.timers.interface import Due, LeasedTimer
 from presence.timers.judging import is_cancelled, judge
-from presence.timers.pacing import Ahead, foresight, jittered, look_delay_s
+from presence.timers.pacing import OUTAGE_FIRST_S, OUTAGE_MAX_S, Ahead, foresight, look_delay_s
 from presence.timers.reporting import FAILURES, Reporter, give_back
 from presence.timers.terms import Terms
 
@@ -72,7 +74,14 @@ class Runner:
         # A call that is left behind ends with the process.
         self._redis = caller or TrioCaller(lambda: None)
         self._threads = trio.CapacityLimiter(terms.concurrency)
-        self._outage = Outage(log)
+        self._outage = Outage(
+            log,
+            away="Redis is away, trying again",
+            refused="Redis refused, trying again",
+            back="Redis is back",
+            first_s=OUTAGE_FIRST_S,
+            limit_s=OUTAGE_MAX_S,
+        )
         self._room = TrioBell()
         self._claiming = trio.CancelScope()
         self._stopped = trio.Event()

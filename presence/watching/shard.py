@@ -12,7 +12,6 @@ Nobody watched for `LINGER_S`: the connection is closed, and nothing wakes up an
 """
 
 import math
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from typing import Final
 import structlog
 import trio
 
+from presence.backoff import backoff_s, jittered
 from presence.faults import Faults
-from presence.reach import backoff_s
+from presence.reach import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.channel import Channel, Confirmed, Heard, Left, Pong
@@ -131,10 +131,10 @@ class ShardWatch:
                     self._faults.note("watch subscription", error)
                 if self._failures == 1:  # the first may be no more than a restart
                     _log.warning("changes of watched users come later", shard=self._shard, error=str(error))
-                limit_s = backoff_s(self._failures)
+                pause_s = jittered(backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S))
                 self._failures += 1
                 self.view.lost()
-                await trio.sleep(limit_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter protects nothing
+                await trio.sleep(pause_s)
             else:
                 self.view.lost()
 
