@@ -183,13 +183,6 @@ class RateLimited:
         """Log for information, unless a line of this event was logged less than an interval ago."""
         self._limited("info", event, values)
 
-    def flush(self) -> None:
-        """Log the last suppressed line of each event with its count, so that no burst ends untold."""
-        waiting, self._suppressed = self._suppressed, {}
-        for event, (count, level, values) in waiting.items():
-            self._last[event] = self._clock()
-            getattr(self._log, level)(event, **values, suppressed=count)
-
     def _limited(self, level: str, event: str, values: dict[str, object]) -> None:
         now = self._clock()
         count = self._suppressed.get(event, (0, "", {}))[0]

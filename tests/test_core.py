@@ -155,14 +155,6 @@ def test_without_the_look_it_is_lost() -> None:
     assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
 
 
-def test_part_of_a_frame_in_the_socket_saves_nobody() -> None:
-    world = World()
-    handle = world.login()
-    world.sockets.arrive(handle, protocol.KEEPALIVE[:-1])
-    world.pass_time(T + TICK)
-    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
-
-
 def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline() -> None:
     world = World()
     handle = world.login()
@@ -238,17 +230,6 @@ def test_without_the_credit_the_stall_ends_it() -> None:
     assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
 
 
-def test_the_wall_clock_is_read_once_and_never_again() -> None:
-    readings = [1_700_000_000.0]
-    world = World(wall=readings.pop)
-    handle = world.login()
-    world.pass_time(10)
-    world.beat(handle)
-    world.pass_time(T + TICK)
-    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
-    assert readings == []
-
-
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
 def test_a_step_of_the_wall_clock_moves_no_decision(step_s: float) -> None:
     def told(walls: Iterator[float]) -> list[tuple[float, int]]:
@@ -308,13 +289,3 @@ async def test_a_mass_expiry_leaves_others_their_turns() -> None:
     assert [each.op for each in world.changes[users:]] == [Op.END] * users
     assert steps.steps >= 2 * users / SLICE
     assert steps.longest_s < 0.2, "a slice is meant to take milliseconds"
-
-
-def test_the_longest_timeout_and_the_shortest_grace_share_the_ring() -> None:
-    world = World()
-    world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
-    world.sockets.close(world.login())
-    world.pass_time(GRACE + SLOT)
-    assert world.story()[2:] == [ended(Code.CLOSED)]
-    world.pass_time(MAX_IDLE_TIMEOUT - GRACE)
-    assert world.story()[3:] == [ended(Code.IDLE_TIMEOUT, "bob")]

@@ -244,6 +244,23 @@ def test_who_said_that_it_is_away_is_not_back_by_sending() -> None:
     assert [each.code for each in world.changes[2:]] == [Code.BACK, Code.AWAY]
 
 
+@pytest.mark.parametrize(
+    ("parts", "codes"),
+    [({"status": "away"}, [Code.AWAY]), ({"meta": APP}, [Code.AWAY, Code.BACK])],
+    ids=["says so itself", "shows something else"],
+)
+def test_who_is_away_by_itself_and_updates_is_away_as_far_as_it_says_so(
+    parts: dict[str, Any], codes: list[Code]
+) -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    pass_with_beats(world, handle, AWAY_AFTER + TICK)
+    update(world, handle, **parts)
+    world.sockets.feed(handle, protocol.encode(Packet(9)))
+    assert [each.code for each in world.changes[1:]] == codes
+    assert world.core.statistics().away == (codes[-1] is Code.AWAY)
+
+
 def test_a_message_that_waits_in_the_socket_keeps_its_sender_from_being_away() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login()

@@ -98,18 +98,6 @@ def test_a_session_that_another_node_took_over_ends_as_replaced() -> None:
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.REPLACED))]
 
 
-def test_farewell_hangs_up_and_ends_nobody() -> None:
-    world = World()
-    handle = world.login()
-    world.sockets.answers(handle)
-    goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
-    world.core.endings.farewell(list(world.registry), lambda: goodbye)
-    assert [brief(each) for each in world.sockets.answers(handle)] == [
-        (Kind.GOODBYE, None, Code.SERVER_DRAIN)
-    ]
-    assert world.story() == [LOGIN]
-
-
 def test_a_logout_that_lies_unread_at_the_stop_counts() -> None:
     world = World()
     handle = world.login()

@@ -1,6 +1,5 @@
 """Keys and certificate of a server: opened at the start, read again when asked, kept if the new are bad."""
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from presence import aside, credential_files
 from presence.auth import key_file
 from presence.auth.verdicts import Granted
 from presence.clock import Clock
-from presence.config import load
 from presence.credential_files import CredentialsError
 from presence.credentials import Credentials
 from presence.settings import Settings
@@ -60,29 +58,6 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(setting: str, tmp_pa
         opened(Settings(**files))
 
 
-async def test_other_keys_are_in_use_once_the_file_is_read_again(tmp_path: Path) -> None:
-    path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    found = opened(Settings(token_keys=path))
-    await found.reload()
-    assert let_in(found, token("ann"))
-    write_keys(path, {"b": OTHER})
-    await found.reload()
-    assert not let_in(found, token("ann"))
-    assert let_in(found, token("ann", "b", OTHER))
-    assert found.report()["tokens"]["renewed"] == 1
-
-
-async def test_bad_keys_leave_the_others_in_use(tmp_path: Path) -> None:
-    path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    found = opened(Settings(token_keys=path))
-    await found.reload()
-    path.write_text("{")
-    with capture_logs() as lines:
-        await found.reload()
-    assert [line["log_level"] for line in lines] == ["error"]
-    assert let_in(found, token("ann"))
-
-
 async def test_another_certificate_is_shown_once_the_file_is_read_again(tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     found = opened(Settings(tls_cert=cert, tls_key=key))
@@ -98,17 +73,6 @@ async def test_another_certificate_is_shown_once_the_file_is_read_again(tmp_path
     assert [line["log_level"] for line in lines] == ["error"]
     ends_at = found.certificate.ends_at.timestamp()
     assert found.report() == {"certificate": {"renewed": 1, "failed": 1, "ends_at": ends_at}}
-
-
-@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
-def test_a_fifo_is_named_with_its_setting(setting: str, tmp_path: Path) -> None:
-    cert, key = certificates.write(tmp_path)
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: fifo}
-    (said,) = problems(Settings(**files))
-    assert said.startswith(f"{setting}: {fifo}: ")
-    assert said.endswith("Not a regular file")
 
 
 @pytest.mark.parametrize("hanging", ["keys", "certificate"])
@@ -157,9 +121,3 @@ async def test_a_certificate_that_hangs_stays_as_it_was_and_is_told(
     assert found.certificate.context is kept
     report = found.report()["certificate"]
     assert (report["renewed"], report["failed"]) == (0, 1)
-
-
-def test_keys_open_a_server_to_others(tmp_path: Path) -> None:
-    path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    settings = load({"host": "0.0.0.0", "token_keys": str(path)}, {}).settings
-    assert problems(settings) == []

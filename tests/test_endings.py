@@ -23,28 +23,9 @@ def test_a_code_that_forbids_a_return_ends_at_once() -> None:
     assert world.story() == [LOGIN, ended(Code.PROTOCOL_ERROR)]
 
 
-def test_a_lost_connection_has_its_grace() -> None:
-    world = World()
-    handle = world.login()
-    world.sockets.close(handle)
-    world.pass_time(GRACE - 0.01)
-    assert world.story() == [LOGIN]
-    world.pass_time(0.51)
-    assert world.story() == [LOGIN, ended(Code.CLOSED)]
-
-
 def test_without_a_grace_the_end_comes_at_once() -> None:
     world = World(grace=0.0)
     world.sockets.close(world.login())
-    assert world.story() == [LOGIN, ended(Code.CLOSED)]
-
-
-def test_grace_never_ends_later_than_the_idle_deadline() -> None:
-    world = World()
-    handle = world.login()
-    world.pass_time(T - 1)
-    world.sockets.close(handle)
-    world.pass_time(1.5)
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
 
 
@@ -81,23 +62,3 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(is_lost: bool) -> Non
     assert world.core.endings.displace(session.key, world.registry.session_id(session))
     statistics = world.core.statistics()
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
-
-
-def test_the_late_close_of_a_replaced_connection_is_a_no_op() -> None:
-    world = World()
-    old = world.sockets.peers[world.login()]
-    assert old is not None
-    world.login()
-    world.core.closed(old)
-    world.pass_time(GRACE + 1)
-    assert world.story() == [LOGIN, LOGIN]
-
-
-def test_devices_of_a_user_are_sessions_of_their_own() -> None:
-    world = World()
-    phone, laptop = world.login(device="phone"), world.login(device="laptop")
-    world.login()
-    assert not world.is_hung_up(phone)
-    world.sockets.feed(laptop, protocol.encode(protocol.logout()))
-    assert [each.key for each in world.registry] == [("ada", "phone"), "ada"]
-    assert world.story()[-1] == ended(Code.LOGOUT, device="laptop")

@@ -136,19 +136,6 @@ def test_stuck_reader_does_not_hold_up_who_logs(pipe: Pipe) -> None:
     writer.close()
 
 
-def test_close_gives_up_on_a_stuck_reader(pipe: Pipe) -> None:
-    pipe.fill()
-    writer = LogWriter(pipe.write_fd)
-    writer.line("never read")
-    began = time.monotonic()
-    writer.close(0.05)
-    assert 0.04 < time.monotonic() - began < PATIENCE_S
-    os.close(pipe.read_fd)
-    pipe.read_fd = -1
-    writer._thread.join(5)
-    assert not writer._thread.is_alive()
-
-
 def test_process_ends_with_a_stuck_reader(pipe: Pipe) -> None:
     pipe.fill()
     program = "from presence.logs import LogWriter\nwith LogWriter() as w: w.line('x')"
@@ -316,17 +303,6 @@ def test_rate_limit_is_one_per_event() -> None:
     limited.warning("full")
     limited.error("broken")
     assert [e["event"] for e in lines.entries] == ["full", "broken"]
-
-
-def test_flush_tells_of_a_burst_that_has_ended() -> None:
-    lines = structlog.testing.LogCapture()
-    structlog.configure(processors=[lines])
-    limited = RateLimited(structlog.get_logger(), clock=Clock())
-    for number in range(3):
-        limited.info("full", number=number)
-    limited.flush()
-    limited.flush()
-    assert [(e["number"], e.get("suppressed")) for e in lines.entries] == [(0, None), (2, 2)]
 
 
 def test_importing_the_logs_loads_neither_structlog_nor_redis() -> None:

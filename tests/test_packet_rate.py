@@ -56,15 +56,6 @@ def test_who_is_closed_for_a_flood_and_comes_back_has_no_fresh_burst() -> None:
     assert not there.is_hung_up(forgiven)
 
 
-def test_keepalives_in_heaps_are_a_flood_too() -> None:
-    there = world()
-    ada = there.login()
-    for _ in range(BURST):
-        if not there.is_hung_up(ada):
-            there.sockets.feed(ada, KEEPALIVES)
-    assert there.is_hung_up(ada)
-
-
 def test_whoever_keeps_to_the_rate_stays() -> None:
     there = world()
     ada = there.login()

@@ -23,39 +23,12 @@ def test_a_login_is_the_change_that_redis_needs() -> None:
     assert (change.last_seen_ms, change.idle_timeout_ms) == (1_000_010_000, 45_000)
 
 
-def test_a_second_login_names_the_first_as_displaced() -> None:
-    registry = Registry("boot", CLOCK)
-    first = login(registry)
-    joined = registry.login(Guest(FakeSockets(), 4), "ada", 30.0, 11.0, 11.0)
-    assert joined.displaced is first
-    assert first not in registry
-    assert joined.session in registry
-    assert len(registry) == 1
-
-
 def test_session_ids_are_unique_in_a_process_and_over_processes() -> None:
     one, other = Registry("boot-a", CLOCK), Registry("boot-b", CLOCK)
     ids = {
         registry.session_id(login(registry, key)) for registry in (one, other) for key in ("ada", "bob") * 20
     }
     assert len(ids) == 80
-
-
-def test_an_end_is_told_once() -> None:
-    registry = Registry("boot", CLOCK)
-    session = login(registry)
-    change = registry.end(session, Code.CLOSED, 20.0)
-    assert change is not None
-    assert (change.op, change.code, change.at, change.at_ms) == (Op.END, Code.CLOSED, 20.0, 1_000_020_000)
-    assert change.last_seen_ms == 1_000_010_000
-    assert registry.end(session, Code.CLOSED, 21.0) is None
-
-
-def test_a_replaced_session_has_nothing_to_end() -> None:
-    registry = Registry("boot", CLOCK)
-    old, new = login(registry), login(registry)
-    assert registry.end(old, Code.CLOSED, 20.0) is None
-    assert registry.get("ada") is new
 
 
 def test_a_registration_keeps_the_logins_moment() -> None:

@@ -84,34 +84,12 @@ def test_a_login_with_a_token_alone_is_refused() -> None:
 # Several frames in one read, and frames in pieces
 
 
-def test_login_message_and_logout_in_one_read() -> None:
-    world = World()
-    handle = world.sockets.connect()
-    message = protocol.encode(protocol.message("bob", 1, id=2))
-    world.sockets.feed(handle, LOGIN_ADA + message + protocol.encode(protocol.logout(id=3)))
-    assert [brief(each) for each in world.sockets.answers(handle)] == [
-        (Kind.OK, None, None),
-        (Kind.ERROR, 2, Code.UNSUPPORTED),
-        (Kind.OK, 3, None),
-    ]
-    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
-    assert world.is_hung_up(handle)
-
-
 def test_nothing_after_a_logout_is_obeyed() -> None:
     world = World()
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
     assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.OK, 1, None)]
-
-
-def test_a_large_message_behind_the_login_in_one_segment() -> None:
-    world = World()
-    handle = world.sockets.connect()
-    world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", b"x" * 10_240, id=2)))
-    assert [brief(each) for each in world.sockets.answers(handle)][1] == (Kind.ERROR, 2, Code.UNSUPPORTED)
-    assert not world.is_hung_up(handle)
 
 
 def test_a_large_frame_before_the_login_is_refused_on_four_bytes() -> None:
@@ -144,17 +122,6 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
         assert world.session().partial is None
     assert expected is not None
     assert expected[1] == (2, 1)
-
-
-def test_part_of_a_frame_is_no_activity() -> None:
-    world = World()
-    handle = world.login()
-    for _ in range(int(T) - 1):
-        world.sockets.feed(handle, b"\0" if world.session().partial is None else b"")
-        world.pass_time(1.0)
-    world.sockets.feed(handle, b"\0\0\2\x91")
-    world.pass_time(1.5)
-    assert world.story() == [LOGIN, ended(Code.IDLE_TIMEOUT)]
 
 
 def test_what_came_before_the_rest_of_a_frame_is_activity() -> None:
@@ -209,19 +176,6 @@ def test_who_of_two_that_lay_unread_came_later_may_be_unsure(lain_s: tuple[float
         world.sockets.feed(handle, LOGIN_ADA)
     assert brief(world.sockets.answers(first)[-1]) == (Kind.GOODBYE, None, told)
     assert not world.is_hung_up(second)
-
-
-def test_a_handler_that_fails_ends_a_guest() -> None:
-    def failing(wish: float | None) -> float:
-        raise RuntimeError("a mistake of ours")
-
-    world = World(clamp=failing)
-    handle = world.login()
-    assert [brief(each) for each in world.sockets.answers(handle)] == [
-        (Kind.GOODBYE, None, Code.SERVER_ERROR)
-    ]
-    assert [str(each) for each in world.sockets.failures] == ["a mistake of ours"]
-    assert world.changes == []
 
 
 def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(

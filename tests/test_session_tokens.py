@@ -59,11 +59,6 @@ def test_the_user_is_the_tokens(world: World, uid: str | None) -> None:
     assert world.story() == [LOGIN]
 
 
-def test_the_device_is_the_clients(world: World) -> None:
-    login(world, device="phone")
-    assert world.session(("ada", "phone")).uid == "ada"
-
-
 @pytest.mark.parametrize(
     ("token", "uid"), [("bob:60", "ada"), ("nonsense", "ada"), ("nonsense", None), (None, "ada")]
 )
@@ -186,12 +181,6 @@ def test_the_next_login_of_a_device_counts_by_its_own_token(world: World) -> Non
     assert world.is_hung_up(handle)
 
 
-def test_each_device_has_its_own_token(world: World) -> None:
-    phone, desk = login(world, "ada:5", device="phone"), login(world, "ada:100", device="desk")
-    stay(world, desk, 20)
-    assert (world.is_hung_up(phone), world.is_hung_up(desk)) == (True, False)
-
-
 def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
     handles = [login(world, f"user-{number}:5") for number in range(2 * SLICE + 10)]
     world.now += 5 + SLOT_S
@@ -274,14 +263,6 @@ def test_a_fresh_token_is_no_sign_that_somebody_looks(gate: WordGate) -> None:
     assert world.core.statistics().away == 1
     update(world, handle, token="ada:1000", meta={"a": 1})
     assert world.core.statistics().away == 0
-
-
-def test_a_fresh_token_is_a_sign_of_life(world: World) -> None:
-    handle = login(world, "ada:1000")
-    for _ in range(4):
-        world.pass_time(T - 1)
-        update(world, handle, token="ada:1000")
-    assert world.story() == [LOGIN]
 
 
 def test_without_a_gate_a_fresh_token_is_not_supported() -> None:

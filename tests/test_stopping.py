@@ -16,15 +16,6 @@ def test_a_login_while_stopping_is_told_when_to_return() -> None:
     assert world.is_hung_up(handle)
 
 
-def test_a_login_while_stopping_changes_nothing() -> None:
-    world = World()
-    handle = world.sockets.connect()
-    world.core.refuse_logins(lambda: 1.5)
-    world.sockets.feed(handle, protocol.encode(protocol.login("ada")))
-    assert world.story() == []
-    assert world.core.statistics().refused == {"server_drain": 1}
-
-
 def test_a_session_is_served_while_its_server_stops() -> None:
     world = World()
     handle = world.login()

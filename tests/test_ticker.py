@@ -143,25 +143,3 @@ async def test_slices_are_taken_until_nothing_is_due(autojump_clock: MockClock) 
         await ticker.run()
     assert recorder.asked == [1] * 6
     assert ticker.statistics().ended == 15
-
-
-async def test_others_run_between_slices(autojump_clock: MockClock) -> None:
-    recorder = Recorder(slices=50)
-    ticker, _ = ticker_of(recorder)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            if 0 < recorder.slices < 50:
-                turns += 1
-            if recorder.finished:
-                return
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        await trio.sleep(0.5)
-        await other()
-        nursery.cancel_scope.cancel()
-    assert turns >= 48

@@ -54,30 +54,10 @@ def test_what_is_forgotten_does_not_end() -> None:
     assert taken(expiries, START + 20 * HOUR) == []
 
 
-def test_a_token_that_was_good_for_years_is_no_longer_so_once_it_is_forgotten() -> None:
-    expiries: Expiries[str] = Expiries(START)
-    expiries.set("ann", START + 10 * HOUR)
-    expiries.forget("ann")
-    expiries.set("ann", START + 5)
-    assert taken(expiries, START + 6) == ["ann"]
-
-
 def test_a_time_that_has_passed_is_due_at_the_next_slot() -> None:
     expiries: Expiries[str] = Expiries(START)
     expiries.set("ann", START - 100)
     assert taken(expiries, START + SLOT_S) == ["ann"]
-
-
-def test_many_end_in_slices() -> None:
-    expiries: Expiries[str] = Expiries(START)
-    for number in range(1000):
-        expiries.set(str(number), START + 5)
-    sizes = []
-    more = True
-    while more:
-        keys, more = expiries.take(START + 6, 256)
-        sizes.append(len(keys))
-    assert sizes == [256, 256, 256, 232, 0]
 
 
 def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:

@@ -1,7 +1,7 @@
 """What holds of every transport, over real TCP: the epoll transport, with TLS or without, and streams."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ import protocol
 from presence.transports.limits import Limits
 from protocol import TABLE, Answer, Code, Kind, Other, State
 from tests.cells import AT_TRANSPORT, Cell, brief, frames
-from tests.transports.harness import Client, Harness, TransportKind, every_kind, serving
+from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
 
 
 @asynccontextmanager
@@ -205,3 +205,14 @@ async def test_the_core_can_hang_up(kind: TransportKind) -> None:
         await client.stream.aclose()
         await server.until(lambda: server.transport.statistics().connections == 0)
         assert len(server.registry) == 1, "hung up, and not ended"
+
+
+@every_kind
+async def test_a_hung_up_client_that_keeps_talking_is_cut_off(kind: TransportKind) -> None:
+    async with serving(kind) as server:
+        client = await server.connect()
+        await client.stream.send_all(protocol.KEEPALIVE)
+        with trio.fail_after(PATIENCE_S), suppress(trio.BrokenResourceError):
+            while True:
+                await client.stream.send_all(bytes(8192))
+        await server.until(lambda: server.transport.statistics().connections == 0)

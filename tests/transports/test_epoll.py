@@ -5,7 +5,6 @@ import os
 import socket
 import struct
 import time
-from contextlib import suppress
 
 import pytest
 import trio
@@ -121,17 +120,6 @@ async def test_look_finds_a_packet_that_waits_in_the_socket() -> None:
         assert session.last_seen > seen
 
 
-async def test_look_finds_nothing_and_changes_nothing() -> None:
-    async with serving("epoll") as server:
-        (client,) = await many(server, 1)
-        session = server.session("user-0")
-        seen = session.last_seen
-        assert session.link is not None
-        assert session.link.look(session.handle)
-        assert session.last_seen == seen
-        await client.beat()
-
-
 async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
     async with serving("epoll") as server:
         sock = socket.create_connection(server.address)
@@ -164,16 +152,6 @@ async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
         assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
         await server.until(lambda: server.transport.statistics().connections == 0)
         assert trio.current_time() - began < DRAIN_S + 0.5
-
-
-async def test_a_hung_up_client_that_keeps_talking_is_cut_off() -> None:
-    async with serving("epoll") as server:
-        client = await server.connect()
-        await client.stream.send_all(protocol.KEEPALIVE)
-        with trio.fail_after(DRAIN_S / 2), suppress(trio.BrokenResourceError):
-            while True:
-                await client.stream.send_all(bytes(8192))
-        assert server.transport.statistics().connections == 0
 
 
 async def test_stopping_closes_the_listeners_and_keeps_connections() -> None:

@@ -116,17 +116,6 @@ async def test_beyond_their_number_the_oldest_is_given_up() -> None:
         assert figures(server).connections == 2
 
 
-async def test_a_crowd_of_stalled_handshakes_shuts_nobody_out() -> None:
-    async with serving("tls", handshakes=5) as server:
-        for number in range(30):
-            stalled = await server.dial()
-            await stalled.tcp.send_all(b"\x16")
-            if number % 3 == 0:
-                await (await server.connect()).login(f"user-{number}")
-        assert figures(server).handshakes == 10
-        assert figures(server).handshakes_failed == 0
-
-
 async def test_a_client_without_tls_is_told() -> None:
     async with serving("tls") as server:
         client = await server.dial()

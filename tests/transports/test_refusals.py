@@ -149,25 +149,3 @@ async def test_a_handler_that_raises_ends_its_connection_only(
         lost = sum(1 for number in range(20) if server.registry.get(f"user-{number}") is None)
         print(f"test_a_handler_that_raises_ends_its_connection_only[{kind}-{when}]: others lost {lost}")
         assert lost == 0
-
-
-@every_kind
-async def test_hundreds_of_failures_concern_nobody_else(kind: TransportKind) -> None:
-    victims = 200
-    async with serving(kind) as server:
-        other = await server.connect()
-        await other.login("ada")
-        with structlog.testing.capture_logs() as logs:
-            for number in range(victims):
-                victim = await server.connect()
-                await victim.send(protocol.login(f"victim-{number}", idle_timeout=FAILING_WISH_S))
-                assert [brief(each) for each in await victim.rest()] == [
-                    (Kind.GOODBYE, None, Code.SERVER_ERROR)
-                ]
-                victim.close()
-        assert server.transport.statistics().failures == victims
-        assert {each["event"] for each in logs} == {"connection_failed"}
-        assert len(logs) < victims / 10, "a line a second at most"
-        await other.beat()
-        print(f"test_hundreds_of_failures_concern_nobody_else[{kind}]: others lost in {victims}: 0")
-        assert server.story() == [("login", "ada", "login")]

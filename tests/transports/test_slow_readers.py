@@ -73,19 +73,6 @@ async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind:
         assert server.transport.statistics().slow_readers == 0
 
 
-@every_kind
-async def test_a_reader_that_is_slow_for_a_while_gets_everything(kind: TransportKind) -> None:
-    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: queued(server))
-        with trio.fail_after(10):
-            assert [(await client.receive() or Packet(0)).id for _ in range(1000)] == list(range(1000))
-        await server.until(lambda: queued(server) == 0)
-        await client.beat()
-
-
 async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
     async with serving("epoll", Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
         client = await server.connect(receive_buffer=4096)

@@ -47,13 +47,6 @@ async def answers(client: Client, count: int) -> list[Packet]:
 # Records beside frames
 
 
-async def test_all_of_a_record_is_read_before_the_set_rests() -> None:
-    async with serving("tls", window_s=60.0) as server:
-        client = await logged_in(server)
-        await client.send(*(protocol.keepalive(number) for number in range(500)))
-        assert [each.id for each in await answers(client, 500)] == list(range(500))
-
-
 async def test_a_record_as_large_as_can_be_holds_many_packets() -> None:
     size = len(protocol.encode(protocol.keepalive(70_000)))
     packets = [protocol.keepalive(70_000 + number) for number in range(RECORD_BYTES // size)]
@@ -119,22 +112,6 @@ async def test_a_tls_connection_that_asks_is_watched_by_the_prompt_until_it_is_c
 
 
 # Reads on demand
-
-
-async def test_look_finds_a_packet_that_waits_in_the_socket() -> None:
-    async with serving("tls", window_s=60.0) as server:
-        client = await logged_in(server)
-        session = server.session("ada")
-        seen = session.last_seen
-        await client.stream.send_all(protocol.KEEPALIVE)
-        await server.until(lambda: session.last_seen > seen)  # from now on the window keeps it waiting
-        seen = session.last_seen
-        await client.stream.send_all(protocol.KEEPALIVE)
-        await trio.sleep(0.05)
-        assert session.last_seen == seen
-        assert session.link is not None
-        assert session.link.look(session.handle)
-        assert session.last_seen > seen
 
 
 @pytest.mark.parametrize(
@@ -272,16 +249,6 @@ async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
         tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         await server.until(lambda: server.session("ada").link is None)
         client.stream = tcp_stream
-
-
-async def test_a_hung_up_client_that_keeps_talking_is_cut_off() -> None:
-    async with serving("tls") as server:
-        client = await server.connect()
-        await client.stream.send_all(protocol.KEEPALIVE)
-        with trio.fail_after(PATIENCE_S), suppress(trio.BrokenResourceError):
-            while True:
-                await client.stream.send_all(bytes(8192))
-        await server.until(lambda: server.transport.statistics().connections == 0)
 
 
 def _leave(address: tuple[str, int], number: int) -> None:

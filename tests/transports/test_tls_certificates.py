@@ -89,24 +89,6 @@ def test_a_key_with_a_password_asks_nobody_for_it(tmp_path: Path) -> None:
     assert problem(cert, key) == f"{key}: is locked with a password, and nobody is there to type it"
 
 
-def test_a_reload_is_for_those_who_come_then(tmp_path: Path) -> None:
-    certificate = Certificate(*write(tmp_path))
-    before = certificate.context
-    write(tmp_path, 1)
-    certificate.use(certificate.read())
-    assert certificate.context is not before
-
-
-def test_a_bad_reload_leaves_the_certificate_as_it_was(tmp_path: Path) -> None:
-    cert, key = write(tmp_path)
-    certificate = Certificate(cert, key)
-    before = certificate.context
-    key.unlink()
-    with pytest.raises(CertificateError):
-        certificate.use(certificate.read())
-    assert certificate.context is before
-
-
 def test_without_tls_nobody_waits_for_cryptography() -> None:
     script = "import sys, presence.transports.epoll; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
