@@ -5,10 +5,11 @@ step, appends every change to the outbox in order, and tells transports whom to 
 so each is atomic and none needs a lock.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import protocol
 from presence.auth.expiries import Expiries
@@ -16,11 +17,11 @@ from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
 from presence.due import Due
-from presence.endings import Endings, Sink
+from presence.endings import Endings
 from presence.flapping import Flapping
 from presence.histograms import DETECTION_S, Histogram
+from presence.lately import Sink
 from presence.outcome import Outcome
-from presence.outlook import outlook
 from presence.packet_rate import PacketRate
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
 from presence.requests import Desk, Message
@@ -30,6 +31,9 @@ from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
+
+SPARE_SLOTS: Final = 3  # a deadline is put into the slot after it, and the first slots may be overdue
+SLOTS_MAX: Final = 1200  # of an outlook, ten minutes of the usual slots: some 4 KB, and 0.1 ms to count
 
 _DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
 _IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
@@ -126,30 +130,38 @@ class Core:
             most: how many packets to handle; see `Outcome.unfinished`.
         """
         now = self._clock.now()
-        outcome = self._rules.receive(peer, data, now, most)
-        self._counted.beats += outcome.keepalives
-        self._counted.frames += outcome.frames - outcome.keepalives
-        after = outcome.peer
-        if isinstance(after, Session):
-            if outcome.changes is not None:
-                self._append_all(outcome.changes)
-            if after is not peer:
-                self._enter(after, outcome)
-            elif outcome.frames and after in self._registry:
-                after.last_seen = now
-                self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
-            if outcome.expires_at is not None and after in self._registry:
-                self._expiries.set(after.key, outcome.expires_at)
-            if outcome.crowded is not None:
-                self.endings.crowd_out(outcome.crowded, now)
-            if self._away_after and outcome.attentive and after in self._registry:
-                self._attention.touch(after.key, self._ticks.at_or_after(now + self._away_after))
-            if self._packet_rate is not None and outcome.end_code is None:
-                self._count_packets(after.uid, outcome, now)
-        if outcome.end_code is not None:
-            if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
-                _count(self._counted.refused, outcome.end_code)
-            self.closed(after, outcome.end_code)
+        outcome: Outcome | None = None
+        try:
+            outcome = self._rules.receive(peer, data, now, most)
+            self._counted.beats += outcome.keepalives
+            self._counted.frames += outcome.frames - outcome.keepalives
+            after = outcome.peer
+            if isinstance(after, Session):
+                if outcome.changes is not None:
+                    self._append_all(outcome.changes)
+                if after is not peer:
+                    self._enter(after, outcome)
+                elif outcome.frames and after in self._registry:
+                    after.last_seen = now
+                    self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
+                if outcome.expires_at is not None and after in self._registry:
+                    self._expiries.set(after.key, outcome.expires_at)
+                if outcome.crowded is not None:
+                    self.endings.crowd_out(outcome.crowded, now)
+                if self._away_after and outcome.attentive and after in self._registry:
+                    self._attention.touch(after.key, self._ticks.at_or_after(now + self._away_after))
+                if self._packet_rate is not None and outcome.end_code is None:
+                    self._count_packets(after.uid, outcome, now)
+            if outcome.end_code is not None:
+                if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
+                    _count(self._counted.refused, outcome.end_code)
+                self.closed(after, outcome.end_code)
+        except Exception as error:  # whatever it is, it is reported with the outcome
+            outcome = outcome or Outcome(peer)
+            self.closed(outcome.peer, Code.SERVER_ERROR)
+            outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
+            outcome.reply += _FAILED
+            outcome.requests, outcome.unfinished = None, False
         return outcome
 
     def _enter(self, session: Session, outcome: Outcome) -> None:
@@ -234,14 +246,24 @@ class Core:
             self.closed(session, Code.SERVER_ERROR)
             link.hang_up(handle, _FAILED)
 
-    def attend(self, outcome: Outcome) -> None:
-        """Have the requests among some bytes answered; the caller has sent the reply to these bytes."""
+    def attend(self, outcome: Outcome) -> Exception | None:
+        """Have the requests among some bytes answered; the caller has sent the reply to these bytes.
+
+        Returns:
+            What went wrong: a mistake of this server, over which the connection ends, and no other.
+        """
         session = outcome.peer
-        if self._desk is not None and isinstance(session, Session):
+        if self._desk is None or not isinstance(session, Session):
+            return None
+        try:
             for request in outcome.requests or ():
                 # Whoever has left watches nobody; what he said before is said.
                 if session.link is not None or isinstance(request, Message):
                     self._desk.take(session, request)
+        except Exception as error:
+            self.fail(session)
+            return error
+        return None
 
     def drained(self, session: Session) -> None:
         """A connection that had unsent bytes has none any more."""
@@ -314,8 +336,16 @@ class Core:
         return self._wheel.slot_sizes(slots)
 
     def outlook(self) -> dict[str, Any]:
-        """Return when whose time is up, for operators; see `presence.outlook`."""
-        return outlook(self._wheel, self._ticks, self._clock.now(), self._idle_timeout)
+        """Return how many are due in each of the next slots, for operators; as cheap for many as for few.
+
+        Returns:
+            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if it is overdue; `sizes`: of the
+            slots that follow each other, soonest first, as far as T; `later`: how many are due after these.
+        """
+        wheel, slot_s = self._wheel, self._ticks.slot_s
+        sizes = wheel.slot_sizes(min(math.ceil(self._idle_timeout / slot_s) + SPARE_SLOTS, SLOTS_MAX))
+        next_s = max(0.0, self._ticks.starts(wheel.cursor + 1) - self._clock.now())
+        return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(wheel) - sum(sizes)}
 
     def ends_at(self, session: Session) -> float:
         """Return when a session ends if nothing more is heard of it."""

@@ -5,14 +5,13 @@ holds that very session or names it by its id: a late word about a replaced one 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import protocol
 from presence.auth.expiries import Expiries
-from presence.changes import Change
 from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
 from presence.flapping import Flapping
+from presence.lately import Sink
 from presence.registry import Registry, Session, SessionKey
 from presence.requests import Desk
 from presence.vouching import Vouching
@@ -20,13 +19,6 @@ from presence.wheel import TimingWheel
 from protocol import Code
 
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
-
-
-class Sink(Protocol):
-    """Where changes go: the outbox."""
-
-    def append(self, change: Change) -> None:
-        """Take one change; never waits."""
 
 
 class Endings:

@@ -21,8 +21,8 @@ import structlog
 from presence.admin.startup import RELOAD, Start
 from presence.heartbeats import SilenceWatch
 from presence.inquiries import line_pair
-from presence.places import ended
 from presence.ports import Address, CannotListen
+from presence.processes import ended
 from presence.settings import Settings, admin_host, admin_port
 from presence.transports import tcp
 

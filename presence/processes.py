@@ -20,16 +20,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import structlog
 
 from presence import orders
+from presence.backoff import backoff_s
 from presence.heartbeats import ALIVE, SilenceWatch, interval_s
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier, Pulse
-from presence.places import Place, ended
-from presence.wakeups import HANDLED, Wakeups
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
@@ -37,12 +37,124 @@ ABORT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopp
 START_TIMEOUT_S: Final = 30.0  # for a successor to be at work: ten seconds for Redis, and slow disks
 KILL_PATIENCE_S: Final = 1.0  # for processes that were killed: what waits for a disk may not even die
 HEARD_BYTES: Final = 4096
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LIMIT_S: Final = 30.0
+HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
 FAILED: Final = 1
 
 log = structlog.get_logger("presence.supervisor")
 
 Work = Callable[[int, socket.socket, bool], int]
 """A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
+
+
+def ended(status: int) -> dict[str, int | str]:
+    """Return what the log says of an exit status; a negative one is that of the signal that ended it."""
+    if status >= 0:
+        return {"status": status}
+    names = {each.value: each.name for each in signal.Signals}
+    return {"status": status, "signal": names.get(-status, "")}
+
+
+@dataclass
+class Place:
+    """A place for a worker, and the process that fills it.
+
+    Attributes:
+        number: from 1.
+        pid: 0 while there is none.
+        line: our end of the socket pair.
+        started_at: monotonic seconds.
+        start_at: when the next one is due, while there is none.
+        failures: ends in a row, each after a short life.
+        is_ready: whether it has said that it is at work.
+        is_hung: whether it was ended since its event loop stood still.
+        kill_at: when it is killed if it has not ended by then, as it was asked to.
+        watch: over its heartbeats.
+    """
+
+    number: int
+    pid: int = 0
+    line: socket.socket | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    failures: int = 0
+    is_ready: bool = False
+    is_hung: bool = False
+    kill_at: float = math.inf
+    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next start; 0.0 after a long life."""
+        return backoff_s(self.failures - 1, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if self.failures else 0.0
+
+    def tell(self, order: bytes) -> None:
+        """Give an order to the process, if there is one that can hear it."""
+        if self.line is not None:
+            with suppress(OSError):
+                self.line.send(order)
+
+
+class Taken(NamedTuple):
+    """How many orders of each kind came."""
+
+    stops: int
+    renewals: int
+    reloads: int
+
+
+class Wakeups:
+    """Signals as something to select on, for the length of a ``with`` block.
+
+    SIGTERM and SIGINT are orders to stop, SIGUSR2 one to renew the workers, SIGHUP one to read files again;
+    SIGCHLD only wakes.
+
+    Args:
+        selector: where the signals are seen; the key's data is None.
+        reloads: whether SIGHUP is an order; else it does what it did.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, *, reloads: bool = False) -> None:
+        self._selector = selector
+        self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
+        self._before: dict[int, object] = {}
+        self._stops = self._renewals = self._reloads = 0
+
+    def __enter__(self) -> "Wakeups":
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._selector.register(self._reader, selectors.EVENT_READ)
+        for number in self._handled:
+            self._before[number] = signal.signal(number, self._note)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # what signal.signal returned
+        self._selector.unregister(self._reader)
+        self._reader.close()
+        self._writer.close()
+
+    def _note(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR2:
+            self._renewals += 1
+        elif number == signal.SIGHUP:
+            self._reloads += 1
+        elif number != signal.SIGCHLD:
+            self._stops += 1
+
+    def take_orders(self) -> Taken:
+        """Return the orders that came since the last call."""
+        with suppress(BlockingIOError):
+            while self._reader.recv(4096):
+                pass
+        taken = Taken(self._stops, self._renewals, self._reloads)
+        self._stops = self._renewals = self._reloads = 0
+        return taken
 
 
 class Processes:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from presence import credential_files, ports, process, worker
+from presence import credential_files, logs, ports, process
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier
+from presence.orders import Orders
 from presence.processes import Processes
 from presence.settings import Settings
 
@@ -58,7 +59,7 @@ def run(
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:
         reserved.close()
         asked = operators.become_worker(number) if operators else None
-        return worker.run(settings, redis_url, number, family, line, operators=asked)
+        return _work(settings, redis_url, number, family, line, operators=asked)
 
     try:
         return Processes(
@@ -74,3 +75,40 @@ def run(
         ).run()
     finally:
         reserved.close()
+
+
+class Supervised(Orders):
+    """The supervisor as a `Conductor`."""
+
+    def ready(self, host: str, port: int) -> None:
+        """See `Conductor`."""
+        self.say_ready()
+
+
+def _work(
+    settings: Settings,
+    redis_url: str,
+    number: int,
+    family: str,
+    line: socket.socket,
+    *,
+    operators: socket.socket | None = None,
+) -> int:
+    """Be worker `number`; return the exit status.
+
+    Args:
+        settings: checked settings; `port` is the one that all workers share.
+        redis_url: where Redis is.
+        number: from 1, for the log.
+        family: what the node ids of all workers begin with.
+        line: the worker's end of the socket pair.
+        operators: its end of the line to whoever serves operators.
+    """
+    conductor = Supervised(line, hang_timeout_s=settings.hang_timeout)
+    with logs.configure(settings.log_format, settings.log_level):
+        structlog.contextvars.bind_contextvars(worker=number)
+        try:
+            return process.run(settings, redis_url, conductor, family=family, line=operators, worker=number)
+        except Exception:
+            structlog.get_logger().exception("server failed")
+            return process.FAILED

@@ -9,6 +9,7 @@ import trio.lowlevel
 
 import protocol
 from presence.changes import Op
+from presence.core import SLOTS_MAX
 from presence.due import SLICE
 from presence.ticker import Ticker
 from protocol import Code, Kind
@@ -125,6 +126,17 @@ def test_the_outlook_has_each_session_in_its_slot() -> None:
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
     assert outlook["later"] == 1
     assert 0 <= outlook["next_s"] <= outlook["slot_s"] == SLOT
+
+
+def test_an_outlook_has_bounds_and_tells_what_is_overdue() -> None:
+    world = World(idle_timeout=10_000.0)
+    world.login("bob")
+    world.login(idle_timeout=MAX_IDLE_TIMEOUT)
+    world.now += 3.0
+    outlook = world.core.outlook()
+    assert outlook["next_s"] == 0.0
+    assert len(outlook["sizes"]) == SLOTS_MAX
+    assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
 
 # The last look

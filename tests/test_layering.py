@@ -18,7 +18,6 @@ LOOPS = {"trio", "asyncio", "threading"}
 EDGES = {
     "presence.server",
     "presence.process",
-    "presence.worker",
     "presence.supervisor",
     "presence.cli",
     "presence.commands",
@@ -99,7 +98,7 @@ ROOMS = [
     ),
     # Figures: what counts is handed what it counts; a sample is made of parts, wherever they come from.
     Room(
-        {"presence.histograms", "presence.outlook", "presence.samples"},
+        {"presence.histograms", "presence.samples"},
         {"redis", "time", "structlog", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     # Watches: what is known and who is told is pure; the tasks around it know a channel, and no Redis.
@@ -343,14 +342,14 @@ NOWHERE_BELOW = [
         {"jwt", "cryptography", "presence.auth.keys"},
     ),
     # Whoever serves operators does so in a process of its own.
-    Room({"presence.server", "presence.process", "presence.worker"}, {"presence.operators", *HTTP}),
+    Room({"presence.server", "presence.process"}, {"presence.operators", *HTTP}),
     Room({"presence.cli", "presence.operators", "presence.supervisor", "presence.demo"}, HTTP),
     Room({"presence.client.machine"}, {"time", *SOCKETS, *LOOPS}),
     Room({"presence.client.blocking"}, {"redis", "trio", "structlog"}),
     Room({"presence.client.trio_client"}, {"redis", "structlog", "presence.server"}),
     Room({"presence.transports"}, {"redis"}),
     # A worker has its settings from whoever started it, and draws nothing.
-    Room({"presence.worker", "presence.process"}, {"presence.config", "argparse", "tomllib", "rich"}),
+    Room({"presence.process"}, {"presence.config", "argparse", "tomllib", "rich"}),
     Room({"presence.subscriber.blocking", "presence.subscriber.group", "presence.reader"}, {"trio"}),
     Room({"presence.explanation"}, {"trio", "presence.core"}),
     Room({"presence.rules"}, {"redis", "trio", "structlog", "time"}),

@@ -18,13 +18,16 @@ import select
 import socket
 from collections import OrderedDict
 from contextlib import suppress
+from typing import TypeAlias
 
+import trio
+
+from presence import networks
+from presence.admission import Admission, Refusal
 from presence.clock import Clock
 from presence.core import Core
-from presence.registry import Guest, Session
+from presence.registry import Guest, Peer, Session
 from presence.transports import tcp
-from presence.transports.addresses import Addresses
-from presence.transports.deadlines import Deadlines
 from presence.transports.limits import (
     DRAIN_BYTES,
     DRAIN_S,
@@ -33,9 +36,9 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
-from presence.transports.occupants import Closing, Occupant
 from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_wire import TlsWire
+from presence.wheel import TimingWheel
 from protocol import Code
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
@@ -44,10 +47,122 @@ PATIENT = 2  # keepalives that want none: gathered for longer
 PACES = (ATTENTIVE, PROMPT, PATIENT)
 SHAKING = 3  # TLS, and the handshake is not over: see `handshakes.py`
 _UNWATCHED = 4
+CHORE_S = 0.1  # resolution of deadlines
 CALM_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 SECURED = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+
+
+class Closing:
+    """A connection that was hung up.
+
+    Attributes:
+        farewell: what is to be said before the sending side is shut; None once it was.
+        drained: bytes that were read since, and dropped.
+        shut: whether the sending side is.
+    """
+
+    __slots__ = ("drained", "farewell", "shut")
+
+    def __init__(self, farewell: bytes | bytearray) -> None:
+        self.farewell: bytes | bytearray | None = farewell
+        self.drained = 0
+        self.shut = False
+
+
+Occupant: TypeAlias = Peer | Closing | None
+
+
+class Addresses:
+    """By which address each connection counts: kept only where the kernel could not say it, or it is counted.
+
+    Args:
+        admission: counts connections by address, if it bounds them.
+
+    Attributes:
+        told: addresses that were told or counted; one that is not here is the kernel's.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.told: dict[int, str] = {}
+
+    def settle(self, fd: int, address: str, *, told: bool = False) -> Refusal | None:
+        """It is known who is at the other end.
+
+        Args:
+            fd: the connection.
+            address: of the client; "" if it has none, which nobody counts.
+            told: whether somebody else than the kernel says so.
+
+        Returns:
+            None, or what the client is to be told: its address has as many connections as it may have.
+        """
+        counted = self._admission.counts_connections
+        if not address or not (told or counted):
+            return None
+        client = networks.client_of(address)
+        if counted and (refusal := self._admission.enter(client)) is not None:
+            return refusal
+        self.told[fd] = client
+        return None
+
+    def of(self, fd: int) -> str:
+        """Return what limits count a connection by, see `networks.client_of`; "": nothing."""
+        if (address := self.told.get(fd)) is not None:
+            return address
+        with tcp.borrowed(fd) as sock:
+            return networks.client_of(tcp.peer_address(sock))
+
+    def forget(self, fd: int) -> None:
+        """The connection is closed."""
+        if (address := self.told.pop(fd, None)) is not None and self._admission.counts_connections:
+            self._admission.leave(address)
+
+
+class Deadlines:
+    """When the time of descriptors is up; at most one deadline for each. Nothing to do wakes nobody.
+
+    Args:
+        clock: monotonic time.
+
+    Attributes:
+        came: set when a deadline is; `wait` renews it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wheel: TimingWheel[int] = TimingWheel(256, self._tick())
+        self.came = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+    def set(self, fd: int, seconds: float) -> None:
+        """Set the moment when a descriptor's time is up, in place of an earlier one."""
+        if not self._wheel:  # nobody has driven the wheel meanwhile
+            self._wheel.expire(self._tick(), 0)
+        self._wheel.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
+        self.came.set()
+
+    def forget(self, fd: int) -> None:
+        """Give a descriptor all the time that it wants."""
+        self._wheel.forget(fd)
+
+    def take_overdue(self, limit: int) -> list[int]:
+        """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
+        return self._wheel.expire(self._tick(), limit)
+
+    async def wait(self) -> None:
+        """Return when somebody's time may be up."""
+        if not self._wheel:
+            self.came = trio.Event()
+            await self.came.wait()
+        await trio.sleep(CHORE_S)
+
+    def _tick(self) -> int:
+        return int(self._clock.now() / CHORE_S)
 
 
 class Connections:
@@ -57,7 +172,7 @@ class Connections:
         core: told of connections that are cut off.
         limits: see `Limits`.
         clock: monotonic time.
-        addresses: told of connections that are closed.
+        admission: counts connections by address, if it bounds them.
 
     Attributes:
         sets: the epoll sets, by pace.
@@ -71,10 +186,11 @@ class Connections:
         wires: of TLS connections, from the accept on.
         shaking: those whose handshake has begun and was never over, the oldest first.
         deadlines: when a descriptor's time is up.
+        addresses: by which each counts.
         counted: what this transport counts.
     """
 
-    def __init__(self, core: Core, limits: Limits, clock: Clock, addresses: Addresses) -> None:
+    def __init__(self, core: Core, limits: Limits, clock: Clock, admission: Admission) -> None:
         self._core = core
         self._limits = limits
         self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
@@ -88,7 +204,7 @@ class Connections:
         self.wires: dict[int, TlsWire] = {}
         self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
         self.deadlines = Deadlines(clock)
-        self.addresses = addresses
+        self.addresses = Addresses(admission)
         self.counted = TransportStatistics()
 
     def enter(self, fd: int, guest: Guest, *, secured: bool = False) -> None:

@@ -31,7 +31,6 @@ from presence.core import Core
 from presence.registry import Guest, Session
 from presence.standing import Connected
 from presence.transports import tcp
-from presence.transports.addresses import Addresses
 from presence.transports.connections import (
     ATTENTIVE,
     PACES,
@@ -85,7 +84,7 @@ class EpollTransport:
     ) -> None:
         self._window_s = window_s
         self._surprised_until = -math.inf
-        self._connections = Connections(core, limits, clock, Addresses(admission))
+        self._connections = Connections(core, limits, clock, admission)
         self._reading = Reading(core, self._connections)
         listening = Listening(listeners, tls, proxies)
         self._entrance = Entrance(

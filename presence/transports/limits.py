@@ -42,9 +42,6 @@ class Limits:
 LOGIN_TIMED_OUT = protocol.encode(
     protocol.error(None, Code.LOGIN_TIMEOUT, "no complete login arrived within the time for it")
 )
-SERVER_ERROR = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
-
-
 TOO_MANY_CONNECTIONS = "this server takes no more connections at present"
 
 

@@ -15,7 +15,6 @@ import trio
 
 from presence.core import Core
 from presence.logs import RateLimited
-from presence.outcome import Outcome
 from presence.registry import Peer, Session
 from presence.transports.connections import (
     ATTENTIVE,
@@ -25,6 +24,7 @@ from presence.transports.connections import (
     READ,
     SECURED,
     WRITE,
+    Closing,
     Connections,
 )
 from presence.transports.limits import (
@@ -32,10 +32,8 @@ from presence.transports.limits import (
     LOOK_READS,
     PACKETS_A_SLICE,
     READ_BYTES,
-    SERVER_ERROR,
     TURN_S,
 )
-from presence.transports.occupants import Closing
 from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
@@ -227,14 +225,8 @@ class Reading:
             self._let_wait(fd, peer)
 
     def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
-        """Hand bytes to the core. Whatever goes wrong in it concerns this connection only."""
-        try:
-            outcome = self._core.received(peer, data, PACKETS_A_SLICE)
-        except Exception as error:  # reported, and the end of one connection only
-            self._note_failure(error)
-            self._core.closed(peer, Code.SERVER_ERROR)
-            self._connections.hang_up(fd, SERVER_ERROR)
-            return
+        """Hand bytes to the core."""
+        outcome = self._core.received(peer, data, PACKETS_A_SLICE)
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
         now = outcome.peer
@@ -248,8 +240,8 @@ class Reading:
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
                 self.surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
-        if outcome.requests:
-            self._attend(fd, outcome)
+        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+            self._note_failure(failure)
         if outcome.unfinished and self._connections.occupants[fd] is now:
             self._let_wait(fd, now)
 
@@ -257,16 +249,6 @@ class Reading:
         """Have packets that were read handled later, after those that wait already."""
         self._unfinished[fd] = peer
         self._has_unfinished.set()
-
-    def _attend(self, fd: int, outcome: Outcome) -> None:
-        """Have requests answered, whose mistakes concern this connection only, too."""
-        try:
-            self._core.attend(outcome)
-        except Exception as error:  # as above
-            self._note_failure(error)
-            if (session := outcome.peer).link is not None:
-                self._core.closed(session, Code.SERVER_ERROR)
-                self._connections.hang_up(fd, SERVER_ERROR)
 
     def _logged_in(self, fd: int, session: Session) -> bool:
         """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""

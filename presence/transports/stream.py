@@ -17,7 +17,6 @@ from presence import networks
 from presence.admission import Admission, Refusal
 from presence.core import Core
 from presence.logs import RateLimited
-from presence.outcome import Outcome
 from presence.registry import Guest, Peer, Session
 from presence.standing import Connected
 from presence.transports import tcp
@@ -29,14 +28,12 @@ from presence.transports.limits import (
     PACKETS_A_SLICE,
     PROGRESS_BYTES,
     READ_BYTES,
-    SERVER_ERROR,
     TOO_MANY_CONNECTIONS,
     Limits,
     told,
 )
 from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
-from presence.transports.tls_streams import TlsStreams, say_goodbye
 from protocol import Code
 
 
@@ -86,7 +83,7 @@ class StreamTransport:
         self._admission = admission
         self._counted = TransportStatistics()
         self._accepting = trio.CancelScope()
-        self._tls = TlsStreams(tls, self._counted) if tls is not None else None
+        self._tls = tls
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
@@ -97,7 +94,9 @@ class StreamTransport:
                     if listeners:
                         accepting.start_soon(accept, self.serve, list(listeners))
                     if self._tls is not None:
-                        accepting.start_soon(accept, self._serve_secured, self._tls.listeners())
+                        sockets = map(trio.socket.from_stdlib_socket, self._tls.listeners)
+                        secured = [trio.SocketListener(each) for each in sockets]
+                        accepting.start_soon(accept, self._serve_secured, secured)
 
     async def stop_accepting(self) -> None:
         """Close the listeners; connections stay."""
@@ -110,7 +109,7 @@ class StreamTransport:
     async def _serve_secured(self, stream: trio.SocketStream) -> None:
         deadline = trio.current_time() + self._limits.login_timeout
         try:
-            if self._tls is not None and (secured := await self._tls.shake(stream, deadline)) is not None:
+            if (secured := await self._shake(stream, deadline)) is not None:
                 await self.serve(secured, deadline)
             elif trio.current_time() >= deadline:
                 self._counted.login_timeouts += 1
@@ -119,6 +118,26 @@ class StreamTransport:
             self._note_failure(error)
         finally:
             await trio.aclose_forcefully(stream)
+
+    async def _shake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
+        """Return the stream with TLS around it; None: it is none, or not in time, or too many shake hands."""
+        counted = self._counted
+        if self._tls is None or counted.handshakes_underway >= self._tls.handshakes:
+            counted.handshakes_refused += 1
+            return None
+        counted.handshakes_underway += 1
+        try:
+            secured = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
+            with trio.move_on_at(deadline):
+                await secured.do_handshake()
+                counted.handshakes += 1
+                return secured
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            counted.handshakes_underway -= 1
+        counted.handshakes_failed += 1
+        return None
 
     async def serve(self, stream: Stream, login_until: float | None = None) -> None:
         """Serve one connection to its end; never raises for what the peer does or a handler fails at.
@@ -247,13 +266,7 @@ class StreamTransport:
 
     def _take(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
         """Hand bytes to the core; return whether packets are left for another call."""
-        try:
-            outcome = self._core.received(peer, data, PACKETS_A_SLICE)
-        except Exception as error:  # reported, and the end of one connection only
-            self._note_failure(error)
-            self._core.closed(peer, Code.SERVER_ERROR)
-            self.hang_up(connection, SERVER_ERROR)
-            return False
+        outcome = self._core.received(peer, data, PACKETS_A_SLICE)
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
         if outcome.peer is not peer:
@@ -263,19 +276,9 @@ class StreamTransport:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
-        if outcome.requests:
-            self._attend(connection, outcome)
+        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+            self._note_failure(failure)
         return outcome.unfinished
-
-    def _attend(self, connection: _Connection, outcome: Outcome) -> None:
-        """Have requests answered, whose mistakes concern this connection only, too."""
-        try:
-            self._core.attend(outcome)
-        except Exception as error:  # as above
-            self._note_failure(error)
-            if (session := outcome.peer).link is not None:
-                self._core.closed(session, Code.SERVER_ERROR)
-                self.hang_up(connection, SERVER_ERROR)
 
     def _note_failure(self, error: Exception) -> None:
         self._counted.failures += 1
@@ -321,7 +324,7 @@ class StreamTransport:
         stream, drained = connection.stream, 0
         with trio.move_on_after(DRAIN_S):
             if isinstance(stream, trio.SSLStream):
-                stream = await say_goodbye(stream)
+                stream = await _say_goodbye(stream)
             if isinstance(stream, HalfCloseableStream):
                 await stream.send_eof()
             while drained <= DRAIN_BYTES:
@@ -341,3 +344,20 @@ class StreamTransport:
             self._core.closed(connection.peer, Code.SLOW_CONSUMER)
         connection.peer = None
         connection.whole.cancel()
+
+
+async def _say_goodbye(secured: "trio.SSLStream[Stream]") -> Stream:
+    """End the sending side of TLS; return the stream below it, of which nothing more is of interest.
+
+    To a peer that had more to say, only the stream below says goodbye: trio gives up before it sends TLS's.
+    """
+    below = secured.transport_stream
+    while True:
+        try:
+            await secured.unwrap()  # returns when the peer has said goodbye, too
+        except trio.BusyResourceError:
+            await trio.lowlevel.checkpoint()  # the reader has yet to notice that it is cancelled
+            continue
+        except trio.BrokenResourceError:
+            pass
+        return below

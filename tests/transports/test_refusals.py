@@ -8,6 +8,9 @@ import trio
 
 import protocol
 from presence.admission import AdmissionLimits
+from presence.outcome import Outcome
+from presence.registry import Peer
+from presence.session import SessionProtocol
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE
 from protocol import KEEPALIVE, Code, Kind
@@ -128,14 +131,14 @@ async def test_a_handler_that_raises_ends_its_connection_only(
         else:
             bad = protocol.message("bob", "boo")
             await victim.login("ada")
-            received = server.core.received
+            receive = SessionProtocol.receive
 
-            def poisoned(peer: object, data: bytes, most: int) -> object:
+            def poisoned(rules: SessionProtocol, peer: Peer, data: bytes, now: float, most: int) -> Outcome:
                 if b"boo" in data or (when == "later slice" and not data):
                     raise ZeroDivisionError
-                return received(peer, data, most)  # type: ignore[arg-type]  # handed on as it came
+                return receive(rules, peer, data, now, most)
 
-            monkeypatch.setattr(server.core, "received", poisoned)
+            monkeypatch.setattr(SessionProtocol, "receive", poisoned)
         with structlog.testing.capture_logs() as logs:
             if when == "later slice":
                 await victim.stream.send_all(KEEPALIVE * (3 * PACKETS_A_SLICE))

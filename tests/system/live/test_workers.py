@@ -152,7 +152,7 @@ def test_the_port_of_another_supervisor_is_taken(redis_server: EmbeddedRedis) ->
 
 def test_a_server_loads_nothing_that_draws() -> None:
     program = (
-        "import sys; from presence import logs; logs.configure('json'); import presence.worker;"
+        "import sys; from presence import logs; logs.configure('json'); import presence.supervisor;"
         "print(*{'rich', 'pygments', 'argparse', 'tomllib'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
