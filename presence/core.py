@@ -16,7 +16,6 @@ from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName
 from presence.clock import Clock
 from presence.core_statistics import CoreStatistics
-from presence.due import Due
 from presence.endings import Endings
 from presence.flapping import Flapping
 from presence.histograms import DETECTION_S, Histogram
@@ -100,7 +99,6 @@ class Core:
         self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
         self._attention: TimingWheel[SessionKey] = TimingWheel(reach if away_after else 0, begun)
         self._expiries: Expiries[SessionKey] = Expiries(clock.now())
-        self._due = Due(registry, self._wheel, self._attention, self._expiries, look=look)
         self._counted = CoreStatistics()
         self.endings = Endings(
             registry,
@@ -112,6 +110,7 @@ class Core:
             flapping=self._flapping,
             outbox=outbox,
             clock=clock,
+            look=look,
         )
         self._desk: Desk | None = None
 
@@ -278,7 +277,7 @@ class Core:
 
     def take_due(self, tick: int) -> bool:
         """Take a slice of what is due; its connections are read before anybody's session ends."""
-        return self._due.take(tick, self._clock.now())
+        return self.endings.take_due(tick, self._clock.now())
 
     def end_silent(self, now: float) -> int:
         """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
@@ -286,19 +285,19 @@ class Core:
         And let go of those whose tokens have ended, if no fresh one has come.
         """
         ended = 0
-        for session in self._due.silent():
+        for session in self.endings.silent():
             if session.end_code is Code.IDLE_TIMEOUT:
                 self._delays.note(now - session.last_seen - session.idle_timeout)
             self.endings.end(session, session.end_code, now)
             if session.link is not None:
                 self.endings.part(session, _IDLE)
             ended += 1
-        for session in self._due.inattentive():
+        for session in self.endings.inattentive():
             change = self._registry.doze(session, now)
             self._append_all([] if change is None else [change])
-        for session in self._due.expired():
+        for session in self.endings.expired():
             self._let_expire(session)
-        self._due.clear()
+        self.endings.clear_due()
         return ended
 
     def _let_expire(self, session: Session) -> None:
@@ -379,7 +378,7 @@ class Core:
     @property
     def awaits_readers(self) -> bool:
         """Whether somebody has yet to read connections of the slice."""
-        return self._due.awaits_readers
+        return self.endings.awaits_readers
 
     @property
     def sessions(self) -> Registry:
@@ -391,7 +390,6 @@ class Core:
         return replace(
             self._counted,
             sessions=len(self._registry),
-            saved_by_a_last_look=self._due.saved,
             away=self._registry.profiles.away,
             flapping=self._flapping.statistics(),
             expiring=len(self._expiries),

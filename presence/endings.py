@@ -1,10 +1,11 @@
-"""How sessions end, for good or for now, and how their connections are let go.
+"""How sessions end, for good or for now, whose time is up, and how their connections are let go.
 
 Core, other nodes and operators end sessions here. As in the core no method waits, and whoever ends a session
 holds that very session or names it by its id: a late word about a replaced one ends nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import protocol
 from presence.auth.expiries import Expiries
@@ -18,6 +19,7 @@ from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
 
+SLICE: Final = 256  # sessions that end without a turn for others: a few milliseconds
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
@@ -34,9 +36,12 @@ class Endings:
         flapping: how long who comes and goes may be gone.
         outbox: where changes go.
         clock: monotonic time.
+        look: whether connections are read once more before their sessions end; tests switch it off.
 
     Attributes:
+        look: as above.
         desk: who is told that a session has left; None: nobody answers requests.
+        awaits_readers: whether tasks of their own read some connections of the slice, and need a turn for it.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Endings:
         flapping: Flapping,
         outbox: Sink,
         clock: Clock,
+        look: bool,
     ) -> None:
         self._registry = registry
         self._counted = counted
@@ -61,7 +67,58 @@ class Endings:
         self._flapping = flapping
         self._outbox = outbox
         self._clock = clock
+        self.look = look
+        self._silent: list[Session] = []
+        self._inattentive: list[Session] = []
+        self._expired: list[Session] = []
         self.desk: Desk | None = None
+        self.awaits_readers = False
+
+    def take_due(self, tick: int, now: float) -> bool:
+        """Take the next slice of what is due, and read its connections; return whether more may be due.
+
+        A slice is taken twice: after its connections were read once more, whoever is still due is handed out.
+        What came in between has put its session back into the wheel, or among the tokens.
+        """
+        keys, idle = self._deadlines.expire(tick, SLICE), self._attention.expire(tick, SLICE)
+        expired, more_expired = self._expiries.take(now, SLICE)
+        self.awaits_readers = False
+        self.clear_due()
+        self._silent, self._inattentive, self._expired = map(self._sessions, (keys, idle, expired))
+        if self.look:
+            for session in [*self._silent, *self._inattentive, *self._expired]:
+                if session.link is not None and not session.link.look(session.handle):
+                    self.awaits_readers = True
+        return bool(keys or idle) or more_expired
+
+    def _sessions(self, keys: Iterable[SessionKey]) -> list[Session]:
+        return [session for key in keys if (session := self._registry.get(key)) is not None]
+
+    def silent(self) -> Iterator[Session]:
+        """Give those that nothing was heard of; the caller ends each before it asks for the next."""
+        for session in self._silent:
+            if session not in self._registry:
+                continue
+            if session.key in self._deadlines:
+                self._counted.saved_by_a_last_look += 1
+                continue
+            yield session
+
+    def inattentive(self) -> Iterator[Session]:
+        """Give those that live and have said nothing but keepalives."""
+        for session in self._inattentive:
+            if session in self._registry and session.key not in self._attention:
+                yield session
+
+    def expired(self) -> Iterator[Session]:
+        """Give those that live and have sent no fresh token."""
+        for session in self._expired:
+            if session in self._registry and session.key not in self._expiries:
+                yield session
+
+    def clear_due(self) -> None:
+        """The slice is done with."""
+        self._silent, self._inattentive, self._expired = [], [], []
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session, unless it does not live any more; its connection is left as it is."""

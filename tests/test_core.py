@@ -10,7 +10,7 @@ import trio.lowlevel
 import protocol
 from presence.changes import Op
 from presence.core import SLOTS_MAX
-from presence.due import SLICE
+from presence.endings import SLICE
 from presence.ticker import Ticker
 from protocol import Code, Kind
 from tests.cells import brief

@@ -51,7 +51,6 @@ ROOMS = [
             "presence.session",
             "presence.core",
             "presence.core_statistics",
-            "presence.due",
             "presence.endings",
             "presence.vouching",
             "presence.profiles",

@@ -6,7 +6,7 @@ import pytest
 
 import protocol
 from presence.changes import Op
-from presence.due import SLICE
+from presence.endings import SLICE
 from presence.ticks import SLOTS_PER_TICK
 from protocol import Code, Kind, Packet
 from tests.auth.gates import WordGate

@@ -84,7 +84,7 @@ def _expire_unread() -> None:
     take_due = Core.take_due
 
     def take_due_unread(core: Core, tick: int) -> bool:
-        core._due.look = False
+        core.endings.look = False
         return take_due(core, tick)
 
     Core.take_due = take_due_unread  # type: ignore[assignment,method-assign]

@@ -40,7 +40,8 @@ def check_after_tick(stage: Stage) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    assert core._due._silent == core._due._inattentive == core._due._expired == []
+    ends = core.endings
+    assert ends._silent == ends._inattentive == ends._expired == []
     assert all(session in stage.registry for session in core._vouching._stale)
 
 

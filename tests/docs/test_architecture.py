@@ -8,7 +8,7 @@ import presence
 from presence.aside import PATIENCE_S
 from presence.cluster import BEATS_A_LEASE
 from presence.config import SPECS
-from presence.due import SLICE
+from presence.endings import SLICE
 from presence.outbox import CHANGE_BYTES
 from presence.relay import GATHER_S, PROBE_INTERVAL_S
 from presence.settling import RETURN_SETTLE_S, SETTLE_S

@@ -91,7 +91,7 @@ _fenced = observation.Observer.fenced
 
 
 def _take_due_unread(core: Core, tick: int) -> bool:
-    core._due.look = False
+    core.endings.look = False
     return _take_due(core, tick)
 
 
