@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from loadtest.chaos.unguarded import WITHOUT_STALL_GUARD
 from loadtest.processes import run_locust, running_server
 
 # The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
@@ -91,7 +92,7 @@ def check_control(users: int) -> bool:
     beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
     for number in range(1, CONTROL_RUNS + 1):
         with (
-            running_server(*flags, "--no-stall-guard") as server,
+            running_server(*flags, program=WITHOUT_STALL_GUARD) as server,
             stopping(server.process, CONTROL_SECONDS / 3) as stops,
         ):
             report = run_locust(server.host, server.redis_url, *beats, users=users, seconds=CONTROL_SECONDS)

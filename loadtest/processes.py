@@ -5,12 +5,12 @@ import csv
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.ports import free_port
-from loadtest.servers import PresenceServer
+from loadtest.servers import PRESENCE, PresenceServer
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 
@@ -99,9 +99,9 @@ def _ms(text: str) -> float:
 
 
 @contextlib.contextmanager
-def running_server(*flags: str) -> Iterator[PresenceServer]:
+def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[PresenceServer]:
     """Run a server for the length of a ``with`` block; what it logs of errors goes to standard error."""
-    server = PresenceServer(*flags, is_heard=True)
+    server = PresenceServer(*flags, program=program, is_heard=True)
     try:
         yield server
     finally:

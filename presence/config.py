@@ -26,6 +26,7 @@ from presence.store import address
 __all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
+TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
 RULES = "followups"  # the one key of the file that is neither a flag nor a variable
 DEFAULT_SOURCE = "default"
 _SHOWN_CHARS = 60  # of a bad value; enough to recognise it
@@ -153,7 +154,7 @@ def _rules(raw: object, source: str, problems: list[str]) -> tuple[Rule, ...]:
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
     variables = {spec.variable: name for name, spec in SPECS.items()}
     for variable in sorted(environ):
-        if not variable.startswith(VARIABLE_PREFIX) or variable == CONFIG_VARIABLE:
+        if not variable.startswith(VARIABLE_PREFIX) or variable in {CONFIG_VARIABLE, TOKEN_VARIABLE}:
             continue
         if variable in variables:
             yield _Given(variables[variable], environ[variable], variable)

@@ -149,7 +149,6 @@ class Node:
             idle_timeout=settings.idle_timeout,
             disconnect_grace=settings.disconnect_grace,
             max_idle_timeout=settings.max_idle_timeout,
-            look=settings.stall_guard,
             away_after=settings.away_after,
             flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
@@ -161,7 +160,6 @@ class Node:
             ticks,
             self._guard,
             clock,
-            credit=settings.stall_guard,
             runtime=runtime,
             lags=self.delays.tick_lag,
         )

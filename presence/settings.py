@@ -80,11 +80,29 @@ def _setting(
     bounds: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     form: Callable[[str], None] | None = None,
+    expert: bool = False,
     group: str,
 ) -> Any:
-    """Declare a field of `Settings`: `bounds` are inclusive, `form` raises ValueError with what is wrong."""
-    metadata = {"help": help_text, "unit": unit, "bounds": bounds, "choices": choices, "form": form}
-    metadata["group"] = group
+    """Declare a field of `Settings`.
+
+    Args:
+        default: its value unless somebody says otherwise.
+        help_text: what it does, in a line.
+        unit: of the number.
+        bounds: inclusive.
+        choices: all values, where they are few.
+        form: raises ValueError with what is wrong with a text.
+        expert: whether the short help leaves it out: its default does for nearly everybody.
+        group: under which it is listed.
+    """
+    metadata: dict[str, object] = {
+        "help": help_text,
+        "unit": unit,
+        "bounds": bounds,
+        "choices": choices,
+        "form": form,
+    }
+    metadata |= {"expert": expert, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -115,6 +133,7 @@ class Settings:
         "the default yields to idle_timeout, down to 10 s",
         unit="s",
         bounds=(0.5, 3600),
+        expert=True,
     )
     admin: str = _server(
         "127.0.0.1:7480",
@@ -155,6 +174,7 @@ class Settings:
         500_000,
         "watches that all connections of a worker may have together, beyond the first 10 of each",
         bounds=(0, 10**8),
+        expert=True,
     )
     flap_returns: int = _presence(
         6,
@@ -162,15 +182,16 @@ class Settings:
         "doubled; 0: never",
         unit="1/min",
         bounds=(0, 1000),
+        expert=True,
     )
-    max_grace: float = _presence(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S))
+    max_grace: float = _presence(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S), expert=True)
     batch_window_ms: int = _presence(
         100,
         "time in which keepalives that want no answer are gathered; the default yields to a quarter of tick",
         unit="ms",
         bounds=(0, 15_000),
+        expert=True,
     )
-    stall_guard: bool = _presence(True, "credit sessions with the time in which the server was stalled")
 
     redis: str | None = _redis(
         None,
@@ -192,9 +213,14 @@ class Settings:
         0,
         "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
         bounds=(0, 100_000_000),
+        expert=True,
     )
     outbox_bytes: int = _redis(
-        0, "memory that these may take, roughly; 0 is 512 a change", unit="bytes", bounds=(0, 2**40)
+        0,
+        "memory that these may take, roughly; 0 is 512 a change",
+        unit="bytes",
+        bounds=(0, 2**40),
+        expert=True,
     )
     stream_maxlen: int = _redis(
         1_000_000, "events kept in each shard's stream, roughly", unit="events", bounds=(1, 10**12)
@@ -217,11 +243,11 @@ class Settings:
         unit="1/s",
         bounds=(1, 10**6),
     )
-    accept_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    accept_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
     login_rate: int = _limit(
         5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
     )
-    login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
     unsent_bytes: int = _limit(
         65_536,
         "unsent bytes, beside one packet, after which a slow client is closed",
@@ -233,6 +259,7 @@ class Settings:
         "time in which a slow client takes 16 KiB of what is unsent, or all, or else is closed",
         unit="s",
         bounds=(0.1, 3600),
+        expert=True,
     )
     address_connections: int = _limit(
         0, "connections at once from one address, of each worker; 0: no limit", bounds=(0, 10**7)
@@ -243,21 +270,21 @@ class Settings:
         unit="1/s",
         bounds=(0, 10**6),
     )
-    address_login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7))
+    address_login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
     uid_login_rate: int = _limit(
         10,
         "logins of one user that each worker grants in the long run; 0: no limit",
         unit="1/s",
         bounds=(0, 10**6),
     )
-    uid_login_burst: int = _limit(1000, "and how many at once", bounds=(1, 10**6))
+    uid_login_burst: int = _limit(1000, "and how many at once", bounds=(1, 10**6), expert=True)
     packet_rate: int = _limit(
         1000,
         "packets that one user may send to each worker in the long run; beyond, the connection is closed",
         unit="1/s",
         bounds=(1, 10**6),
     )
-    packet_burst: int = _limit(10_000, "and how many at once", bounds=(1, 10**7))
+    packet_burst: int = _limit(10_000, "and how many at once", bounds=(1, 10**7), expert=True)
 
     token_keys: Path | None = _auth(  # noqa: RUF009 - declares a field, as dataclasses.field does
         None, "file with the keys that tokens are checked with; without it, a client is whoever it says"
@@ -270,6 +297,7 @@ class Settings:
         0.5,
         "share of a processor that checking tokens may take in the long run; beyond, busy",
         bounds=(0.01, 1),
+        expert=True,
     )
 
     tls_cert: Path | None = _tls(  # noqa: RUF009 - as above
@@ -281,7 +309,10 @@ class Settings:
     tls_port: int = _tls(7443, "TCP port for TLS; 0 picks one", bounds=(0, 65535))
     tls_only: bool = _tls(False, "serve no plain TCP: port is for TLS then")
     tls_handshakes: int = _tls(
-        2000, "handshakes at once, of each worker; beyond, the oldest is given up", bounds=(1, 10**6)
+        2000,
+        "handshakes at once, of each worker; beyond, the oldest is given up",
+        bounds=(1, 10**6),
+        expert=True,
     )
     proxy_from: str | None = _tls(
         None,

@@ -19,6 +19,7 @@ class Spec(NamedTuple):
     choices: tuple[str, ...]
     form: Callable[[str], None] | None
     group: str
+    expert: bool
 
     @property
     def flag(self) -> str:

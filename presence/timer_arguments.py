@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from presence.argument_types import READER_SETTINGS, AddSettings, seconds, some_seconds, whole_number
+from presence.commands.options import READER_SETTINGS, AddSettings, seconds, some_seconds, whole_number
 
 if TYPE_CHECKING:
     from presence.settings import Settings

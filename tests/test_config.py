@@ -64,7 +64,6 @@ BAD = {
     "unsent_bytes": ["0", "64KiB"],
     "unsent_timeout": ["0", "nan"],
     "batch_window_ms": ["-1", "251", "1.5"],
-    "stall_guard": ["maybe", "2"],
     "stream_maxlen": ["0", "x"],
     "address_connections": ["-1", "x"],
     "address_login_rate": ["-1", "x"],

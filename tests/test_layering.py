@@ -258,7 +258,7 @@ ROOMS = [
     ),
     # What is asked before anything is loaded: settings, their contradictions, what they leave open.
     Room(
-        {"presence.contradictions", "presence.exposure", "presence.networks", "presence.titles"},
+        {"presence.contradictions", "presence.exposure", "presence.networks"},
         {"time", "structlog", "presence.auth", "redis", *SOCKETS, *LOOPS, *TRANSPORTS, *SHELL, *EDGES},
     ),
     # What the doctor gathers from Redis is judged by functions that ask nobody.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.commands import settings as command
+from presence.commands import config as command
 from presence.config import ConfigError, load
 from presence.rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
 

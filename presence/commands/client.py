@@ -1,5 +1,6 @@
 """``presence client``: one device, from a shell."""
 
+import argparse
 import os
 import signal
 import ssl
@@ -7,23 +8,30 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import trio
 
 from presence.client import (
     Client,
+    Connected,
+    Delivered,
+    Disconnected,
     EncodeError,
     Ended,
+    Goodbye,
     PresenceError,
+    Push,
     RequestError,
     TokenSource,
     UserState,
+    WatchEnded,
     connect,
 )
 from presence.client.verbs import why
-from presence.commands.client_text import push_lines, state_line
+from presence.commands.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.commands.outcome import FAILED, OK, USAGE, complain
+from presence.config import DEFAULT_SOURCE, TOKEN_VARIABLE
 from presence.rendering import printable
 
 STDIN = 0
@@ -35,23 +43,33 @@ HELP = (
 )
 
 
-class Device(NamedTuple):
-    """Who logs in, and where.
+_DESCRIPTION = (
+    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /who, /away, /back, /status and "
+    "/quit do what they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device "
+    "stays online. A token comes from a file, standard input or PRESENCE_TOKEN, never from the command line."
+)
+_SETTINGS = {
+    "host": "address of the server",
+    "port": "TCP port of the server",
+    "idle_timeout": "a wish: seconds of silence after which the server ends the session",
+}
 
-    Attributes:
-        token: ``@FILE``: it is read from the file whenever one is needed, and no list of processes shows it.
-        tls: whether the server is behind TLS.
-        ca: a file of the authorities to trust there, in place of the system's; implies `tls`.
-    """
 
-    host: str
-    port: int
-    uid: str
-    device: str | None = None
-    token: str | TokenSource | None = None
-    idle_timeout: float | None = None
-    tls: bool | ssl.SSLContext = False
-    ca: str | None = None
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence client``."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("uid", metavar="UID")
+    parser.add_argument("--device", help="which of the user's devices")
+    parser.add_argument(
+        "--token",
+        type=secret_source,
+        metavar="@FILE|-",
+        help="proof of who it is: a file, read whenever one is needed, or the first line of input; "
+        f"by default {TOKEN_VARIABLE}",
+    )
+    parser.add_argument("--tls", action="store_true", help="the server is behind TLS, and --host is its name")
+    parser.add_argument("--ca", metavar="FILE", help="trust these authorities only; implies --tls")
+    add_settings(parser, ("host", "port", "idle_timeout", *READER_SETTINGS), _SETTINGS)
 
 
 class _Stop:
@@ -66,7 +84,7 @@ class _Stop:
         self.scope.cancel()
 
 
-def run(device: Device) -> int:
+def run(args: argparse.Namespace, load: Load) -> int:
     """Be one device until ``/quit``, the end of a terminal's input, or a signal; return the exit status.
 
     Where the input is no terminal, its end is no reason to leave: the device stays online.
@@ -74,8 +92,20 @@ def run(device: Device) -> int:
     Raises:
         BrokenPipeError: nobody reads standard output any more.
     """
+    loaded = load()
+    given = loaded.settings
+    if not given.port:
+        raise UsageError("client: --port must name the server's port")
+    wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
     try:
-        trio.run(_run, _with_files(device))
+        options = {
+            "uid": args.uid,
+            "device": args.device,
+            "token": _token(args.token),
+            "idle_timeout": wish,
+            "tls": args.tls if args.ca is None else _trust(args.ca),
+        }
+        trio.run(_run, given.host, given.port, options)
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
@@ -87,32 +117,49 @@ def run(device: Device) -> int:
     return OK
 
 
-def _with_files(device: Device) -> Device:
-    """Return the device with what its files hold; that of the token is read again for each login.
+def _token(source: str | None) -> str | TokenSource | None:
+    """Return a token, or what reads it from a file for each login.
 
     Raises:
-        OSError, UnicodeError: one cannot be read.
+        OSError, UnicodeError: it cannot be read.
     """
-    if isinstance(device.token, str) and device.token.startswith("@"):
-        file = Path(device.token[1:])
-        file.read_text("utf-8")
-        device = device._replace(token=lambda: file.read_text("utf-8").strip())
-    if device.ca is None:
-        return device
+    if source is None:
+        return os.environ.get(TOKEN_VARIABLE)
+    if source == "-":
+        return _first_line()
+    file = Path(source[1:])
+    file.read_text("utf-8")
+    return lambda: file.read_text("utf-8").strip()
+
+
+def _first_line() -> str:
+    """Return the first line of input, and leave the rest to others."""
+    line = b""
+    while len(line) < LINE_MAX_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
+        line += byte
+    return line.decode().strip()
+
+
+def _trust(authorities: str) -> ssl.SSLContext:
+    """Return how to trust some authorities, and nobody else.
+
+    Raises:
+        OSError: their file cannot be read.
+    """
     try:
-        return device._replace(tls=ssl.create_default_context(cafile=device.ca))
+        return ssl.create_default_context(cafile=authorities)
     except OSError as error:
-        raise OSError(f"{device.ca}: {why(error)}") from error
+        raise OSError(f"{authorities}: {why(error)}") from error
 
 
-async def _run(device: Device) -> None:
+async def _run(host: str, port: int, options: dict[str, Any]) -> None:
     stop = _Stop()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, signals, stop)
             try:
                 with stop.scope:
-                    await _live(device, stop)
+                    await _live(host, port, options, stop)
             except PresenceError as error:
                 stop.failure = error
             nursery.cancel_scope.cancel()
@@ -125,16 +172,8 @@ async def _stop_on_signal(signals: AsyncIterator[int], stop: _Stop) -> None:
         stop()
 
 
-async def _live(device: Device, stop: _Stop) -> None:
-    async with connect(
-        device.host,
-        device.port,
-        uid=device.uid,
-        device=device.device,
-        token=device.token,
-        idle_timeout=device.idle_timeout,
-        tls=device.tls,
-    ) as client:
+async def _live(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
+    async with connect(host, port, **options) as client:
         entering = stop.scope
         stop.scope = trio.CancelScope()  # from here on, a stop leaves the block in order: with a logout
         with stop.scope:
@@ -231,3 +270,55 @@ def _tell_states(states: Mapping[str, UserState]) -> None:
 
 def _tell(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {printable(text)}", flush=True)
+
+
+def push_lines(push: Push) -> list[str]:
+    """Return a push as lines; what others chose in them may hold anything but a line's end."""
+    if isinstance(push, Connected):
+        again = " again" if push.again else ""
+        return [
+            f"online{again}: session {push.session}, a beat every {push.keepalive:g} s, "
+            f"idle time-out {push.idle_timeout:g} s"
+        ]
+    if isinstance(push, Disconnected):
+        message = f": {push.message}" if push.message else ""
+        return [f"lost the connection ({push.reason}{message}); back in {push.retry_in:.1f} s"]
+    if isinstance(push, Goodbye):
+        return [f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()]
+    if isinstance(push, Delivered):
+        return [f"{push.sender}: {line}" for line in _plain(push.body).split("\n")]
+    if isinstance(push, WatchEnded):
+        return [
+            f"watched no more: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()
+        ]
+    return [f"{state_line(push.uid, push.state)} ({push.reason})"]
+
+
+def state_line(uid: str, state: UserState) -> str:
+    """Return a user's state as one line: since when, or last seen when, and what he says of himself."""
+    line = f"{uid} is {state.status}"
+    if state.status in {"online", "away"} and state.since_ms is not None:
+        line += f" since {_time(state.since_ms)}"
+    elif state.last_seen_ms is not None:
+        line += f", last seen {_time(state.last_seen_ms)}"
+    elif state.status == "offline":
+        line += ", never seen or long ago"
+    return f"{line}, {_meta(state.meta)}" if state.meta else line
+
+
+def _meta(meta: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}: {_plain(value)}" for key, value in meta.items()).replace("\n", " ")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _time(unix_ms: int) -> str:
+    """Return a moment by the local clock, with the date unless it is today."""
+    try:
+        moment = time.localtime(unix_ms / 1000)
+        today = moment[:3] == time.localtime()[:3]
+        return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
+    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
+        return f"{unix_ms} ms"

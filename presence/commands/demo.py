@@ -1,10 +1,11 @@
 """``presence demo``: see it work, and see it checked, within a minute."""
 
+import argparse
 import contextlib
 import sys
 
-from presence.commands.outcome import FAILED, OK, USAGE, complain
-from presence.config import Settings
+from presence.commands.options import READER_SETTINGS, Load, UsageError, add_settings
+from presence.commands.outcome import FAILED, OK, complain
 from presence.embedded import EmbeddedError, embedded_redis
 from presence.files import FileLimitError
 from presence.logs import configure
@@ -12,18 +13,24 @@ from presence.store.address import redacted
 from presence.store.failures import CONNECTION_LOST
 
 
-def run(settings: Settings, seconds: float, clients: int) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence demo``."""
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
+    parser.add_argument("--clients", type=int, default=500, help="how many (default 500)")
+    add_settings(parser, (*READER_SETTINGS, "no_admin"))
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
     """Run the demo; return 0 if truth and events agree or it was interrupted, 1 if they differ."""
+    settings = load().settings
     try:
         import rich.console  # noqa: PLC0415 - only the demo draws
     except ImportError:
-        complain("the demo draws with rich: pip install 'presence-server[demo]'")
-        return USAGE
+        raise UsageError("the demo draws with rich: pip install 'presence-server[demo]'") from None
     from presence.demo import run as demo  # noqa: PLC0415 - loads rich and every room of the server
 
-    if not (seconds >= demo.LEAST_SECONDS and clients >= demo.LEAST_CLIENTS):
-        complain(f"demo: --seconds from {demo.LEAST_SECONDS}, --clients from {demo.LEAST_CLIENTS}")
-        return USAGE
+    if not (args.seconds >= demo.LEAST_SECONDS and args.clients >= demo.LEAST_CLIENTS):
+        raise UsageError(f"demo: --seconds from {demo.LEAST_SECONDS}, --clients from {demo.LEAST_CLIENTS}")
     agrees = None
     with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
         try:
@@ -33,8 +40,8 @@ def run(settings: Settings, seconds: float, clients: int) -> int:
             agrees = demo.run(
                 url,
                 settings.prefix,
-                seconds=seconds,
-                clients=clients,
+                seconds=args.seconds,
+                clients=args.clients,
                 console=console,
                 no_admin=settings.no_admin,
             )

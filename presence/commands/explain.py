@@ -1,10 +1,18 @@
 """``presence explain``: why a user is online or offline, and what each server knows of his sessions."""
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from presence.commands.outcome import FAILED, OK, USAGE, complain
+from presence.commands.options import (
+    Load,
+    UsageError,
+    add_reader,
+    plain_text,
+    servers_data,
+)
+from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import reaching
 from presence.explanation import Explainer
 from presence.reasons import hour, moment, span
@@ -12,24 +20,30 @@ from presence.rendering import json_line, printable
 from presence.store.address import redacted
 
 
-def run(redis_url: str, prefix: str, uid: str, *, as_json: bool) -> int:
-    """Print what is known of a user; return the exit status: 1 if Redis could not be asked, 2 for no uid."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence explain``."""
+    parser.add_argument("uid", metavar="UID", type=plain_text)
+    add_reader(parser, "one JSON object")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
+    place = servers_data(load().settings, "explain")
 
     def show() -> int:
-        with Explainer(redis_url, prefix=prefix) as explainer:
+        with Explainer(place.redis_url, prefix=place.prefix) as explainer:
             try:
-                told = explainer.explain(uid)
+                told = explainer.explain(args.uid)
             except ValueError as error:
-                complain(error)
-                return USAGE
+                raise UsageError(error) from None
         if told["redis"] is not None:
-            complain(f"cannot ask Redis at {redacted(redis_url)}: {told['redis']}")
+            complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
         if told["state"] is None:
             return FAILED
-        print(json_line(told) if as_json else "\n".join(map(printable, lines(told))))
+        print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
         return FAILED if told["redis"] else OK
 
-    return reaching(redis_url, show)
+    return reaching(place.redis_url, show)
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:

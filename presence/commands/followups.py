@@ -1,65 +1,136 @@
 """``presence followups``: what is to be done for users who stay away, and doing it."""
 
+import argparse
 import contextlib
 import os
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from presence.commands.complaints import subscriber_complains
-from presence.commands.outcome import FAILED, OK, USAGE, complain, sigterm_interrupts
-from presence.commands.reaching import reaching
+from presence.commands.options import (
+    READER_SETTINGS,
+    Load,
+    UsageError,
+    add_json,
+    add_settings,
+    plain_text,
+    seconds,
+    servers_data,
+    some_seconds,
+    whole_number,
+)
+from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
+from presence.commands.reaching import reaching, subscriber_complains
 from presence.followups import FollowUp, FollowUps, Pending, due_sync
 from presence.followups.turning import Outage, Turner
 from presence.rendering import json_line, printable
-from presence.rules import Rule
-from presence.timers.handlers import HandlerError, load
+from presence.settings import Settings
+from presence.timers.handlers import HandlerError
+from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
 
 STOP_WAIT_S = 3.0  # for a call that is under way; a closed connection ends it
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """How `run` is set up.
+_RUN: Final = (
+    "Plans follow-ups by the rules of the file of --config, the tables [[followups]], and tells those that "
+    "are due; without rules there, by those that a server or another run brought last. Any number may run, "
+    "beside servers that do the same. With --handler it calls that for each of them, at least once, shared "
+    "with all others of the group; what fails is called again after --retry, and is a dead letter after "
+    "--attempts."
+)
 
-    Attributes:
-        rules: see `Turner`.
-        kept: see `Turner`.
-        handler: ``module:function``, called with each `FollowUp` that is due; None to turn only.
-        group: whose handlers share the work.
-        attempts: after so many a follow-up whose handler failed is a dead letter.
-        retry_s: after so many seconds it is handled again; a handler must be quicker, or others begin it too.
-    """
-
-    rules: tuple[Rule, ...] | None
-    kept: int
-    handler: str | None = None
-    group: str = "followups"
-    attempts: int = 5
-    retry_s: float = 60.0
+_number = whole_number(10**6)
 
 
-def run(redis_url: str, prefix: str, running: Running) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence followups``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run|list|add|cancel")
+
+    run = actions.add_parser("run", help="plan, tell and handle follow-ups", description=_RUN)
+    run.add_argument("--handler", metavar="MODULE:FUNCTION", help="called with each that is due")
+    run.add_argument(
+        "--group", type=plain_text, default="followups", help="who shares them (default followups)"
+    )
+    run.add_argument(
+        "--attempts",
+        type=_number,
+        default=5,
+        metavar="N",
+        help="until it is a dead letter (default 5)",
+    )
+    run.add_argument(
+        "--retry",
+        type=some_seconds,
+        default=60.0,
+        metavar="S",
+        help="until it is handled again (default 60 s)",
+    )
+    add_settings(run, (*READER_SETTINGS, "stream_maxlen"))
+
+    show = actions.add_parser("list", help="print those that wait")
+    show.add_argument("--uid", type=plain_text, help="of this user only")
+    show.add_argument("--limit", type=_number, default=1000, metavar="N", help="so many (default 1000)")
+    add_json(show, "one JSON object a line")
+    add_settings(show, READER_SETTINGS)
+
+    add = actions.add_parser("add", help="let something be done for one user, once")
+    add.add_argument("uid", type=plain_text, metavar="UID")
+    add.add_argument(
+        "--after",
+        type=seconds,
+        required=True,
+        metavar="S",
+        help="seconds from now, if he is offline; else from his next offline event",
+    )
+    add.add_argument("--name", type=plain_text, required=True, help="what is to be done")
+    add.add_argument("--payload", default="", metavar="TEXT", help="for whoever does it")
+    add_settings(add, READER_SETTINGS)
+
+    cancel = actions.add_parser("cancel", help="take follow-ups out")
+    cancel.add_argument("ids", nargs="*", metavar="ID", type=plain_text)
+    cancel.add_argument("--uid", action="append", default=[], type=plain_text, help="all of this user")
+    add_settings(cancel, READER_SETTINGS)
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Run the action that was named; return the exit status."""
+    settings = load().settings
+    place = servers_data(settings, "followups")
+    if args.action == "run":
+        return _run(args, settings, place.redis_url)
+    if args.action == "cancel" and not (args.ids or args.uid):
+        raise UsageError("followups cancel: name at least one ID, or --uid UID")
+    action = {"list": _list, "add": _add, "cancel": _cancel}[args.action]
+
+    def ask() -> int:
+        with FollowUps(place.redis_url, prefix=place.prefix) as followups:
+            try:
+                return action(followups, args)
+            except TimerError as error:
+                raise UsageError(error) from None
+
+    return reaching(place.redis_url, ask)
+
+
+def _run(args: argparse.Namespace, settings: Settings, redis_url: str) -> int:
     """Turn, and handle what is due, until a signal comes; return the exit status."""
     handle: Callable[[Any], Any] | None = None
-    if running.handler:
+    if args.handler:
         try:
-            handler = load(running.handler)
+            handler = load_handler(args.handler)
         except HandlerError as error:
-            complain(error)
-            return USAGE
+            raise UsageError(error) from None
         if handler.is_async:
-            complain(f"handler {running.handler} must be a plain function")
-            return USAGE
+            raise UsageError(f"handler {args.handler} must be a plain function")
         handle = handler.function
 
     def work() -> int:
-        turner = Turner(redis_url, prefix, running.rules, kept=running.kept)
+        turner = Turner(redis_url, settings.prefix, settings.followups, kept=settings.stream_maxlen)
         turner.turn()
         if turner.failure is not None:  # at first: the URL or the password is wrong
             turner.close()
@@ -70,7 +141,7 @@ def run(redis_url: str, prefix: str, running: Running) -> int:
                 _turn(turner, threading.Event())
             else:
                 with _turning(turner):
-                    _handle(redis_url, prefix, running, handle)
+                    _handle(redis_url, settings.prefix, args, handle)
         return OK
 
     try:
@@ -100,17 +171,17 @@ def _turning(turner: Turner) -> Iterator[None]:
         thread.join(STOP_WAIT_S)
 
 
-def _handle(redis_url: str, prefix: str, running: Running, handle: Callable[[Any], Any]) -> None:
+def _handle(redis_url: str, prefix: str, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
     """Call the handler with what is due, for ever."""
     with (
         subscriber_complains(),
         due_sync(
             redis_url,
-            group=running.group,
+            group=args.group,
             consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
             prefix=prefix,
-            max_deliveries=running.attempts,
-            claim_idle_s=running.retry_s,
+            max_deliveries=args.attempts,
+            claim_idle_s=args.retry,
             prefetch=1,  # what waits behind a handler that is slow is others' to do
         ) as followups,
     ):
@@ -125,58 +196,27 @@ def _handle(redis_url: str, prefix: str, running: Running, handle: Callable[[Any
                 followups.fail(error)
 
 
-def add(redis_url: str, prefix: str, uid: str, *, after: float, name: str, payload: str) -> int:
-    """Add a follow-up of one user and print its id; return the exit status."""
-
-    def ask(followups: FollowUps) -> int:
-        added = followups.add(uid, after=after, name=name, payload=payload)
-        print(f"{printable(added.id)}  {_when(added.due_ms)}")
-        return OK
-
-    return _asking(redis_url, prefix, ask)
+def _add(followups: FollowUps, args: argparse.Namespace) -> int:
+    added = followups.add(args.uid, after=args.after, name=args.name, payload=args.payload)
+    print(f"{printable(added.id)}  {_when(added.due_ms)}")
+    return OK
 
 
-def cancel(redis_url: str, prefix: str, ids: list[str], uids: list[str]) -> int:
-    """Take out follow-ups by id, and all of users; return the exit status: 1 if an id is not there."""
-
-    def ask(followups: FollowUps) -> int:
-        missing = [each for each in ids if not followups.cancel(each)]
-        cancelled = len(ids) - len(missing) + sum(followups.cancel_of(uid) for uid in uids)
-        print(f"cancelled: {cancelled}")
-        for each in missing:
-            complain(f"no follow-up {each} waits")
-        return FAILED if missing else OK
-
-    return _asking(redis_url, prefix, ask)
+def _cancel(followups: FollowUps, args: argparse.Namespace) -> int:
+    """Take out follow-ups by id, and all of users; return 1 if an id is not there."""
+    missing = [each for each in args.ids if not followups.cancel(each)]
+    cancelled = len(args.ids) - len(missing) + sum(followups.cancel_of(uid) for uid in args.uid)
+    print(f"cancelled: {cancelled}")
+    for each in missing:
+        complain(f"no follow-up {each} waits")
+    return FAILED if missing else OK
 
 
-def nothing_named() -> int:
-    """Complain that nothing to cancel was named; return the exit status."""
-    complain("followups cancel: name at least one ID, or --uid UID")
-    return USAGE
-
-
-def show(redis_url: str, prefix: str, uid: str | None, *, limit: int, as_json: bool) -> int:
-    """Print follow-ups that wait, those due first before others; return the exit status."""
-
-    def ask(followups: FollowUps) -> int:
-        for pending in followups.earliest(limit) if uid is None else followups.of(uid):
-            print(json_line(asdict(pending)) if as_json else _line(pending))
-        return OK
-
-    return _asking(redis_url, prefix, ask)
-
-
-def _asking(redis_url: str, prefix: str, ask: Callable[[FollowUps], int]) -> int:
-    def with_followups() -> int:
-        with FollowUps(redis_url, prefix=prefix) as followups:
-            try:
-                return ask(followups)
-            except TimerError as error:
-                complain(error)
-                return USAGE
-
-    return reaching(redis_url, with_followups)
+def _list(followups: FollowUps, args: argparse.Namespace) -> int:
+    """Print follow-ups that wait, those due first before others."""
+    for pending in followups.earliest(args.limit) if args.uid is None else followups.of(args.uid):
+        print(json_line(asdict(pending)) if args.json else _line(pending))
+    return OK
 
 
 def _line(pending: Pending) -> str:

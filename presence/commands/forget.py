@@ -1,7 +1,9 @@
 """``presence forget``: erases what Redis keeps of users who are offline."""
 
+import argparse
 import time
 
+from presence.commands.options import Load, add_reader, plain_text, servers_data
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import caller, reaching
 from presence.reader import PresenceReader
@@ -13,13 +15,30 @@ UIDS_LOGGED = 10  # in the line of a server's log
 PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s
 
 
-def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
+_DESCRIPTION = (
+    "Erases from Redis when offline users were last seen, their entries in the event streams, their "
+    "follow-ups, dead letters of these and what consumer groups noted on them. A subscriber whose last event "
+    "is among them sees a gap. Not reached: what subscribers keep themselves, backups and append-only files "
+    "of Redis, logs, and, for a while, what nodes told each other and remember of sessions that ended."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence forget``."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    add_reader(parser, "one JSON object: who, and how much was erased")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
     """Forget users; return the exit status: 1 if one of them is online, of whom nothing is erased."""
+    place = servers_data(load().settings, "forget")
+    uids = args.uids
 
     def forget() -> int:
         with (
-            PresenceReader(redis_url, prefix=prefix) as reader,
-            Operator(redis_url, reader.keys()) as operator,
+            PresenceReader(place.redis_url, prefix=place.prefix) as reader,
+            Operator(place.redis_url, reader.keys()) as operator,
         ):
             forgotten = operator.forget(uids, _Progress())
             users = [uid for uid in dict.fromkeys(uids) if uid not in forgotten.online]
@@ -27,7 +46,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
                 alive = [node.node for node in reader.nodes() if node.status == "alive"]
                 erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
                 operator.note_erasure(alive, erasure)
-        if as_json:
+        if args.json:
             print(json_line(_report(users, forgotten)))
         elif users:
             print(_line(users, forgotten))
@@ -35,7 +54,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
             complain(f"{uid} is online: end that first, with presence kick {uid}")
         return FAILED if forgotten.online else OK
 
-    return reaching(redis_url, forget)
+    return reaching(place.redis_url, forget)
 
 
 class _Progress:

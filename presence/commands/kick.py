@@ -1,24 +1,55 @@
 """``presence kick``: ends all sessions of users; their clients are told not to come back by themselves."""
 
+import argparse
+
 from presence import kicking
+from presence.commands.options import (
+    Load,
+    add_reader,
+    plain_text,
+    seconds,
+    servers_data,
+)
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import caller, reaching
 from presence.kicking import Kicked
 from presence.reader import PresenceReader
 from presence.rendering import json_line, printable
 
+_DESCRIPTION = (
+    "Ends all sessions of users and waits until they are gone. Their clients are told not to come back by "
+    "themselves. This is no ban: a user may log in again immediately. To keep users out, issue no more "
+    "tokens for them, and kick them when those that they have are expired."
+)
 
-def run(redis_url: str, prefix: str, uids: list[str], *, wait_s: float, as_json: bool) -> int:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence kick``."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds,
+        default=5.0,
+        help="how long the servers may take; then exit status 1 (default 5)",
+    )
+    add_reader(parser, "one JSON object: uid to sessions, and those left")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
     """Kick users and wait until their sessions are gone; return the exit status.
 
     It is 0 when they are gone, also if a user was offline before: what was asked for holds. It is 1 when a
-    node did not end a session within `wait_s`.
+    node did not end a session within the time that it was given.
     """
+    place = servers_data(load().settings, "kick")
+    uids, wait_s = args.uids, args.wait
 
     def kick() -> int:
-        with PresenceReader(redis_url, prefix=prefix) as reader:
-            kicked = kicking.kick(redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
-        print(json_line({uid: kicked.report(uid) for uid in uids}) if as_json else _lines(uids, kicked))
+        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+            kicked = kicking.kick(place.redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
+        print(json_line({uid: kicked.report(uid) for uid in uids}) if args.json else _lines(uids, kicked))
         for target, reason in kicked.reasons.items():
             device = f" ({target.device})" if target.device else ""
             complain(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
@@ -26,7 +57,7 @@ def run(redis_url: str, prefix: str, uids: list[str], *, wait_s: float, as_json:
             complain("kick: this is no ban: the users may log in again")
         return FAILED if kicked.reasons else OK
 
-    return reaching(redis_url, kick)
+    return reaching(place.redis_url, kick)
 
 
 _WHY = {

@@ -1,8 +1,10 @@
 """``presence nodes``: the servers that share a Redis, from their leases."""
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from presence.commands.options import Load, add_reader, servers_data
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
@@ -16,21 +18,27 @@ _PROCESS, _NUMBERS = 2, {3, 4}  # columns
 _GAP = "  "
 
 
-def run(redis_url: str, prefix: str, *, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence nodes``."""
+    add_reader(parser, "one JSON object: node to what it tells of itself")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
     """Print all nodes; return the exit status."""
+    place = servers_data(load().settings, "nodes")
 
     def show() -> int:
-        with PresenceReader(redis_url, prefix=prefix) as reader:
+        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
             nodes = reader.nodes()
-        if as_json:
+        if args.json:
             print(json_line({node.node: asdict(node) for node in nodes}))
         elif nodes:
             print("\n".join(_table(nodes)))
         else:
-            print(f"no nodes: no server has a lease in this Redis below the prefix {printable(prefix)}")
+            print(f"no nodes: no server has a lease in this Redis below the prefix {printable(place.prefix)}")
         return OK
 
-    return reaching(redis_url, show)
+    return reaching(place.redis_url, show)
 
 
 def _table(nodes: list[NodeState]) -> Iterator[str]:

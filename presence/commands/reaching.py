@@ -1,14 +1,34 @@
 """Commands that ask Redis, and how they complain where it does not answer."""
 
 import getpass
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from presence.commands.outcome import FAILED, complain
 from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import RedisError
 from presence.store.failures import passes
+
+
+class _Complaints(logging.Handler):
+    """Says on standard error what is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+@contextmanager
+def subscriber_complains() -> Iterator[None]:
+    """Say on standard error what the subscriber logs as a warning or worse."""
+    log, handler = logging.getLogger("presence.subscriber"), _Complaints(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def caller(command: str) -> str:

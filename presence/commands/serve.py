@@ -1,11 +1,14 @@
 """``presence serve``: the server, and a Redis of its own where none is given."""
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from presence.commands.options import Load, add_settings
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
-from presence.config import DEFAULT_SOURCE, Loaded
+from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded
 from presence.embedded import EmbeddedError, embedded_redis
 from presence.exposure import exposures
 from presence.logs import configure, configure_directly
@@ -15,25 +18,51 @@ from presence.settings import Settings
 if TYPE_CHECKING:  # a server without operators does without all that it loads
     from presence.operators import Operators
 
+_DESCRIPTION = (
+    "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
+    "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
+)
 Reread = Callable[[], None]
 
 
-def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
-    """Serve until a signal comes.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence serve``."""
+    parser.description = _DESCRIPTION
+    add_settings(parser, tuple(SPECS))
+
+
+def check_files(loaded: Loaded) -> None:
+    """Find out whether the files can be used that a server needs.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
+    from presence import credential_files  # noqa: PLC0415 - loads what reads them, if a setting names one
+
+    settings = loaded.settings
+    found = [
+        f"{error} (from {loaded.sources[error.setting]})"
+        for error in (
+            *credential_files.problems(settings),
+            *credential_files.problems_of_operators(settings),
+        )
+    ]
+    if found:
+        raise ConfigError(found)
+
+
+def run(_args: argparse.Namespace, load_again: Load) -> int:
+    """Serve until a signal comes; return the exit status.
 
     Args:
-        loaded: the settings.
-        load_again: loads them as they are later, for SIGHUP.
-
-    Returns:
-        The exit status.
+        load_again: loads the settings, now and as they are later, for SIGHUP.
     """
+    loaded = load_again()
+    check_files(loaded)
     settings = loaded.settings
 
     def reread() -> None:
-        from presence.rereading import tell_changes  # noqa: PLC0415 - after `configure`
-
-        tell_changes(settings, load_again)
+        _tell_changes(settings, load_again)
 
     notifier = from_environment()  # before anything is started that would inherit what leads to it
     with contextlib.ExitStack() as cleanup:
@@ -53,6 +82,21 @@ def run(loaded: Loaded, load_again: Callable[[], Loaded]) -> int:
             return FAILED
         except KeyboardInterrupt:  # before the server took the signals over
             return OK
+
+
+def _tell_changes(in_effect: Settings, load_again: Load) -> None:
+    """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
+    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
+
+    log = structlog.get_logger("presence.settings")
+    try:
+        now = load_again().settings
+    except ConfigError as error:
+        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - all is said
+        return
+    changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
+    if changed:
+        log.warning("settings have changed, which takes a restart", settings=changed)
 
 
 def _serve_alone(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notifier) -> int:

@@ -1,85 +1,91 @@
 """``presence status``: who is online, from Redis alone."""
 
+import argparse
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from presence import meta
+from presence.commands.options import (
+    Load,
+    UsageError,
+    add_reader,
+    plain_text,
+    servers_data,
+)
 from presence.commands.outcome import OK
 from presence.commands.reaching import reaching
 from presence.reader import PresenceReader
 from presence.rendering import json_line, plain_state, printable, utc_time
-from presence.store.records import State
 
 
-def run(redis_url: str, prefix: str, uids: list[str], *, as_json: bool) -> int:
-    """Print the state of each user; return the exit status."""
-
-    def show(reader: PresenceReader) -> None:
-        states = reader.states(uids)
-        if as_json:
-            print(json.dumps(plain_state(states)))
-            return
-        width = max(len(printable(uid)) for uid in uids)
-        for uid, state in states.items():
-            print(f"{printable(uid):<{width}}  {_described(state)}")
-
-    return _with_reader(redis_url, prefix, show)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence status``."""
+    parser.add_argument("uids", nargs="*", metavar="UID", type=plain_text)
+    whole = parser.add_mutually_exclusive_group()
+    whole.add_argument("--count", action="store_true", help="how many users are online")
+    whole.add_argument("--list", action="store_true", help="everybody online")
+    add_reader(parser, "one JSON object: uid to state")
 
 
-def count(redis_url: str, prefix: str, *, as_json: bool) -> int:
-    """Print how many users are online; return the exit status."""
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Print states, or how many users are online; return the exit status."""
+    place = servers_data(load().settings, "status")
+    if args.uids and (args.count or args.list):
+        raise UsageError("status: name users, or ask for --count or --list")
+    if not (args.uids or args.count or args.list):
+        raise UsageError("status: name at least one uid, or ask for --count or --list")
 
-    def show(reader: PresenceReader) -> None:
-        online = reader.count()
-        print(json_line({"online": online}) if as_json else online)
+    def show() -> int:
+        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+            if args.count:
+                online = reader.count()
+                print(json_line({"online": online}) if args.json else online)
+            elif args.list:
+                _list_online(reader, as_json=args.json)
+            else:
+                _show(reader, args.uids, as_json=args.json)
+        return OK
 
-    return _with_reader(redis_url, prefix, show)
+    return reaching(place.redis_url, show)
 
 
-def list_online(redis_url: str, prefix: str, *, as_json: bool) -> int:
-    """Print everybody online, page by page as it is read; return the exit status.
+def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
+    states = reader.states(uids)
+    if as_json:
+        print(json.dumps(plain_state(states)))
+        return
+    width = max(len(printable(uid)) for uid in uids)
+    for uid, state in states.items():
+        print(f"{printable(uid):<{width}}  {_described(state)}")
+
+
+def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
+    """Print everybody online, page by page as it is read.
 
     As JSON it is one object, uid to state, a user a line. Somebody who comes or goes meanwhile may be left
     out; nobody is named twice within a page.
     """
 
-    def show(reader: PresenceReader) -> None:
-        lead = "{\n" if as_json else ""
-        for page in reader.pages():
-            for uid, state in page.states.items():
-                shown = json.dumps(plain_state(state))
-                text = f"{json.dumps(uid)}: {shown}" if as_json else _line(uid, state)
-                sys.stdout.write(lead + text)
-                lead = ",\n" if as_json else "\n"
-            sys.stdout.flush()
-        if as_json:
-            sys.stdout.write("\n}\n" if lead.startswith(",") else "{}\n")
-        elif lead:
-            sys.stdout.write(lead)
-
-    return _with_reader(redis_url, prefix, show)
-
-
-def _with_reader(redis_url: str, prefix: str, show: Callable[[PresenceReader], None]) -> int:
-    def ask() -> int:
-        with PresenceReader(redis_url, prefix=prefix) as reader:
-            show(reader)
-        return OK
-
-    return reaching(redis_url, ask)
-
-
-def _line(uid: str, state: State) -> str:
-    return f"{printable(uid)}  {_described(state)}"
+    lead = "{\n" if as_json else ""
+    for page in reader.pages():
+        for uid, state in page.states.items():
+            shown = json.dumps(plain_state(state))
+            text = f"{json.dumps(uid)}: {shown}" if as_json else f"{printable(uid)}  {_described(state)}"
+            sys.stdout.write(lead + text)
+            lead = ",\n" if as_json else "\n"
+        sys.stdout.flush()
+    if as_json:
+        sys.stdout.write("\n}\n" if lead.startswith(",") else "{}\n")
+    elif lead:
+        sys.stdout.write(lead)
 
 
 def _described(state: dict[str, Any]) -> str:
     status = state["status"]
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in {"online", "away"}:
-        said = f"  {printable(_text(state['meta']))}" if "meta" in state else ""
+        said = f"  {printable(meta.to_text(state['meta']))}" if "meta" in state else ""
         return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
     if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
         return f"unknown  online since {utc_time(state['since_ms'])}, but silent: {devices}"
@@ -91,7 +97,3 @@ def _described(state: dict[str, Any]) -> str:
 def _session(session: dict[str, Any], status: str) -> str:
     away = " (away)" if "away" in session and status != "away" else ""
     return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}{away}"
-
-
-def _text(said: dict[str, Any]) -> str:
-    return meta.to_text(said)

@@ -1,39 +1,51 @@
 """``presence tail``: every transition as it happens, or as it happened."""
 
+import argparse
 import select
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from presence.commands.complaints import subscriber_complains
+from presence.commands.options import (
+    Load,
+    UsageError,
+    add_reader,
+    entry_id,
+    plain_text,
+    servers_data,
+)
 from presence.commands.outcome import OK, sigterm_interrupts
-from presence.commands.reaching import reaching
+from presence.commands.reaching import reaching, subscriber_complains
 from presence.event_lines import entry_of, entry_values, number
 from presence.rendering import json_line, printable
 from presence.subscriber import Entries, entries_sync
 from presence.subscriber.events import Entry, Gap
 
-
-class Selection(NamedTuple):
-    """What to print, and how.
-
-    Attributes:
-        type: events of this type only; None for all.
-        after: entry id to begin after; of a group, where it begins if it is not there.
-        as_json: one JSON object a line.
-        group: the consumer group to share events with, as `consumer`; None for a reader of its own.
-        consumer: this consumer's name in the group.
-    """
-
-    type: str | None
-    after: str | None
-    as_json: bool
-    group: str | None = None
-    consumer: str | None = None
+_TYPES = ("online", "offline", "away", "update")
 
 
-def run(redis_url: str, prefix: str, selection: Selection) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence tail``."""
+    parser.add_argument("--type", choices=_TYPES, help="events of this type only")
+    parser.add_argument(
+        "--from",
+        dest="after",
+        metavar="ID",
+        type=entry_id,
+        help="begin after this entry id; 0 for all that is kept; new events only by default; a group that is "
+        "there goes on where it was",
+    )
+    parser.add_argument(
+        "--group", type=plain_text, help="share the events with others of this consumer group"
+    )
+    parser.add_argument(
+        "--consumer", type=plain_text, help="this one's name in the group, its own among the living"
+    )
+    add_reader(parser, "one JSON object a line")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
     """Print events until a signal comes; return the exit status.
 
     In a group an event is acknowledged once it was printed.
@@ -41,28 +53,31 @@ def run(redis_url: str, prefix: str, selection: Selection) -> int:
     Raises:
         BrokenPipeError: nobody reads standard output any more.
     """
+    place = servers_data(load().settings, "tail")
+    if (args.group is None) != (args.consumer is None):
+        raise UsageError("tail: --group and --consumer belong together")
 
     def print_all() -> int:
         with (
             sigterm_interrupts(),
             subscriber_complains(),
             entries_sync(
-                redis_url,
-                group=selection.group,
-                consumer=selection.consumer,
-                after=selection.after,
-                prefix=prefix,
+                place.redis_url,
+                group=args.group,
+                consumer=args.consumer,
+                after=args.after,
+                prefix=place.prefix,
             ) as entries,
         ):
-            _follow(entries, selection)
+            _follow(entries, args.type, as_json=args.json)
 
     try:
-        return reaching(redis_url, print_all)
+        return reaching(place.redis_url, print_all)
     except KeyboardInterrupt:
         return OK
 
 
-def _follow(entries: Entries, selection: Selection) -> NoReturn:
+def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
     """Print events for ever.
 
     Raises:
@@ -76,8 +91,8 @@ def _follow(entries: Entries, selection: Selection) -> NoReturn:
                 raise BrokenPipeError
             continue
         entry = entry_of(item) if isinstance(item, Gap) else item
-        if selection.type in {None, entry.fields.get("type")}:
-            print(json_line(entry_values(entry)) if selection.as_json else _human(entry), flush=True)
+        if kind in {None, entry.fields.get("type")}:
+            print(json_line(entry_values(entry)) if as_json else _human(entry), flush=True)
 
 
 def _human(event: Entry) -> str:

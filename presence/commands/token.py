@@ -3,79 +3,136 @@
 A key's secret goes from file to file: no argument holds it, and no complaint shows it.
 """
 
+import argparse
+import os
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Final
 
+from presence.admin import token_file
+from presence.admin.token_file import TokenFileError
 from presence.auth import key_file, making, tokens
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import HS256, Unsound
 from presence.auth.making import CannotSign
 from presence.auth.tokens import Terms, TokenRefused
-from presence.commands.outcome import FAILED, OK, USAGE, complain
-from presence.commands.secret_files import SECRET_MODE, replace_file
+from presence.commands.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
+from presence.commands.outcome import FAILED, OK, complain
 from presence.rendering import json_line, printable
+from presence.settings import Settings
 
-PUBLIC_MODE = 0o644
-TOKEN_READ_BYTES = 65_536  # of a file or of standard input; a token has less than a thousand
-
-
-class NewKey(NamedTuple):
-    """A key to be made.
-
-    Attributes:
-        alg: its algorithm.
-        kid: its name; None: a random one.
-        into: the key file that it is added to; None: it is printed.
-        public: the key file that its public part is added to; None: none is.
-    """
-
-    alg: str
-    kid: str | None
-    into: Path | None
-    public: Path | None
+SECRET_MODE: Final = 0o600
+PUBLIC_MODE: Final = 0o644
+OTHERS: Final = 0o007
+TOKEN_READ_BYTES: Final = 65_536  # of a file or of standard input; a token has less than a thousand
 
 
-def key(new: NewKey) -> int:
-    """Make a key; return the exit status."""
-    if new.public is not None and new.alg == HS256:
-        complain("token key: a key of HS256 has no public part")
-        return USAGE
+_KEY = (
+    "Adds a fresh key to a key file, which is made if it is not there, for its owner alone to read. The kid "
+    "that tokens name it by is printed. For RS256 and EdDSA --public adds the public part to another file: "
+    "servers need no more, and cannot make tokens with it. Servers notice within seconds."
+)
+_MAKE = "Prints a token for a user, signed by a key of a file. The server need not be there."
+_CHECK = (
+    "Says whether servers with these keys would take a token, and if not, why; clients are never told. "
+    "Without a token, or with -, it is read from standard input."
+)
+_ADMIN = (
+    "Prints a line with a fresh token for the file that admin_tokens names: who has it reads over HTTP, or, "
+    "with the role act, ends sessions, too. With --into the line is added to the file, which is made if it "
+    "is not there, for its owner alone to read. Servers read it at the start, and again on SIGHUP."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence token``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="key|make|check|admin")
+
+    key = actions.add_parser("key", help="make a key", description=_KEY)
+    key.add_argument("--into", type=Path, metavar="FILE", help="key file; by default a new one is printed")
+    key.add_argument("--public", type=Path, metavar="FILE", help="key file for the public part")
+    algorithms = ("HS256", "RS256", "EdDSA")
+    key.add_argument("--alg", choices=algorithms, default="EdDSA", help="algorithm (default EdDSA)")
+    key.add_argument("--kid", metavar="NAME", help="its name; by default a random one")
+    add_settings(key, ())
+
+    make = actions.add_parser("make", help="print a token", description=_MAKE)
+    _add_keys(make)
+    make.add_argument("--uid", required=True, help="whom it is made out for")
+    make.add_argument("--kid", metavar="NAME", help="the key that signs; by default the file's last one")
+    make.add_argument(
+        "--ttl",
+        type=some_seconds,
+        default=3600.0,
+        metavar="S",
+        help="for how long it is good (default 3600 s)",
+    )
+    add_settings(make, ("token_audience",))
+
+    check = actions.add_parser("check", help="say whether a token is good, and why not", description=_CHECK)
+    _add_keys(check)
+    check.add_argument(
+        "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="where the token is"
+    )
+    add_json(check, "one JSON object: what the token says")
+    add_settings(check, ("token_audience", "token_leeway"))
+
+    admin = actions.add_parser("admin", help="make a token for an operator", description=_ADMIN)
+    admin.add_argument("--role", choices=("read", "act"), required=True, help="what it may; act reads, too")
+    admin.add_argument("--name", required=True, help="whose it is, for the log")
+    admin.add_argument("--into", type=Path, metavar="FILE", help="file of tokens; by default it is printed")
+    add_settings(admin, ())
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="key file; by default that of token_keys")
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Run the action that was named; return the exit status."""
+    settings = load().settings
+    if args.action == "key":
+        return _key(args)
+    if args.action == "admin":
+        return _admin(args)
+    keys: Path | None = args.keys or settings.token_keys
+    if keys is None:
+        raise UsageError("token: give --keys FILE, or token_keys in the settings")
+    return _make(keys, args, settings) if args.action == "make" else _check(keys, args, settings)
+
+
+def _key(args: argparse.Namespace) -> int:
+    if args.public is not None and args.alg == HS256:
+        raise UsageError("token key: a key of HS256 has no public part")
     try:
-        entry = making.make_key(new.kid or secrets.token_hex(4), new.alg)
+        entry = making.make_key(args.kid or secrets.token_hex(4), args.alg)
         texts = []
-        if new.into is not None:
-            texts.append((new.into, _with(new.into, entry), SECRET_MODE))
-        if new.public is not None:
-            texts.append((new.public, _with(new.public, making.public_part(entry)), PUBLIC_MODE))
+        if args.into is not None:
+            texts.append((args.into, _with(args.into, entry), SECRET_MODE))
+        if args.public is not None:
+            texts.append((args.public, _with(args.public, making.public_part(entry)), PUBLIC_MODE))
         for path, text, mode in texts:
             replace_file(path, text, mode)
     except (KeyFileError, Unsound, OSError) as error:
         complain(f"token key: {error}")
         return FAILED
-    print(making.key_set([entry]) if new.into is None else printable(entry["kid"]))
+    print(making.key_set([entry]) if args.into is None else printable(entry["kid"]))
     return OK
 
 
-def no_keys() -> int:
-    """Say that nobody has named a key file."""
-    complain("token: give --keys FILE, or token_keys in the settings")
-    return USAGE
-
-
-def make(keys: Path, kid: str | None, uid: str, audience: str, ttl_s: float) -> int:
-    """Print a token; return the exit status."""
-    if not tokens.is_uid(uid):
-        complain(f"token make: {uid!r} is no uid")
-        return USAGE
+def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> int:
+    if not tokens.is_uid(args.uid):
+        raise UsageError(f"token make: {args.uid!r} is no uid")
     try:
         entries = key_file.entries_of(key_file.read(keys))
-        entry = _named(entries, kid)
-        token = making.make_token(entry, uid, audience=audience, now=time.time(), ttl_s=ttl_s)
+        entry = _named(entries, args.kid)
+        audience, now = settings.token_audience, time.time()
+        token = making.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl)
     except (KeyFileError, Unsound, CannotSign) as error:
         complain(f"token make: {error}")
         return FAILED
@@ -83,13 +140,13 @@ def make(keys: Path, kid: str | None, uid: str, audience: str, ttl_s: float) -> 
     return OK
 
 
-def check(keys: Path, where: str, audience: str, leeway_s: float, *, as_json: bool) -> int:
+def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> int:
     """Say whether a token is good; return the exit status, 0 if it is."""
     try:
         keyring = key_file.load(keys)
-        token = tokens.parse(_token(where), keyring)
+        token = tokens.parse(_token(args.token), keyring)
         now = time.time()
-        claims = tokens.check(token, Terms(audience, leeway_s), now)
+        claims = tokens.check(token, Terms(settings.token_audience, settings.token_leeway), now)
     except (KeyFileError, OSError) as error:
         complain(f"token check: {error}")
         return FAILED
@@ -97,7 +154,7 @@ def check(keys: Path, where: str, audience: str, leeway_s: float, *, as_json: bo
         complain(f"token check: refused: {error}")
         return FAILED
     said = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
-    print(json_line(said) if as_json else _line(said, now))
+    print(json_line(said) if args.json else _line(said, now))
     return OK
 
 
@@ -107,14 +164,11 @@ def _line(said: Mapping[str, Any], now: float) -> str:
     return f"{printable(said['uid'])}  key {name}  good until {ends}, {said['expires'] - now:.0f} s from now"
 
 
-def _token(where: str) -> str:
-    if where == "-":
+def _token(source: str) -> str:
+    if source == "-":
         return _text(sys.stdin.buffer)
-    if where.startswith("@"):
-        with Path(where[1:]).open("rb") as file:
-            return _text(file)
-    complain("token check: others on this machine can see arguments: give @FILE, or - for standard input")
-    return where
+    with Path(source[1:]).open("rb") as file:
+        return _text(file)
 
 
 def _text(file: BinaryIO) -> str:
@@ -146,3 +200,64 @@ def _with(path: Path, entry: Mapping[str, Any]) -> str:
     text = making.key_set([*key_file.entries_of(raw), entry])
     key_file.parse(text.encode(), path)
     return text
+
+
+def _admin(args: argparse.Namespace) -> int:
+    """Print a line with a fresh secret, or add it to a file; return the exit status."""
+    try:
+        line = token_file.make_line(args.role, args.name)
+    except ValueError as error:
+        raise UsageError(f"token admin: {error}") from None
+    if args.into is None:
+        print(line)
+        return OK
+    try:
+        before = _sound_text(args.into) if args.into.exists() else ""
+        replace_file(args.into, f"{before}{line}\n", SECRET_MODE)
+    except (TokenFileError, OSError) as error:
+        complain(f"token admin: {error}")
+        return FAILED
+    print(f"{args.role} {args.name}")
+    return OK
+
+
+def _sound_text(path: Path) -> str:
+    """Return what a file of tokens holds, ending with a line's end.
+
+    Raises:
+        TokenFileError: no server would take it; then nothing is added to it.
+        OSError: it cannot be read.
+    """
+    text = path.read_text("utf-8", "replace")
+    if text.strip():
+        token_file.load(path)
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def replace_file(path: Path, text: str, mode: int) -> None:
+    """Write a file in one go as its readers see it, with owner and mode as they were.
+
+    Args:
+        path: the file.
+        text: what it is to hold.
+        mode: for a file that is not there; where others may not read that, they never may.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            if path.exists():
+                before = path.stat()
+                mode = stat.S_IMODE(before.st_mode) & (mode | ~OTHERS)
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise

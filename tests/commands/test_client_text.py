@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.client import PresenceChanged, UserState, WatchEnded
-from presence.commands.client_text import push_lines, state_line
+from presence.commands.client import push_lines, state_line
 
 LONG_AGO_MS = 1_700_000_000_123
 

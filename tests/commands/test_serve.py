@@ -11,9 +11,11 @@ from types import ModuleType
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from presence.cli import main
-from presence.config import Settings
+from presence.commands.serve import _tell_changes
+from presence.config import Settings, load
 from presence.embedded import embedded_redis
 from presence.process import Conductor, Signals
 from presence.store.client import open_client
@@ -114,3 +116,22 @@ def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callabl
     assert main(["serve", "--no-admin"]) == 0
     assert not Path(urls[0].removeprefix("unix://")).exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("now", "level", "names"),
+    [
+        ({"tick": "2"}, "warning", ["tick"]),
+        ({"redis": "redis://u:s3cret@h"}, "warning", ["redis"]),
+        ({"tick": "x"}, "error", None),
+        ({"config": "/nowhere"}, "error", None),
+        ({}, None, None),
+    ],
+)
+def test_what_a_hangup_finds_of_other_settings_is_named_and_not_shown(
+    now: dict[str, object], level: str | None, names: list[str] | None
+) -> None:
+    with capture_logs() as lines:
+        _tell_changes(load({}, {}).settings, lambda: load(now, {}))
+    assert [line["log_level"] for line in lines] == ([level] if level else [])
+    assert all(line.get("settings") == names and "s3cret" not in str(line) for line in lines)

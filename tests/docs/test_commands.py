@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from presence.arguments import argument_parser
+from presence.cli import argument_parser
 from tests.docs.pages import pages, prose
 
 PAGES = pages()
@@ -30,7 +30,7 @@ def complaint(command: str) -> str | None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            argument_parser().parse_args(shlex.split(command))
+            argument_parser(words := shlex.split(command)).parse_args(words)
     except SystemExit as stop:
         line = said.getvalue().splitlines()[-1]
         return None if stop.code in {0, None} or any(words in line for words in MENTIONED) else line

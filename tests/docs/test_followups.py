@@ -86,17 +86,3 @@ def test_its_figures_are_those_of_the_code() -> None:
     assert f"{TOLD_A_TURN} of a shard in a call" in PAGE
     assert PAYLOAD_BYTES_MAX == 4096
     assert AFTER_MAX_S > 365 * 86_400
-
-
-def test_every_command_that_is_named_is_there() -> None:
-    named = set(re.findall(r"`presence\s+followups\s+(\w+)", PAGE))
-    assert named >= {"run", "cancel", "add"}
-    from presence.arguments import argument_parser  # noqa: PLC0415 - needed here only
-
-    for action, words in {
-        "run": [],
-        "cancel": ["x"],
-        "add": ["u", "--after", "1", "--name", "n"],
-        "list": [],
-    }.items():
-        assert argument_parser().parse_args(["followups", action, *words]).action == action

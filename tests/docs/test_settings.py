@@ -19,7 +19,8 @@ def settings_table() -> str:
         default = (
             "" if spec.default is None else str(spec.default).lower() if spec.kind is bool else spec.default
         )
-        rows.append(f"| `{spec.name}` | {default} | {spec.unit} | {spec.help} |")
+        expert = " (expert)" if spec.expert else ""
+        rows.append(f"| `{spec.name}`{expert} | {default} | {spec.unit} | {spec.help} |")
     return "\n".join(rows)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import presence
-from presence.arguments import argument_parser
+from presence.cli import argument_parser
 from presence.embedded import EmbeddedRedis
 
 FOLDER = Path(presence.__file__).parent / "docs"
@@ -49,12 +49,12 @@ def test_each_snippet_does_what_it_shows(redis_server: EmbeddedRedis) -> None:
 @pytest.mark.parametrize("line", re.findall(r"^presence timers .+$", PAGE, re.MULTILINE))
 def test_each_command_is_one(line: str) -> None:
     words = shlex.split(line, comments=True)
-    assert argument_parser().parse_args(words[1:]).command == "timers"
+    assert argument_parser(words[1:]).parse_args(words[1:]).command == "timers"
 
 
 def test_each_flag_that_is_named_is_one_with_the_default_that_is_named() -> None:
     commands = ["timers", "run", "--kind", "queue", "--name", "n", "--handler", "m:f"]
-    given = vars(argument_parser().parse_args(commands))
+    given = vars(argument_parser(commands).parse_args(commands))
     defaults = {name: given[name] for name in ("concurrency", "batch", "attempts")}
     seconds = {name: given[f"{name}_s"] for name in ("lease", "timeout", "backoff")}
     named = dict(re.findall(r"`--(\w+)` \(?(\d+)", PAGE))

@@ -2,17 +2,18 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from loadtest.servers import PRESENCE
 from loadtest.servers import PresenceServer as ServerProcess
 
 __all__ = ["ServerProcess", "pids", "running_server", "wait_for"]
 
 
 @contextlib.contextmanager
-def running_server(*flags: str) -> Iterator[ServerProcess]:
+def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[ServerProcess]:
     """Run a server for the length of a ``with`` block; it must end with status 0."""
-    server = ServerProcess(*flags)
+    server = ServerProcess(*flags, program=program)
     try:
         yield server
     except BaseException:

@@ -221,6 +221,7 @@ def test_no_server_is_a_failure_that_says_why(capsys: pytest.CaptureFixture[str]
     [
         (["a b"], "uid holds a control character, white space"),
         (["ann", "--token", "@/no/such/file"], "No such file"),
+        (["ann", "--token", "s3cret"], "give @FILE, or -"),
         (["ann", "--ca", "/no/such/file"], "/no/such/file: No such file"),
         (["ann", "--ca", "/dev/null"], "/dev/null: "),
         (["ann", "--port", "0"], "port"),
@@ -231,15 +232,16 @@ def test_what_cannot_be_is_a_usage_error(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["client", *argv]) == 2
-    assert message in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert "s3cret" not in complaint
 
 
 def test_control_characters_of_others_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from presence.client import Delivered  # noqa: PLC0415
-    from presence.commands.client import _tell  # noqa: PLC0415
-    from presence.commands.client_text import push_lines  # noqa: PLC0415
+    from presence.commands.client import _tell, push_lines  # noqa: PLC0415
 
     for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
         _tell(text)

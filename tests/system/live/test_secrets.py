@@ -15,7 +15,7 @@ from presence.store.client import Redis, open_client
 from protocol import Code, Kind, Packet
 from tests.credentials import token, write_keys
 from tests.docs.roles import permissions
-from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.server_process import ServerProcess, running_server, wait_for
 from tests.live.test_reload import PATIENCE_S, times
 from tests.live.test_tokens import Device, answered
 from tests.system.live.test_permissions import ask
@@ -60,12 +60,6 @@ def broken_key(folder: Path) -> Path:
     return cert
 
 
-def command_lines(server: ServerProcess) -> str:
-    """Return what the list of processes shows of the server's."""
-    listed = [server.process.pid, *pids(server).values()]
-    return "\n".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in listed)
-
-
 def is_told(server: ServerProcess, event: str, often: int) -> bool:
     return times(server, event) >= often
 
@@ -102,7 +96,6 @@ def test_no_secret_is_seen_whatever_goes_wrong(
     url = url_of(redis_server)
     flags = ("--redis", url, "--token-keys", str(keys), "--workers", "2", "--log-level", "debug")
     with running_server(*flags) as server:
-        canaries.look("the list of processes", command_lines(server))
         bad_days(server, admin, keys, good)
     canaries.look("the log", "\n".join(map(str, server.lines)))
     wrong = url_of(redis_server, f"{PASSWORD}-wrong")

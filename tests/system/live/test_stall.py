@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from loadtest.chaos.unguarded import WITHOUT_STALL_GUARD
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, running_server
@@ -55,7 +56,7 @@ def test_without_the_guard_clients_who_beat_are_ended(redis_server: EmbeddedRedi
     """The negative control: which of tick and reads comes first is chance, so it is tried several times."""
     false: list[str] = []
     stops = 0
-    with running_server("--redis", redis_server.url, *FLAGS, "--no-stall-guard") as server:
+    with running_server("--redis", redis_server.url, *FLAGS, program=WITHOUT_STALL_GUARD) as server:
         with Swarm(server.address, beat_s=1.2) as swarm:
             beat_through_pauses(server, swarm, [])
             give_up = time.monotonic() + 60

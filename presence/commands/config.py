@@ -1,10 +1,33 @@
 """``presence config``: which settings are in effect, from where, and whether they are sound."""
 
+import argparse
 import json
 
+from presence.commands.options import Load, add_json, add_settings
 from presence.commands.outcome import OK
+from presence.commands.serve import check_files
 from presence.config import RULES, SPECS, Loaded, shown
 from presence.rendering import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence config``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|check")
+    show = actions.add_parser("show", help="print each setting in effect and where it comes from")
+    add_json(show, "one JSON object: name to value and source")
+    check = actions.add_parser("check", help="exit 0 if serve would accept them, 2 if not")
+    for each in (show, check):
+        add_settings(each, tuple(SPECS))
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Show the settings, or say that they are sound; return the exit status."""
+    loaded = load()
+    if args.action == "show":
+        return show(loaded, as_json=args.json)
+    check_files(loaded)
+    print("ok")
+    return OK
 
 
 def show(loaded: Loaded, *, as_json: bool) -> int:
@@ -41,9 +64,3 @@ def _show_rules(loaded: Loaded, width: int) -> None:
         print(f"\n{f'[[{RULES}]]':<{width}}  # {source}")
         for key, value in rule.as_table().items():
             print(f"{key} = {json.dumps(value)}")
-
-
-def check() -> int:
-    """Say that the settings, which were loaded without a complaint, are sound."""
-    print("ok")
-    return OK
