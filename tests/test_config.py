@@ -20,16 +20,11 @@ def problems(flags: dict[str, object] | None = None, environ: dict[str, str] | N
     return list(caught.value.problems)
 
 
+# What is no number, or beyond the bounds of one, is another test's; these have forms of their own.
 BAD = {
-    "host": ["", "a b", "a\x1bb"],
-    "port": ["-1", "65536", "http", "80.5", "tcp://10.0.0.1:7400"],
-    "workers": ["0", "257", "many"],
-    "accept_rate": ["0", "fast"],
-    "accept_burst": ["0", "1.5"],
-    "login_rate": ["0", "-1"],
-    "login_burst": ["0", "100000001"],
+    "host": ["a b", "a\x1bb"],
+    "port": ["80.5", "tcp://10.0.0.1:7400"],
     "redis": [
-        "",
         "http://h",
         "h:6379",
         "redis+cluster://h,",
@@ -39,83 +34,41 @@ BAD = {
         "unix://",
         "redis://h h",
     ],
-    "prefix": ["", "a b", "{a}", "a\n"],
-    "shards": ["-1", "16385", "1.5"],
-    "data_dir": ["", "a\0b"],
-    "idle_timeout": ["0", "-30", "nan", "inf", "30s", "86401"],
-    "min_idle_timeout": ["0", "nan", "301"],
-    "max_idle_timeout": ["0", "x", "86401"],
-    "tick": ["0.04", "nan", "61", "16"],
-    "disconnect_grace": ["-1", "nan", "301"],
-    "lease": ["0", "nan", "3601"],
-    "login_timeout": ["0", "301"],
-    "drain_timeout": ["-1", "inf"],
-    "hang_timeout": ["0.1", "inf"],
-    "max_connections": ["-1", "1e6"],
-    "max_sessions": ["0", "65", "many"],
-    "session_policy": ["kick", "Oldest"],
-    "away_after": ["-1", "nan", "86401"],
-    "max_watches": ["0", "1.5"],
-    "max_shared_watches": ["-1", "1.5"],
-    "flap_returns": ["-1", "x"],
-    "max_grace": ["-1", "nan"],
-    "outbox_items": ["-1", "x"],
-    "outbox_bytes": ["-1", "1.5"],
-    "unsent_bytes": ["0", "64KiB"],
-    "unsent_timeout": ["0", "nan"],
-    "batch_window_ms": ["-1", "251", "1.5"],
-    "stream_maxlen": ["0", "x"],
-    "address_connections": ["-1", "x"],
-    "address_login_rate": ["-1", "x"],
-    "address_login_burst": ["0", "x"],
-    "uid_login_rate": ["-1", "x"],
-    "uid_login_burst": ["0", "x"],
-    "packet_rate": ["0", "x"],
-    "packet_burst": ["0", "x"],
-    "token_keys": [""],
-    "admin_tokens": [""],
-    "token_audience": ["", "a b", "a\x07"],
-    "token_leeway": ["-1", "301", "x"],
-    "token_check_share": ["0", "1.1", "x"],
-    "tls_cert": [""],
-    "tls_key": [""],
-    "tls_port": ["-1", "65536", "https"],
+    "prefix": ["a b", "{a}", "a\n"],
+    "data_dir": ["a\0b"],
+    "idle_timeout": ["30s"],
+    "min_idle_timeout": ["301"],
+    "tick": ["16"],
+    "disconnect_grace": ["301"],
+    "batch_window_ms": ["251"],
+    "session_policy": ["Oldest"],
+    "token_audience": ["a b", "a\x07"],
     "tls_only": ["maybe"],
-    "tls_handshakes": ["0", "x"],
-    "proxy_from": ["", "10.0.0.0/40", "10.0.0.1/8", "localhost"],
-    "seen_retention_days": ["0", "1.5"],
-    "admin": ["", "7480", ":7480", "h:99999", "h:x"],
-    "no_admin": ["", "x"],
-    "insecure": ["y"],
-    "log_format": ["xml", "JSON"],
-    "log_level": ["loud", "INFO"],
+    "proxy_from": ["10.0.0.0/40", "10.0.0.1/8", "localhost"],
+    "admin": ["7480", ":7480", "h:99999", "h:x"],
+    "log_format": ["JSON"],
 }
 
 
-def test_no_setting_lacks_a_bad_value() -> None:
-    assert set(BAD) == set(SPECS) == set(Settings.__dataclass_fields__) - {RULES}
-
-
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD.items() for value in values])
-def test_bad_variable_is_refused_by_name_and_source(key: str, value: str) -> None:
+def test_a_value_of_another_form_is_refused_by_name_and_source(key: str, value: str) -> None:
     (problem,) = problems(environ={SPECS[key].variable: value})
     assert problem.startswith(f"{key}: ")
     assert SPECS[key].variable in problem
 
 
-@pytest.mark.parametrize("key", BAD)
-def test_bad_flag_is_refused_by_name_and_source(key: str) -> None:
-    (problem,) = problems({key: BAD[key][0]})
-    assert problem.startswith(f"{key}: ")
-    assert SPECS[key].flag in problem
-
-
-@pytest.mark.parametrize("key", BAD)
-def test_value_of_the_wrong_type_in_the_file_is_refused(key: str, tmp_path: Path) -> None:
-    path = written(tmp_path, f"{key} = [1]")
-    (problem,) = problems({"config": path})
-    assert problem.startswith(f"{key}: must be ")
-    assert f"file {path}" in problem
+def test_every_setting_refuses_what_it_cannot_be_and_says_where_that_came_from(tmp_path: Path) -> None:
+    assert set(SPECS) == set(Settings.__dataclass_fields__) - {RULES}
+    for key, spec in SPECS.items():
+        path = written(tmp_path, f"{key} = [1]")
+        for found, source in (
+            (problems({key: ""}), spec.flag),
+            (problems(environ={spec.variable: ""}), spec.variable),
+            (problems({"config": path}), f"file {path}"),
+        ):
+            (problem,) = found
+            assert problem.startswith(f"{key}: must ")
+            assert source in problem
 
 
 @pytest.mark.parametrize(("key", "value"), [("port", "true"), ("port", "80.0"), ("no_admin", "1")])
@@ -123,14 +76,16 @@ def test_file_does_not_mix_up_numbers_and_booleans(key: str, value: str, tmp_pat
     assert problems({"config": written(tmp_path, f"{key} = {value}")})[0].startswith(f"{key}: must be ")
 
 
-@pytest.mark.parametrize("key", [key for key, spec in SPECS.items() if spec.kind in {int, float}])
-def test_limits_of_a_number_are_inside_and_the_next_value_is_not(key: str) -> None:
-    spec = SPECS[key]
-    assert spec.bounds is not None
-    for bound, step in zip(spec.bounds, (-1, 1), strict=True):
-        assert spec.parse(str(bound)) == bound
-        with pytest.raises(ValueError, match="must be a"):
-            spec.parse(str(bound + step))
+def test_limits_of_a_number_are_inside_and_the_next_value_is_not() -> None:
+    for spec in SPECS.values():
+        if spec.kind not in {int, float}:
+            continue
+        assert spec.bounds is not None, spec.name
+        for bound, step in zip(spec.bounds, (-1, 1), strict=True):
+            assert spec.parse(str(bound)) == bound
+            for other in (str(bound + step), "x", "nan", "inf"):
+                with pytest.raises(ValueError, match="must be a"):
+                    spec.parse(other)
 
 
 def test_defaults_are_sound() -> None:
@@ -190,17 +145,10 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("port 7", "is not valid TOML"), ("port = 7\nport = 8", "is not valid TOML")]
-)
-def test_file_that_is_no_toml_is_refused(text: str, expected: str, tmp_path: Path) -> None:
-    assert expected in problems({"config": written(tmp_path, text)})[0]
-
-
-def test_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "latin.toml"
-    file.write_bytes(b'prefix = "\xe9"')
-    assert "is not valid TOML" in problems({"config": str(file)})[0]
+@pytest.mark.parametrize("content", [b"port 7", b"port = 7\nport = 8", b'prefix = "\xe9"'])
+def test_file_that_is_no_toml_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "presence.toml").write_bytes(content)
+    assert "is not valid TOML" in problems({"config": str(tmp_path / "presence.toml")})[0]
 
 
 def test_file_that_is_not_there_is_refused() -> None:
@@ -229,7 +177,7 @@ def test_file_that_is_not_there_is_refused() -> None:
         ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
         (
-            {"admin": "0.0.0.0:7480"},
+            {"admin": "0.0.0.0:7480", "insecure": True},
             "admin: 0.0.0.0:7480 can be reached from elsewhere, and nobody would have to prove who it is",
         ),
         ({"redis": "redis+cluster://h/1"}, "redis: must name no database"),
@@ -238,44 +186,28 @@ def test_file_that_is_not_there_is_refused() -> None:
 def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(SPECS[key].flag in problem for key in flags if key not in {"token_keys", "tls_cert"})
+    assert all(SPECS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert"})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example"])
 def test_beyond_loopback_nobody_is_served_unproven(host: str) -> None:
     (problem,) = problems({"host": host})
-    assert problem == (
-        f"host: {host} can be reached from elsewhere, and nobody would have to prove who it is: set "
-        "token_keys, or say --insecure (host from --host, token_keys from default, insecure from default)"
-    )
-
-
-@pytest.mark.parametrize("flags", [{"insecure": True}, {"token_keys": "keys.json"}])
-def test_the_two_ways_out_of_loopback(flags: dict[str, object]) -> None:
-    assert load({"host": "0.0.0.0", **flags}, {}).settings.host == "0.0.0.0"
+    assert problem.startswith(f"host: {host} can be reached from elsewhere")
 
 
 def test_a_reader_does_not_mind_where_a_server_listens() -> None:
     assert load({"host": "0.0.0.0"}, {}, serving=False).settings.host == "0.0.0.0"
 
 
-def test_tls_alone_has_the_port_to_itself() -> None:
-    flags: dict[str, object] = {"tls_cert": "c.pem", "tls_only": True, "port": "7443"}
-    assert load(flags, {}).settings.port == 7443
-
-
-def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load({"workers": "2"}, {}).settings.workers == 2
+@pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
+def test_workers_and_headers_of_proxies_need_linux(
+    key: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load({key: value}, {})
     monkeypatch.setattr("sys.platform", "darwin")
-    (problem,) = problems({"workers": "2"})
-    assert problem.startswith("workers: more than 1 needs Linux")
-
-
-def test_headers_of_proxies_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load({"proxy_from": "10.0.0.0/8"}, {}).settings.proxy_from == "10.0.0.0/8"
-    monkeypatch.setattr("sys.platform", "darwin")
-    (problem,) = problems({"proxy_from": "10.0.0.0/8"})
-    assert problem.startswith("proxy_from: needs Linux")
+    (problem,) = problems({key: value})
+    assert problem.startswith(f"{key}: ")
+    assert "Linux" in problem
 
 
 def test_values_at_the_edge_of_a_contradiction_pass() -> None:
@@ -304,27 +236,25 @@ def test_operators_have_a_port_of_their_own(flags: dict[str, object], port: str)
     assert f"is {port}, too" in problem
 
 
-def test_another_host_may_have_a_port_of_the_same_number() -> None:
-    assert load({"admin": "127.0.0.2:7400"}, {}).settings.port == 7400
-
-
 @pytest.mark.parametrize("flag", ["port", "tls_port"])
 def test_the_port_of_operators_yields_to_one_that_is_asked_for(flag: str) -> None:
     assert load({flag: "7480"}, {}).settings.admin == "127.0.0.1:0"
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:7480", "[::1]:0", "localhost:80"])
-def test_operators_of_this_machine_need_no_tokens(address: str) -> None:
-    assert load({"admin": address}, {}).settings.admin == address
-
-
-def test_operators_elsewhere_need_tokens() -> None:
-    assert load({"admin": "[::]:7480", "admin_tokens": "operators"}, {}).settings.admin == "[::]:7480"
-
-
-def test_insecure_does_not_open_operators_doors() -> None:
-    (problem,) = problems({"admin": "0.0.0.0:7480", "insecure": True})
-    assert "set admin_tokens" in problem
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"host": "0.0.0.0", "insecure": True},
+        {"host": "0.0.0.0", "token_keys": "keys.json"},
+        {"tls_cert": "c.pem", "tls_only": True, "port": "7443"},
+        {"admin": "127.0.0.2:7400"},
+        {"admin": "[::1]:0"},
+        {"admin": "localhost:80"},
+        {"admin": "[::]:7480", "admin_tokens": "operators"},
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_taken(flags: dict[str, object]) -> None:
+    load(flags, {})
 
 
 def test_no_admin_is_accepted_whatever_the_file_says(tmp_path: Path) -> None:

@@ -100,18 +100,6 @@ def test_what_began_is_missed_where_it_was_trimmed(url: str, hand: Hand, client:
     assert "; the event is no longer in the stream, which begins at 20" in told["why"]
 
 
-def test_who_was_swept_with_a_node_is_told_of_that(url: str, hand: Hand) -> None:
-    dead = Hand(hand.store, "n0")
-    dead.open()
-    dead.apply(login("ann", "s1"))
-    hand.fence("n0")
-    assert hand.sweep("n0").done
-    with listening(url, "n1", answer("n1")):
-        told = explain(url)
-    assert told["event"]["reason"] == "node_down"
-    assert "its server let its lease end" in told["why"]
-
-
 def test_a_damaged_event_counts_as_lost(url: str, client: Redis) -> None:
     client.zadd(Keys().seen(0), {"ann": NOW_MS})
     fields = {"type": "offline", "uid": "ann", "last_seen_ms": NOW_MS, "code": "x"}

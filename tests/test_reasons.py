@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from presence.reasons import moment, span, why
+from presence.reasons import span, why
 from protocol import Code
 
 SEEN_MS = 1_700_000_000_300
@@ -90,11 +90,6 @@ def test_why_an_event_is_missing_is_told(missing: str, begins_ms: int | None, be
     assert because in online
 
 
-def test_a_stranger_is_one() -> None:
-    never = {**OFFLINE, "last_seen_ms": None}
-    assert why(never, None, None, "never_seen", None).startswith("offline: never seen")
-
-
 def shown(status: str) -> dict[str, Any]:
     return {"status": status, "since_ms": SEEN_MS, "last_seen_ms": None, "id": "5-0", "sessions": []}
 
@@ -131,8 +126,3 @@ def test_who_is_there_has_come_somehow(
 )
 def test_spans_have_the_unit_that_people_use(seconds: float, said: str) -> None:
     assert span(seconds) == said
-
-
-def test_times_of_nobody_are_told_as_they_are() -> None:
-    assert moment(0) == "1970-01-01 00:00:00.000 UTC"
-    assert moment(10**18) == "1000000000000000000 ms"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.client import PresenceChanged, UserState, WatchEnded
+from presence.client import UserState, WatchEnded
 from presence.commands.client import push_lines, state_line
 
 LONG_AGO_MS = 1_700_000_000_123
@@ -41,19 +41,6 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_a_state_is_one_line(state: UserState, line: str) -> None:
     assert state_line("bob", state) == line
-
-
-def test_of_today_only_the_time_is_said() -> None:
-    now_ms = int(time.time() * 1000)
-    assert state_line("bob", UserState("away", now_ms)) in {
-        f"bob is away since {time.strftime('%H:%M:%S', time.gmtime(now_ms / 1000))}",
-        f"bob is away since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now_ms / 1000))}",  # at midnight
-    }
-
-
-def test_a_change_says_why() -> None:
-    push = PresenceChanged("bob", UserState("offline", 5, LONG_AGO_MS, "5-0"), "idle_timeout")
-    assert push_lines(push) == ["bob is offline, last seen 2023-11-14 22:13:20 (idle_timeout)"]
 
 
 def test_the_end_of_a_watch_names_whom_and_why() -> None:

@@ -45,11 +45,6 @@ def test_all_problems_of_the_settings_are_findings(
     assert checks["redis"][0]["status"] == "not tried"
 
 
-def test_a_wrong_command_line_is_an_error_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--jsn"]) == 2
-    assert "unknown argument" in capsys.readouterr().err
-
-
 def test_each_finding_is_told_to_people_with_what_mends_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,12 +123,6 @@ def test_redis_that_is_away_is_told(capsys: Said) -> None:
     assert said.err.startswith("presence: cannot ask Redis at unix:///nowhere: ")
 
 
-@pytest.mark.parametrize("uid", ["", "a\nb", "\x1b[2J", "a" * 129])
-def test_what_is_no_uid_is_refused(redis_server: EmbeddedRedis, uid: str, capsys: Said) -> None:
-    assert main(["explain", uid, "--redis", redis_server.url]) == 2
-    assert "uid" in capsys.readouterr().err.lower()
-
-
 # Real servers
 
 
@@ -184,18 +178,6 @@ async def test_two_devices_on_two_servers(redis_server: EmbeddedRedis) -> None:
         figures: Any = servers[0][0].report()["answering"]
         assert figures["answered"] >= 2
         await clients[1].stream.aclose()
-
-
-async def test_the_words_of_a_server_are_those_of_its_line(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server.url, 1) as ((server, host, port),):
-        client = Client(await trio.open_tcp_stream(host, port))
-        await client.login("ann")
-        by_line: Any = server.explain("ann")
-        told = await explained(redis_server.url, "ann", lambda told: told["sessions"])
-        (there,) = told["sessions"]
-        same = {"device", "session", "node", "login_ms", "last_packet_ms", "deadline_ms", "slot", "ends_as"}
-        assert {name: there[name] for name in same} == {name: by_line["sessions"][0][name] for name in same}
-        await client.stream.aclose()
 
 
 async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:

@@ -175,13 +175,3 @@ async def test_one_server_logs_who_was_forgotten_and_by_whom(
     (logged,) = [line for line in logs if line["event"] == "users forgotten"]
     assert (logged["users"], logged["uids"]) == (1, ["ann"])
     assert logged["by"].endswith(" (presence forget)")
-
-
-def test_of_somebody_online_only_the_error_is_printed(
-    redis_server: EmbeddedRedis, hand: Hand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hand.apply(login("ann", "s1"))
-    assert main(["forget", "ann", "--redis", redis_server.url]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "ann is online" in said.err

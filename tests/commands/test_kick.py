@@ -125,11 +125,3 @@ async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printa
     (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
     assert by.startswith("\\x1b[2Jx")
     assert len(by) < 250
-
-
-def test_help_says_that_it_is_no_ban_and_whose_redis_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kick", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "This is no ban" in text
-    assert "the servers' Redis" in text
-    assert "starts one of its own" not in text

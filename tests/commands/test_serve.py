@@ -78,11 +78,6 @@ def test_serve_prints_ready_alone_on_a_line(
     assert capfd.readouterr().err.splitlines()[1] == "ready 127.0.0.1:7400"
 
 
-def test_serve_returns_the_status_of_the_server(serve_with: Callable[[Run], None]) -> None:
-    serve_with(lambda _settings, _url, _log, **_: 1)
-    assert main(["serve", "--no-admin", "--redis", "redis://h"]) == 1
-
-
 def test_serve_logs_a_failure_of_the_server(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

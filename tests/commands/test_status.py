@@ -82,15 +82,6 @@ def test_status_as_json_has_away_and_meta(
     assert (state["sessions"][0]["away"], state["sessions"][0]["meta"]) == (True, said)
 
 
-def test_status_looks_into_the_shards_that_the_server_stored(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    client.hset("presence:meta", "shards", 16)
-    client.zadd("presence:{3}:seen", {"carol": 1_700_000_000_000})  # CRC-32 of carol, modulo 16
-    main(["status", "carol", "--redis", redis_server.url])
-    assert "last seen 2023" in capsys.readouterr().out
-
-
 def put_online(client: Redis, uids: list[str]) -> None:
     client.hset("presence:meta", "shards", 2)
     session = {"session": "s1", "node": "n1", "login_ms": 1_700_000_000_000}
@@ -131,13 +122,6 @@ def test_list_as_json_is_one_object_of_states(
     states = json.loads(capsys.readouterr().out)
     assert sorted(states) == sorted(uids)
     assert {state["status"] for state in states.values()} <= {"online"}
-
-
-def test_list_of_nobody_prints_nothing(
-    redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", "--list", "--redis", redis_server.url]) == 0
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

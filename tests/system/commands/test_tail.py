@@ -127,15 +127,6 @@ def test_tail_shows_who_goes_away_and_what_he_says(
     assert line.split()[2:] == ["away", "back", "u", "2-0", "n1", '{"text":"h\u00ed', '\\x07"}']
 
 
-def test_tail_as_json_has_meta_as_json_unless_it_is_none(
-    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
-) -> None:
-    event(client, "1-0", "update", meta='{"text":"a"}')
-    event(client, "2-0", "update", meta="{")
-    running = tail(redis_server.url, "--json", "--from", "0")
-    assert [json.loads(running.line())["meta"] for _ in range(2)] == [{"text": "a"}, "{"]
-
-
 def test_tail_for_a_person_escapes_control_characters(
     redis_server: EmbeddedRedis, client: Redis, tail: StartTail
 ) -> None:
@@ -186,19 +177,6 @@ def test_tail_in_a_group_acknowledges_what_it_printed(
     while pending(client):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_two_tails_of_a_group_share_the_events(
-    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
-) -> None:
-    group = ("--json", "--group", "g", "--from", "0")
-    event(client, "1-0")
-    one = tail(redis_server.url, *group, "--consumer", "one")
-    assert json.loads(one.line())["id"] == "1-0"
-    one.stop()
-    event(client, "2-0")
-    other = tail(redis_server.url, *group, "--consumer", "other")
-    assert json.loads(other.line())["id"] == "2-0"
 
 
 def test_what_a_tail_could_not_print_stays_with_the_group(
