@@ -19,8 +19,7 @@ from presence.admin.context import Context
 from presence.admin.errors import ApiError, bad_request
 from presence.admin.event_feed import TYPES, EventFeed, parse_place
 from presence.admin.guard import operator_of
-from presence.admin.metrics import render
-from presence.admin.own_figures import Scrape
+from presence.admin.metrics import Scrape, render
 from presence.admin.sampler import Sampler
 from presence.admin.streaming import EVENTS_SHOWN, EventStream, Mailbox, message
 from presence.admin.tidings import Tidings

@@ -1,57 +1,134 @@
-"""All metrics. `presence/docs/operations.md` says of each what to do about it.
+"""All metrics: names, types and labels by Prometheus' rules, and where in a sample their numbers are.
 
-Names are by Prometheus' rules: base units (`_seconds`, `_bytes`), `_total` for what only grows, `_info` for
-texts. Per worker: a worker that was replaced begins at 0 again, which `rate()` expects of one series and
-could not see in a sum. Nothing has a label that users choose: no uid, no address, no device.
+Base units (`_seconds`, `_bytes`), `_total` for what only grows, `_info` for texts. Per worker: a worker that
+was replaced begins at 0 again, which `rate()` expects of one series and could not see in a sum. Nothing has a
+label that users choose: no uid, no address, no device. `presence/docs/operations.md` says of each metric what
+to do about it, and each is there for an alert, a panel of the dashboard, or a use that this page names.
+
+A series that may ever be is there from the start, with 0: Prometheus sees the first event of a kind as a step
+from 0 to 1, and an alert on `rate()` does not miss it. Those of a service that is off are absent.
 """
 
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
 
-from presence.admin.metric_kinds import (
-    Kind,
-    Metric,
-    by_reason,
-    counter,
-    counters,
-    gauge,
-    gauges,
-    histogram,
-    own,
-)
-from presence.admin.service_metrics import REQUESTS, SECURITY
 from presence.faults import WORK
 from presence.ticks import SLOTS_PER_TICK
 from protocol import Code
 
+PREFIX: Final = "presence_"
+
+Labels = tuple[str, ...]
+Path = tuple[str, ...]
+"""Where something is in a sample: the keys of nested maps."""
+
+
+class Kind(StrEnum):
+    """Types of metrics, by the names that Prometheus has for them; an `info` is a gauge of 1 with texts."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: as it is asked for: of a counter with `_total`, of an info with `_info`.
+        kind: its type.
+        help: one sentence, without the full stop.
+        labels: by name; the first is `worker` where each worker has its own series.
+        places: by the values of the first labels after `worker`: where the number is, or a map from the
+            values of the labels that are left to numbers.
+        known: values of labels that are there from the start, where a place has a map; what the map has
+            beside them counts as `other`. None: whatever is there has a series.
+        measure: makes the number of what is found.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels
+    places: Mapping[Labels, Path]
+    known: tuple[Labels, ...] | None = None
+    measure: Callable[[Any], float] = float
+
+    @property
+    def is_of_workers(self) -> bool:
+        """Whether its numbers are in workers' samples."""
+        return self.labels[:1] == ("worker",)
+
+
+def counter(
+    name: str,
+    text: str,
+    places: str | Mapping[str, str],
+    *labels: str,
+    known: Iterable[Code | str | Labels] | None = None,
+) -> Metric:
+    """Return a worker's counter."""
+    named = None if known is None else tuple(map(_as_labels, known))
+    return Metric(f"{PREFIX}{name}_total", Kind.COUNTER, text, ("worker", *labels), _paths(places), named)
+
+
+def gauge(
+    name: str,
+    text: str,
+    places: str | Mapping[str, str],
+    *labels: str,
+    measure: Callable[[Any], float] = float,
+) -> Metric:
+    """Return a worker's gauge."""
+    return Metric(f"{PREFIX}{name}", Kind.GAUGE, text, ("worker", *labels), _paths(places), measure=measure)
+
+
+def histogram(name: str, text: str, place: str) -> Metric:
+    """Return a worker's histogram."""
+    return Metric(f"{PREFIX}{name}", Kind.HISTOGRAM, text, ("worker",), _paths(place))
+
+
+def info(name: str, text: str, place: str, *labels: str) -> Metric:
+    """Return texts of a worker."""
+    return Metric(f"{PREFIX}{name}_info", Kind.INFO, text, ("worker", *labels), _paths(place))
+
+
+def local(*metrics: Metric) -> tuple[Metric, ...]:
+    """Return metrics of no worker: their numbers are in `presence.admin.metrics.local_sample`."""
+    return tuple(replace(each, labels=each.labels[1:]) for each in metrics)
+
+
+def _paths(places: str | Mapping[str, str]) -> dict[Labels, Path]:
+    if isinstance(places, str):
+        return {(): tuple(places.split("."))}
+    return {(value,): tuple(path.split(".")) for value, path in places.items()}
+
+
+def at(under: str, **names: str) -> dict[str, str]:
+    """Return places by the values of a label; all are in one map of the sample."""
+    return {value: f"{under}.{name}" for value, name in names.items()}
+
+
+def _as_labels(known: Code | str | Labels) -> Labels:
+    if isinstance(known, tuple):
+        return known
+    return (known.reason if isinstance(known, Code) else known,)
+
+
 # With what a connection is refused, or ended by a packet of its own.
 REFUSALS: Final = (
-    Code.PROTOCOL_ERROR,
-    Code.TOO_LARGE,
-    Code.NOT_LOGGED_IN,
-    Code.LOGIN_TIMEOUT,
-    Code.AUTH_FAILED,
-    Code.RATE_LIMITED,
-    Code.BUSY,
-    Code.SESSION_LIMIT,
-    Code.REPLACED,
-    Code.SERVER_DRAIN,
-    Code.SERVER_ERROR,
+    *(Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN, Code.LOGIN_TIMEOUT, Code.AUTH_FAILED),
+    *(Code.RATE_LIMITED, Code.BUSY, Code.SESSION_LIMIT, Code.REPLACED, Code.SERVER_DRAIN, Code.SERVER_ERROR),
 )
 # With what a session ends.
 ENDS: Final = (
-    Code.LOGOUT,
-    Code.BACKGROUND,
-    Code.CLOSED,
-    Code.IDLE_TIMEOUT,
-    Code.SLOW_CONSUMER,
-    Code.REPLACED,
-    Code.KICKED,
-    Code.AUTH_EXPIRED,
-    Code.SESSION_LIMIT,
-    Code.PROTOCOL_ERROR,
-    Code.RATE_LIMITED,
-    Code.TOO_LARGE,
-    Code.SERVER_ERROR,
+    *(Code.LOGOUT, Code.BACKGROUND, Code.CLOSED, Code.IDLE_TIMEOUT, Code.SLOW_CONSUMER, Code.REPLACED),
+    *(Code.KICKED, Code.AUTH_EXPIRED, Code.SESSION_LIMIT, Code.PROTOCOL_ERROR, Code.RATE_LIMITED),
+    *(Code.TOO_LARGE, Code.SERVER_ERROR),
 )
 TRANSITIONS: Final = (
     *(("online", code.reason) for code in (Code.LOGIN, Code.RETURNED)),
@@ -62,25 +139,49 @@ TRANSITIONS: Final = (
 )
 """Types and reasons of events."""
 
+# As `presence.auth.tokens.Reason` has them, which would bring the cryptography along.
+TOKEN_REASONS: Final = (
+    *("missing", "malformed", "unknown_key", "signature", "expired", "not_yet", "audience", "claims"),
+    "other_uid",
+)
+
+WHO: Final = (
+    *local(info("build", "What runs", "build", "version", "python")),
+    info("worker", "Which node a worker is", "who", "node", "address", "version"),
+    gauge("worker_up", "1 if the worker answers", "up"),
+    gauge("worker_readiness", "1 for the state that the worker is in", "readiness_is", "readiness"),
+    gauge("sample_age_seconds", "Age of a worker's figures", "age_s"),
+    *local(gauge("lease_seconds", "The setting lease", "settings.lease")),
+)
+
+SHARED: Final = local(
+    gauge("users_online", "Users online at all nodes, as Redis has them", "users_online"),
+    gauge("nodes", "Nodes by the state of their leases", "nodes", "status"),
+    gauge("redis_up", "1 if Redis answers the operators' process", "redis_up"),
+    gauge(
+        "redis_ping_seconds",
+        "How long Redis took to answer last",
+        "redis.ping_ms",
+        measure=lambda ms: float(ms) / 1000,
+    ),
+    gauge("redis_memory_bytes", "Memory that Redis uses", "redis.used_memory_bytes"),
+    gauge("redis_max_memory_bytes", "Bound of Redis' memory, where it has one", "redis.maxmemory_bytes"),
+    counter("redis_evicted_keys", "Keys that Redis dropped for want of memory", "redis.evicted_keys"),
+)
+
 CLIENTS: Final = (
     gauge("connections", "Connections that are open", "connections"),
     gauge("sessions", "Sessions that live, those in their grace among them", "sessions"),
     gauge("sessions_away", "Sessions that are shown as away", "core.away"),
-    counter("connections_accepted", "Connections that were accepted", "transport.accepted"),
-    counter("connections_closed", "Connections that were closed", "transport.closed"),
     counter("connection_failures", "Connections closed over a fault of the server", "transport.failures"),
-    Metric(
-        "presence_faults_total",
-        Kind.COUNTER,
+    counter(
+        "faults",
         "Mistakes of the server that cost one request, message or record, by work",
-        ("worker", "work"),
-        counts=("faults",),
-        known=tuple((work,) for work in WORK),
+        "faults",
+        "work",
+        known=WORK,
     ),
     counter("accept_errors", "Accepts that failed, for want of descriptors say", "transport.accept_errors"),
-    gauge(
-        "connections_unsent", "Connections with bytes that wait to be sent", "transport.unsent_connections"
-    ),
     counter("slow_readers", "Connections cut off since they did not read", "transport.slow_readers"),
     counter("logins", "Logins that were granted", "core.logins"),
     counter(
@@ -93,36 +194,40 @@ CLIENTS: Final = (
         "Sessions whose place another login took within the grace",
         "core.returned_in_grace",
     ),
-    by_reason("refusals", "Connections refused or ended by an error, by reason", "core.refused", REFUSALS),
-    by_reason("sessions_ended", "Sessions that ended, by reason", "core.ended", ENDS),
-    counters(
+    counter(
+        "refusals",
+        "Connections refused or ended by an error, by reason",
+        "core.refused",
+        "reason",
+        known=REFUSALS,
+    ),
+    counter("sessions_ended", "Sessions that ended, by reason", "core.ended", "reason", known=ENDS),
+    counter(
         "packets",
         "Valid packets: keepalives of sessions, and all others",
+        at("core", keepalive="beats", other="frames"),
         "kind",
-        {"keepalive": "core.beats", "other": "core.frames"},
     ),
     counter("packet_floods", "Connections that sent too many packets", "core.packet_floods"),
     counter("tokens_expired", "Connections sent away to fetch a fresh token", "core.tokens_expired"),
-    counter("profile_updates", "Changes of how sessions are shown", "core.updates"),
     counter("last_looks_saved", "Sessions saved by a packet that lay unread", "core.saved_by_a_last_look"),
-    counter("graces_lengthened", "Graces made longer for who flaps", "core.flapping.lengthened"),
-    counters(
+    counter(
         "admission_refusals",
         "Refusals by limit",
+        at(
+            "admission",
+            connections="connections_full",
+            accepts="accepts_refused",
+            logins="logins_refused",
+            address_connections="address_connections_refused",
+            address_logins="address_logins_refused",
+            user_logins="uid_logins_refused",
+        ),
         "limit",
-        {
-            "connections": "admission.connections_full",
-            "accepts": "admission.accepts_refused",
-            "logins": "admission.logins_refused",
-            "address_connections": "admission.address_connections_refused",
-            "address_logins": "admission.address_logins_refused",
-            "user_logins": "admission.uid_logins_refused",
-        },
     ),
-    gauges(
+    gauge(
         "table_entries",
-        "Entries of the bounded tables",
-        "table",
+        "Entries of the bounded tables and queues",
         {
             "address_connections": "admission.address_connections_kept",
             "address_logins": "admission.address_logins_kept",
@@ -130,8 +235,49 @@ CLIENTS: Final = (
             "flapping": "core.flapping.known",
             "packet_buckets": "core.packet_buckets_kept",
             "expiring": "core.expiring",
+            "tls_handshakes": "transport.handshakes_underway",
+            "messages": "messages.waiting",
+            "watches": "watching.watches",
+            "shared_watches": "watching.shared",
+            "watched_users": "watching.users",
+            "watch_requests": "watching.waiting",
+            "watch_pushes": "watching.pushes.queued",
         },
+        "table",
     ),
+)
+
+SECURITY: Final = (
+    counter(
+        "tls_handshakes",
+        "Handshakes, by result",
+        at("transport", done="handshakes", failed="handshakes_failed", refused="handshakes_refused"),
+        "result",
+    ),
+    gauge(
+        "tls_certificate_end_timestamp_seconds",
+        "Unix time at which the certificate ends",
+        "certificate.ends_at",
+    ),
+    counter(
+        "proxy_headers",
+        "PROXY headers, by result",
+        at("transport", taken="proxied", refused="proxy_headers_refused"),
+        "result",
+    ),
+    counter(
+        "tokens_granted", "Tokens that were good", at("tokens", login="granted", renewal="renewed"), "use"
+    ),
+    counter(
+        "tokens_refused",
+        "Tokens that were refused, by use and reason",
+        at("tokens", login="refused", renewal="renewals_refused"),
+        "use",
+        "reason",
+        known=TOKEN_REASONS,
+    ),
+    counter("tokens_unchecked", "Tokens that there was no processor time for", "tokens.unchecked"),
+    gauge("token_keys_current", "1 if the keys in use are those of the file", "tokens.is_current"),
 )
 
 DETECTION: Final = (
@@ -142,49 +288,44 @@ DETECTION: Final = (
     ),
     histogram("tick_lag_seconds", "How late ticks ran", "histograms.tick_lag"),
     histogram("loop_lag_seconds", "How late the event loop ran what was due", "histograms.loop_lag"),
-    counter("ticks", "Ticks of the wheel", "ticker.ticks"),
     counter("stalled_seconds", "Seconds in which no connection was read", "ticker.stalled_s"),
     counter(
         "stall_credit_seconds", "Seconds that deadlines were put off for stalls", "ticker.stall_credit_s"
     ),
-    gauge("wheel_slot_seconds", "Width of a slot of the wheel", "wheel.slot_s"),
     gauge(
         "tick_seconds",
         "How late the end of a silent session may be",
         "wheel.slot_s",
-        lambda slot_s: SLOTS_PER_TICK * float(slot_s),
+        measure=lambda slot_s: SLOTS_PER_TICK * float(slot_s),
     ),
     gauge(
         "wheel_next_slot_sessions",
         "Sessions in the slot that is due next",
         "wheel.sizes",
-        lambda sizes: sizes[0],
+        measure=lambda sizes: sizes[0],
     ),
-    gauge("wheel_largest_slot_sessions", "Sessions in the fullest slot", "wheel.sizes", max),
+    gauge("wheel_largest_slot_sessions", "Sessions in the fullest slot", "wheel.sizes", measure=max),
     gauge("wheel_later_sessions", "Sessions due after the slots of one idle time-out", "wheel.later"),
 )
 
 REDIS: Final = (
-    Metric(
-        "presence_transitions_total",
-        Kind.COUNTER,
+    counter(
+        "transitions",
         "Events that Redis has acknowledged, by type and reason",
-        ("worker", "type", "reason"),
-        counts=("transitions",),
+        "transitions",
+        "type",
+        "reason",
         known=TRANSITIONS,
     ),
     gauge("redis_connected", "1 while every shard answers this worker", "relay.connected"),
-    gauge("redis_away_seconds", "Since when a shard does not answer this worker", "relay.away_s"),
     histogram("redis_call_seconds", "Calls of Redis, as waited for", "histograms.redis_call"),
-    counter("redis_batches", "Batches that Redis has acknowledged", "relay.batches"),
-    counter("redis_items", "Changes in them, registrations of resyncs among them", "relay.items"),
     counter("redis_retries", "Rounds that failed and were made again", "relay.retries"),
     counter("redis_resyncs", "Resyncs of a shard", "relay.resyncs"),
-    counters(
+    counter(
         "redis_errors",
         "Answers that waiting may not cure, and failures of the task of leases",
-        "task",
         {"relay": "relay.errors", "cluster": "cluster.errors"},
+        "task",
     ),
     counter("record_differences", "Sessions that were not on record as they were here", "relay.differences"),
     gauge("outbox_changes", "Changes that wait for Redis or are under way", "outbox.held"),
@@ -193,86 +334,99 @@ REDIS: Final = (
     gauge("outbox_max_bytes", "Bound of its memory", "outbox.max_bytes"),
     gauge("outbox_oldest_seconds", "Age of the oldest change that waits", "outbox_oldest_s"),
     histogram("outbox_age_seconds", "From a decision to its acknowledgement", "histograms.outbox_age"),
-    counter("outbox_appended", "Changes that were accepted", "outbox.appended_total"),
     counter("outbox_dropped", "Changes that were skipped: a gap", "outbox.dropped_total"),
-    gauge("outbox_skipping_shards", "Shards whose changes are skipped now", "outbox.skipping_shards"),
 )
 
 CLUSTER: Final = (
     gauge("lease_left_seconds", "Until the lease of this worker's node ends", "cluster.lease_left_s"),
-    counter("lease_renewals", "Renewals of the lease", "cluster.renewals"),
-    gauge("nodes_seen", "Other nodes that this one has seen", "cluster.nodes"),
-    counter("nodes_fenced", "Silent nodes that this one has fenced", "cluster.fenced"),
-    counter("death_certificates", "Nodes that this one has declared dead", "cluster.certificates"),
-    counter("nodes_swept", "Dead nodes that this one has swept", "cluster.swept"),
-    counter("sessions_swept", "Sessions ended so", "cluster.swept_sessions"),
+    counter(
+        "node_failures",
+        "Silent nodes that this one has fenced, declared dead, and swept",
+        at("cluster", fenced="fenced", declared_dead="certificates", swept="swept"),
+        "step",
+    ),
 )
+
+REQUESTS: Final = (
+    counter(
+        "messages",
+        "Messages of clients, by outcome",
+        at(
+            "messages",
+            handed="handed",
+            offline="refused_offline",
+            disconnected="refused_disconnected",
+            busy="refused_busy",
+            unknown="unknown",
+        ),
+        "outcome",
+    ),
+    counter(
+        "watch_requests",
+        "Requests to watch: taken on, and of all those that failed",
+        at("watching", taken="taken", refused="refused", full="full", timed_out="timed_out"),
+        "result",
+    ),
+    counter(
+        "watch_pushes",
+        "Pushes to watchers",
+        at("watching.pushes", sent="sent", put_off="put_off", replaced="replaced"),
+        "result",
+    ),
+    counter(
+        "queries",
+        "Queries of clients: taken on, and of these answered and refused",
+        at("watching.queries", taken="taken", answered="answered", refused="refused"),
+        "result",
+    ),
+    counter(
+        "followups",
+        "Follow-ups, by what this worker did with them",
+        at(
+            "followups",
+            planned="planned",
+            cancelled="cancelled",
+            told="told",
+            dropped="dropped",
+            refused="refused",
+        ),
+        "outcome",
+    ),
+    counter("followup_holes", "How often follow-ups found events missing", "followups.holes"),
+)
+
+_CPU: Final = at("process", user="cpu_user_s", system="cpu_system_s")
 
 PROCESS: Final = (
     gauge(
-        "process_start_time_seconds", "Unix time of the worker's start", "started_ms", lambda ms: ms / 1000
+        "process_start_time_seconds",
+        "Unix time of the worker's start",
+        "started_ms",
+        measure=lambda ms: ms / 1000,
     ),
     gauge("process_resident_memory_bytes", "Memory of the worker", "process.rss_bytes"),
-    counters(
-        "process_cpu_seconds",
-        "Processor time of the worker",
-        "mode",
-        {"user": "process.cpu_user_s", "system": "process.cpu_system_s"},
-    ),
+    counter("process_cpu_seconds", "Processor time of the worker", _CPU, "mode"),
     gauge("process_open_fds", "Descriptors in use", "process.open_fds"),
     gauge("process_max_fds", "Descriptors that the worker may use", "process.max_fds"),
-    counter("inquiries", "Questions that the worker was asked for operators", "inquiries.asked"),
-    counter("inquiries_dropped", "Answers that nobody took", "inquiries.dropped"),
 )
 
-WORKERS: Final = (
-    own("build", Kind.INFO, "What runs", "version", "python"),
-    own("worker", Kind.INFO, "Which node a worker is", "worker", "node", "address", "version"),
-    own("worker_up", Kind.GAUGE, "1 if the worker answers", "worker"),
-    own("worker_readiness", Kind.GAUGE, "1 for the state that the worker is in", "worker", "readiness"),
-    own("sample_age_seconds", Kind.GAUGE, "Age of a worker's figures", "worker"),
-    own("idle_timeout_seconds", Kind.GAUGE, "The setting idle_timeout"),
-    own("disconnect_grace_seconds", Kind.GAUGE, "The setting disconnect_grace"),
-    own("lease_seconds", Kind.GAUGE, "The setting lease"),
-)
-
-SHARED: Final = (
-    own("users_online", Kind.GAUGE, "Users online at all nodes, as Redis has them"),
-    own("nodes", Kind.GAUGE, "Nodes by the state of their leases", "status"),
-    own("redis_up", Kind.GAUGE, "1 if Redis answers the operators' process"),
-    own("redis_ping_seconds", Kind.GAUGE, "How long Redis took to answer last"),
-    own("redis_memory_bytes", Kind.GAUGE, "Memory that Redis uses"),
-    own("redis_max_memory_bytes", Kind.GAUGE, "Bound of Redis' memory, where it has one"),
-    own("redis_clients", Kind.GAUGE, "Connections to Redis"),
-    own("redis_evicted_keys", Kind.COUNTER, "Keys that Redis dropped for want of memory"),
-)
-
-HTTP: Final = (
-    own("http_requests", Kind.COUNTER, "Requests, by route and class of status", "route", "status"),
-    own(
-        "http_request_duration_seconds", Kind.HISTOGRAM, "How long requests took; of streams: until the head"
+HTTP: Final = local(
+    counter("http_requests", "Requests, by route and class of status", "http.requests", "route", "status"),
+    histogram(
+        "http_request_duration_seconds",
+        "How long requests took; of streams: until the head",
+        "http.durations",
     ),
-    own("http_refusals", Kind.COUNTER, "Requests and connections that were refused, by reason", "reason"),
-    own("http_acts", Kind.COUNTER, "What operators did", "verb", "outcome"),
-    own("http_connections", Kind.GAUGE, "Connections of operators"),
-    own("http_connections_accepted", Kind.COUNTER, "Connections of operators so far"),
-    own("http_viewers", Kind.GAUGE, "Open event streams", "view"),
-    own("http_events_missed", Kind.COUNTER, "Events that viewers who fell behind were not shown"),
-    own("http_process_resident_memory_bytes", Kind.GAUGE, "Memory of the operators' process"),
-    own("http_process_cpu_seconds", Kind.COUNTER, "Processor time of the operators' process", "mode"),
-    own("http_process_open_fds", Kind.GAUGE, "Descriptors in use in the operators' process"),
+    counter(
+        "http_refusals", "Requests and connections that were refused, by reason", "http.refusals", "reason"
+    ),
+    counter("http_acts", "What operators did", "http.acts", "verb", "outcome"),
+    gauge("http_connections", "Connections of operators", "http.connections"),
+    gauge("http_viewers", "Open event streams", "http.viewers", "view"),
+    counter("http_events_missed", "Events that viewers who fell behind were not shown", "http.missed"),
+    gauge("http_process_resident_memory_bytes", "Memory of the operators' process", "process.rss_bytes"),
+    counter("http_process_cpu_seconds", "Processor time of the operators' process", _CPU, "mode"),
 )
 
-TABLE: Final = (
-    *WORKERS,
-    *SHARED,
-    *CLIENTS,
-    *SECURITY,
-    *DETECTION,
-    *REDIS,
-    *CLUSTER,
-    *REQUESTS,
-    *PROCESS,
-    *HTTP,
-)
+TABLE: Final = (*WHO, *SHARED, *CLIENTS, *SECURITY, *DETECTION, *REDIS, *CLUSTER, *REQUESTS, *PROCESS, *HTTP)
 """Every metric, in the order in which they are shown."""

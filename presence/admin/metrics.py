@@ -1,8 +1,13 @@
-"""The figures of all workers, of Redis and of this process in the formats that Prometheus reads."""
+"""The figures of all workers, of Redis and of this process in the formats that Prometheus reads.
 
+Where something is not known its series are absent: a zero would say that nobody is online.
+"""
+
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,11 +19,38 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from presence.admin.metric_kinds import OTHER, Kind, Labels, Metric, Path
-from presence.admin.metric_table import TABLE
-from presence.admin.own_figures import FIGURES, HISTOGRAMS, Scrape
+from presence import __version__
+from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Path
+from presence.admin.workers import Answer
+from presence.samples import Readiness
+from presence.settings import Settings
+from presence.store.nodes import NodeState, NodeStatus
 
-_FAMILIES: Final = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """All that one rendering is made of.
+
+    Attributes:
+        answers: of this machine's workers.
+        now: monotonic seconds, of the clock of `Answer.at`.
+        settings: as in effect.
+        online: users online at all nodes; None: Redis did not answer.
+        nodes: those that have a lease; None: Redis did not answer.
+        redis: what it says of itself, see `presence.store.health`; None: it was not asked yet.
+        http: this process' own counters.
+    """
+
+    answers: Sequence[Answer]
+    now: float
+    settings: Settings
+    online: int | None
+    nodes: Sequence[NodeState] | None
+    redis: Mapping[str, Any] | None
+    http: HttpFigures
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
@@ -29,70 +61,119 @@ def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
         accept: the request's header: OpenMetrics for whoever asks for it, else Prometheus' text format 0.0.4.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(_Figures(scrape)), content_type
+    return encode(_Collected(scrape)), content_type
 
 
-class _Figures(Collector):
+def local_sample(scrape: Scrape) -> Sample:
+    """Return what is of no worker, in the shape of a worker's sample."""
+    # What Redis said before it was away is kept beside that, and is old.
+    redis = scrape.redis if scrape.redis is not None and scrape.redis.get("status") == "ok" else None
+    nodes = None
+    if redis is not None and scrape.nodes is not None:
+        nodes = {
+            status: sum(each.status == status for each in scrape.nodes) for status in get_args(NodeStatus)
+        }
+    http = scrape.http
+    return {
+        "build": {(__version__, platform.python_version()): 1},
+        "settings": {"lease": scrape.settings.lease},
+        "users_online": None if redis is None else scrape.online,
+        "nodes": nodes,
+        "redis_up": redis is not None,
+        "redis": redis,
+        "http": {
+            "requests": http.requests,
+            "durations": http.durations.report(),
+            "refusals": http.refusals,
+            "acts": http.acts,
+            "connections": http.connections,
+            "viewers": http.viewers,
+            "missed": http.missed,
+        },
+        "process": http.footprint.report(http.connections),
+    }
+
+
+def worker_sample(answer: Answer, now: float) -> Sample:
+    """Return what is of one worker: its sample, and what its answer says."""
+    sample = answer.sample
+    if sample is None:
+        return {"up": False}
+    readiness = sample.get("readiness")
+    return {
+        **sample,
+        "up": True,
+        "age_s": max(0.0, now - answer.at),
+        "who": {tuple(str(sample.get(name, "")) for name in ("node", "address", "version")): 1},
+        "readiness_is": {each.value: readiness == each.value for each in Readiness},
+    }
+
+
+class _Collected(Collector):
     """One scrape as prometheus_client wants to be given it."""
 
     def __init__(self, scrape: Scrape) -> None:
-        self._scrape = scrape
+        self._local: list[tuple[Labels, Sample]] = [((), local_sample(scrape))]
+        self._workers: list[tuple[Labels, Sample]] = [
+            ((str(each.number),), worker_sample(each, scrape.now)) for each in scrape.answers
+        ]
 
     def collect(self) -> Iterable[Family]:
-        families = (_family(metric, self._scrape) for metric in TABLE)
-        return [family for family in families if family.samples]
+        for metric in TABLE:
+            family = _family(metric, self._workers if metric.is_of_workers else self._local)
+            if family.samples:
+                yield family
 
 
-def _family(metric: Metric, scrape: Scrape) -> Family:
+def _family(metric: Metric, samples: Iterable[tuple[Labels, Sample]]) -> Family:
     if metric.kind is Kind.HISTOGRAM:
-        return _histograms(metric, scrape)
+        return _histogram(metric, samples)
+    series = (
+        ((*worker, *labels), number)
+        for worker, sample in samples
+        for labels, number in _series(metric, sample)
+    )
     if metric.kind is Kind.INFO:
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
-        for labels, _ in FIGURES[metric.name](scrape):
+        for labels, _ in series:
             info.add_metric([], dict(zip(metric.labels, labels, strict=True)))
         return info
-    family: CounterMetricFamily | GaugeMetricFamily = _FAMILIES[metric.kind](
-        metric.name, metric.help, labels=metric.labels
-    )
-    for labels, value in _series(metric, scrape):
-        if value is not None:
-            family.add_metric(labels, value)
+    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family: CounterMetricFamily | GaugeMetricFamily = make(metric.name, metric.help, labels=metric.labels)
+    for labels, number in series:
+        family.add_metric(labels, number)
     return family
 
 
-def _series(metric: Metric, scrape: Scrape) -> Iterable[tuple[Sequence[str], float | None]]:
-    if not metric.is_of_workers:
-        return FIGURES[metric.name](scrape)
-    return [
-        ((str(answer.number), *labels), value)
-        for answer in scrape.answers
-        if answer.sample is not None
-        for labels, value in _of_worker(metric, answer.sample)
-    ]
-
-
-def _of_worker(metric: Metric, sample: Mapping[str, Any]) -> Iterator[tuple[Labels, float]]:
-    for labels, path in metric.parts.items():
-        if (found := _find(sample, path)) is not None:
-            yield labels, metric.measure(found)
-    if metric.counts and (counts := _find(sample, metric.counts)) is not None:
-        depth = len(metric.labels) - 1
-        numbers = dict.fromkeys(metric.known, 0.0)
-        for labels, number in _leaves(counts, depth):
-            labels = labels if labels in numbers else (OTHER,) * depth  # noqa: PLW2901 - bounded
-            numbers[labels] = numbers.get(labels, 0.0) + number
-        yield from numbers.items()
-
-
-def _leaves(counts: Mapping[str, Any], depth: int) -> Iterator[tuple[Labels, float]]:
-    for name, found in counts.items():
-        if depth == 1:
-            yield (name,), float(found)
+def _series(metric: Metric, sample: Sample) -> Iterator[tuple[Labels, float]]:
+    """Give the values of the labels after `worker`, and the number."""
+    for first, path in metric.places.items():
+        found = _find(sample, path)
+        if not isinstance(found, Mapping):
+            if found is not None:
+                yield first, metric.measure(found)
+        elif metric.known is None:
+            yield from (((*first, *rest), float(number)) for rest, number in _leaves(found))
         else:
-            yield from (((name, *rest), number) for rest, number in _leaves(found, depth - 1))
+            numbers = dict.fromkeys(metric.known, 0.0)
+            others = (OTHER,) * len(metric.known[0])
+            for rest, number in _leaves(found):
+                rest = rest if rest in numbers else others  # noqa: PLW2901 - bounded
+                numbers[rest] = numbers.get(rest, 0.0) + number
+            yield from (((*first, *rest), number) for rest, number in numbers.items())
 
 
-def _find(sample: Mapping[str, Any], path: Path) -> Any:
+def _leaves(counts: Mapping[Any, Any]) -> Iterator[tuple[Labels, float]]:
+    """Give the numbers of nested maps by all their keys; one key may be several values."""
+    for key, found in counts.items():
+        labels = key if isinstance(key, tuple) else (str(key),)
+        if isinstance(found, Mapping):
+            yield from (((*labels, *rest), number) for rest, number in _leaves(found))
+        else:
+            yield labels, found
+
+
+def _find(sample: Sample, path: Path) -> Any:
     """Return what lies at a path of a sample; None where nothing does, as of a service that is off."""
     found: Any = sample
     for name in path:
@@ -102,18 +183,12 @@ def _find(sample: Mapping[str, Any], path: Path) -> Any:
     return found
 
 
-def _histograms(metric: Metric, scrape: Scrape) -> Family:
+def _histogram(metric: Metric, samples: Iterable[tuple[Labels, Sample]]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    found: list[tuple[Labels, Any]]
-    if metric.is_of_workers:
-        (path,) = metric.parts.values()
-        samples = ((str(each.number), each.sample) for each in scrape.answers if each.sample is not None)
-        found = [((worker,), _find(sample, path)) for worker, sample in samples]
-    else:
-        found = [((), HISTOGRAMS[metric.name](scrape))]
-    for labels, each in found:
-        if each is not None:
-            family.add_metric(labels, _buckets(each["bounds"], each["counts"]), each["sum"])
+    (path,) = metric.places.values()
+    for worker, sample in samples:
+        if (found := _find(sample, path)) is not None:
+            family.add_metric(worker, _buckets(found["bounds"], found["counts"]), found["sum"])
     return family
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from presence.admin.http_figures import HttpFigures
-from presence.admin.own_figures import Scrape
+from presence.admin.metrics import Scrape
 from presence.admin.workers import Answer
 from presence.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus

@@ -131,7 +131,6 @@ class Script:
         ):
             assert phone.ask(update).kind == Kind.OK
         self._packets(3)
-        self.counts["profile_updates_total",] += 3
         for type, reason in (("away", "away"), ("away", "back"), ("update", "updated")):
             self.counts["transitions_total", type, reason] += 1
 
@@ -144,7 +143,6 @@ class Script:
         self._packets(4)
         self.counts["messages_total", "handed"] += 1
         self.counts["messages_total", "offline"] += 1
-        self.counts["message_deliveries_total", "delivered"] += 1
         self.counts["watch_requests_total", "taken"] += 1
         self.counts["queries_total", "taken"] += 1
         self.counts["queries_total", "answered"] += 1
@@ -193,7 +191,6 @@ COUNTED = {
     "logins_total": (),
     "takeovers_total": (),
     "returns_in_grace_total": (),
-    "profile_updates_total": (),
     "outbox_dropped_total": (),
     "record_differences_total": (),
     "transitions_total": ("type", "reason"),
@@ -201,7 +198,6 @@ COUNTED = {
     "refusals_total": ("reason",),
     "packets_total": ("kind",),
     "messages_total": ("outcome",),
-    "message_deliveries_total": ("result",),
     "watch_requests_total": ("result",),
     "queries_total": ("result",),
     "http_acts_total": ("verb", "outcome"),
@@ -223,7 +219,6 @@ GAUGES = {
     ("users_online", ""): len(USERS),
     ("sessions", "0"): len(USERS) + 1,  # the one of two devices
     ("connections", "0"): len(USERS) + 1,
-    ("watches", "0"): 1,
     ("outbox_changes", "0"): 0,
     ("redis_connected", "0"): 1,
     ("redis_up", ""): 1,

@@ -1,15 +1,32 @@
 """What Prometheus is told, from the figures of workers, of Redis and of the operators' process."""
 
+import re
+from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
-from presence.admin.http_figures import HttpFigures
-from presence.admin.metrics import render
-from presence.admin.own_figures import Scrape
+from presence.admin.http_figures import ROUTES, HttpFigures
+from presence.admin.metric_table import REFUSALS, TABLE, TOKEN_REASONS, Kind, Path
+from presence.admin.metrics import Scrape, local_sample, render, worker_sample
+from presence.admin.openapi import describe
+from presence.admin.workers import Answer
+from presence.auth.tokens import Reason
+from presence.embedded import EmbeddedRedis
+from presence.rules import Rule
 from tests.admin.scrapes import REDIS, sample, scrape
 from tests.admin.scraping import Found, parsed, value
+from tests.credentials import SECRET, write_keys
+from tests.test_server import served
+from tests.transports import certificates
+
+# Each has a fixed set of values, or one a worker: nothing that users choose.
+LABELS = {
+    *("worker", "reason", "type", "kind", "limit", "table", "result", "use", "task", "outcome", "mode"),
+    *("work", "status", "readiness", "route", "verb", "view", "step"),
+}
+OF_INFOS = {"node", "address", "version", "python"}  # one at a time for each worker
 
 
 def series(given: Scrape) -> Found:
@@ -20,6 +37,49 @@ def series(given: Scrape) -> Found:
 
 def names(found: Found) -> set[str]:
     return {name.removeprefix("presence_") for name, _ in found}
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    for metric in TABLE:
+        assert re.fullmatch(r"presence_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_info") == (metric.kind is Kind.INFO), metric.name
+        assert not re.search(r"_(ms|milliseconds|kb|mb|count|sum|bucket)(_|$)", metric.name)
+    assert len({metric.name for metric in TABLE}) == len(TABLE) <= 85
+
+
+def test_no_label_is_chosen_by_users() -> None:
+    infos = {label for each in TABLE if each.kind is Kind.INFO for label in each.labels}
+    assert infos - {"worker"} == OF_INFOS
+    assert {label for each in TABLE if each.kind is not Kind.INFO for label in each.labels} == LABELS
+
+
+def test_reasons_are_those_of_the_modules_that_give_them() -> None:
+    assert tuple(reason.value for reason in Reason) == TOKEN_REASONS
+    assert len(set(REFUSALS)) == len(REFUSALS)
+
+
+async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_and_of_this_process(
+    redis_server: EmbeddedRedis, tmp_path: FilePath
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    given = {"token_keys": keys, "tls_port": 0, "tls_cert": cert, "tls_key": key}
+    async with served(redis_server, followups=(Rule("gone", 60.0),), **given) as (server, _):
+        of_worker = worker_sample(Answer(1, server.sample(), 0.0), 0.0)
+    of_us = local_sample(scrape())
+    for metric in TABLE:
+        for path in metric.places.values():
+            assert has(of_worker if metric.is_of_workers else of_us, path), path
+
+
+def has(sample: Any, path: Path) -> bool:
+    found = sample
+    for name in path:
+        if name not in found:
+            return False
+        found = found[name]
+    return True
 
 
 def test_each_worker_has_series_of_its_own() -> None:
@@ -64,17 +124,26 @@ def test_other_is_not_there_while_all_is_known() -> None:
 
 
 def test_services_that_are_off_have_no_series() -> None:
-    found = names(series(scrape(sample())))
-    assert not {"followups_total", "tls_certificate_end_timestamp_seconds", "tokens_refused_total"} & found
-    on = {"followups": {"told": 3}, "certificate": {"ends_at": 1e9}, "tokens": {"refused": {"expired": 4}}}
-    found = names(series(scrape(sample(**on))))
-    assert {"followups_total", "tls_certificate_end_timestamp_seconds", "tokens_refused_total"} <= found
+    services = {"followups_total", "tls_certificate_end_timestamp_seconds", "tokens_refused_total"}
+    assert not services & names(series(scrape(sample())))
+    on = {
+        "followups": {"told": 3},
+        "certificate": {"ends_at": 1e9},
+        "tokens": {"refused": {"expired": 4}, "renewals_refused": {"expired": 5}},
+    }
+    given = series(scrape(sample(**on)))
+    assert {"followups_total", "tls_certificate_end_timestamp_seconds", "tokens_refused_total"} <= names(
+        given
+    )
+    refused = {"worker": "1", "reason": "expired"}
+    assert value(given, "tokens_refused_total", use="login", **refused) == 4
+    assert value(given, "tokens_refused_total", use="renewal", **refused) == 5
 
 
 def test_what_is_none_is_absent() -> None:
-    found = series(scrape(sample(cluster={"lease_left_s": None, "renewals": 0})))
+    found = series(scrape(sample(cluster={"lease_left_s": None, "swept": 0})))
     assert value(found, "lease_left_seconds", worker="1") is None
-    assert value(found, "lease_renewals_total", worker="1") == 0
+    assert value(found, "node_failures_total", worker="1", step="swept") == 0
 
 
 def test_buckets_are_cumulative() -> None:
@@ -147,6 +216,32 @@ def test_the_process_counts_itself() -> None:
     assert value(found, "http_viewers", view="live") == 2
     assert value(found, "http_events_missed_total") == 5
     assert (value(found, "http_process_resident_memory_bytes") or 0) > 1e6
+
+
+@pytest.mark.parametrize(("status", "known"), [(101, "other"), (200, "2xx"), (503, "5xx"), (999, "other")])
+def test_a_status_is_known_by_its_class(status: int, known: str) -> None:
+    http = HttpFigures()
+    http.answered("/", status, 0.0)
+    assert value(series(scrape(http=http)), "http_requests_total", route="/", status=known) == 1
+
+
+def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
+    http = HttpFigures()
+    before = len(series(scrape(http=http)))
+    for n in range(100):
+        http.answered(f"/wp-admin/{n}", 404, 0.0)
+        http.refused(f"reason-{n}")
+        http.acted(f"verb-{n}", f"outcome-{n}")
+    found = series(scrape(http=http))
+    assert len(found) == before
+    assert value(found, "http_requests_total", route="other", status="4xx") == 100
+    assert value(found, "http_refusals_total", reason="other") == 100
+    assert value(found, "http_acts_total", verb="other", outcome="other") == 100
+
+
+def test_every_path_that_may_be_asked_is_a_route() -> None:
+    paths = {path for path in describe()["paths"] if not path.startswith("/static/")}
+    assert paths == {*ROUTES} - {"/static", "other"}
 
 
 def test_without_an_answer_there_is_something_to_read() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from presence.admin.metric_kinds import Kind
-from presence.admin.metric_table import TABLE
+from presence.admin.metric_table import TABLE, Kind
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -6,15 +6,15 @@ from contextlib import closing
 
 import pytest
 
-from presence.admin.metric_kinds import Metric
 from presence.admin.metric_table import TABLE
 from presence.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.script import Script, Watch, counted
-from tests.deploy.figures import ALERTS, PAGE, PROMETHEUS, ROOT, Alert, alerts, strangers
+from tests.deploy.figures import ALERTS, DASHBOARD, METRICS, PAGE, PROMETHEUS, ROOT, alerts, strangers
 from tests.live.server_process import running_server
 
 TESTS = (PROMETHEUS / "alerts_test.yml").read_text()
+SECURITY = (ROOT / "presence" / "docs" / "security.md").read_text()
 ROW = re.compile(r"^\| `(presence_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
 
 
@@ -52,27 +52,19 @@ def test_alerts_are_found() -> None:
     assert len(alerts()) == ALERTS.count("- alert:") > 20
 
 
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
-def test_an_alert_is_tested_firing_and_at_rest(alert: Alert) -> None:
-    (test,) = re.findall(
-        rf"^  - name: {alert.name}\n(.*?)(?=^  - name: |\Z)", TESTS, re.MULTILINE | re.DOTALL
-    )
-    assert "exp_alerts: []" in test
-    assert "- exp_labels:" in test
-
-
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
-def test_an_alert_is_of_metrics_that_there_are(alert: Alert) -> None:
-    assert strangers(alert.expression) == []
-
-
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
-def test_an_alert_says_what_is_wrong_and_where_to_read_on(alert: Alert) -> None:
-    assert len(alert.summary) > 20
-    path, _, anchor = alert.runbook.partition("#")
-    headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
-    assert anchor in {heading.lower() for heading in headings}
-    assert anchor == alert.name.lower()
+def test_every_alert_is_tested_firing_and_at_rest_and_says_where_to_read_on() -> None:
+    for alert in alerts():
+        (test,) = re.findall(
+            rf"^  - name: {alert.name}\n(.*?)(?=^  - name: |\Z)", TESTS, re.MULTILINE | re.DOTALL
+        )
+        assert "exp_alerts: []" in test, alert.name
+        assert "- exp_labels:" in test, alert.name
+        assert strangers(alert.expression) == []
+        assert alert.summary
+        path, _, anchor = alert.runbook.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+        assert anchor in {heading.lower() for heading in headings}
+        assert anchor == alert.name.lower()
 
 
 def test_names_that_no_metric_has_are_noticed() -> None:
@@ -83,13 +75,15 @@ def test_names_that_no_metric_has_are_noticed() -> None:
     assert strangers('presence_tick_lag_seconds_bucket{le="1"}') == []
 
 
-def test_the_page_has_every_metric_once_and_no_other() -> None:
-    assert [name for name, *_ in ROW.findall(PAGE)] == [metric.name for metric in TABLE]
+def test_the_page_says_what_each_metric_is() -> None:
+    for name, kind, labels, _ in (found := ROW.findall(PAGE)):
+        assert kind == METRICS[name].kind, name
+        assert labels == ", ".join(f"`{label}`" for label in METRICS[name].labels), name
+    assert [name for name, *_ in found] == [metric.name for metric in TABLE]
 
 
-@pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
-def test_the_page_says_what_a_metric_is(metric: Metric) -> None:
-    (row,) = (row for row in ROW.findall(PAGE) if row[0] == metric.name)
-    assert row[1] == metric.kind
-    assert row[2] == ", ".join(f"`{label}`" for label in metric.labels)
-    assert row[3].strip()
+def test_each_metric_is_of_use() -> None:
+    """An alert or a panel has it, or the pages say what for, beside the table of what there is."""
+    uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), ROW.sub("", PAGE), SECURITY])
+    for name in METRICS:
+        assert re.search(rf"\b{name}(_bucket)?\b", uses), name

@@ -43,7 +43,7 @@ def test_each_counter_that_is_named_is_one_with_that_label() -> None:
         if label:
             metric = METRICS[name]
             assert label in metric.labels, text
-            values = {each for labels in (*metric.parts, *metric.known) for each in labels}
+            values = {each for labels in (*metric.places, *(metric.known or ())) for each in labels}
             assert value in values, text
 
 
