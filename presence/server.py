@@ -275,17 +275,16 @@ class Server:
         """Return all figures of this moment, for operators; see `presence.samples`."""
         described = {"node": self.node.relay.node, **self.node.describe()}
         asked = self._inquiries
-        return samples.sample(
-            samples.Parts(
-                self._worker,
-                self._clock.seen_ms(self._clock.now()),
-                described,
-                self.report(),
-                self.node.operators_report(),
-                self._footprint.report(described["connections"]),
-                {"asked": asked.asked if asked else 0, "dropped": asked.dropped if asked else 0},
-            )
-        )
+        return {
+            "v": samples.VERSION,
+            "worker": self._worker,
+            "at_ms": self._clock.seen_ms(self._clock.now()),
+            **described,
+            **self.report(),
+            **self.node.operators_report(),
+            "process": self._footprint.report(described["connections"]),
+            "inquiries": {"asked": asked.asked if asked else 0, "dropped": asked.dropped if asked else 0},
+        }
 
     def explain(self, uid: str) -> dict[str, object]:
         """Return what this worker knows of a user's sessions; see `presence.explaining`."""

@@ -13,7 +13,6 @@ from presence.admin.backlog_pages import BacklogPages
 from presence.admin.context import Context
 from presence.admin.guard import Guard
 from presence.admin.handlers import Handlers, Sources
-from presence.admin.openapi import Description
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.tidings import Tidings
@@ -55,7 +54,7 @@ class App:
             audit=audit,
         )
         self._handlers = Handlers(context, self.sources)
-        self.table = table(self._handlers, PageFiles(), Description())
+        self.table = table(self._handlers, PageFiles())
         self.asgi: ASGIApp = Guard(self.table, self._access, figures, audit)
 
     async def run(self) -> None:
@@ -98,7 +97,7 @@ def make_app(context: Context) -> App:
     return App(context)
 
 
-def table(handlers: Handlers, page: PageFiles, description: Description) -> Table:
+def table(handlers: Handlers, page: PageFiles) -> Table:
     """Return what may be asked, and what it takes."""
     read, act, anybody = Need.READ, Need.ACT, Need.OPEN
     return Table(
@@ -114,7 +113,7 @@ def table(handlers: Handlers, page: PageFiles, description: Description) -> Tabl
             Verb("GET", "/v1/live", read, handlers.live),
             Verb("GET", "/v1/explain/{uid}", read, handlers.explain),
             Verb("POST", "/v1/kick", act, handlers.kick, act="kick"),
-            Verb("GET", "/openapi.json", read, description.answer),
+            Verb("GET", "/openapi.json", read, page.describe),
             Verb("GET", "/", read, page.index),
             Verb("GET", "/static/{file}", read, page.file),
         ]

@@ -1,16 +1,23 @@
-"""The files of the live page: read once when the process starts, so no path that is asked for opens any."""
+"""The files of the live page, and the description of the interface (OpenAPI 3.1) in ``openapi.json``.
+
+They are read once when the process starts, so no path that is asked for opens any.
+"""
 
 import hashlib
+import json
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from presence import __version__
+from presence.admin.answering import json_answer
 from presence.admin.errors import ApiError
 
 FOLDER: Final = Path(__file__).parent / "page"
+OPENAPI: Final = Path(__file__).parent / "openapi.json"
 INDEX: Final = "index.html"
 _TYPES: Final = {
     ".js": "text/javascript",
@@ -18,6 +25,12 @@ _TYPES: Final = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
+
+
+def description() -> dict[str, Any]:
+    """Return the description of the interface, of this version."""
+    found: dict[str, Any] = json.loads(OPENAPI.read_text("utf-8"))
+    return {**found, "info": {**found["info"], "version": __version__}}
 
 
 class PageFiles:
@@ -33,6 +46,7 @@ class PageFiles:
             for path in sorted(folder.rglob("*"))
             if path.is_file() and not path.name.startswith(".")
         }
+        self._description = description()
         self._tags = {
             name: f'"{hashlib.sha256(data).hexdigest()[:24]}"' for name, data in self._files.items()
         }
@@ -44,6 +58,10 @@ class PageFiles:
     async def file(self, request: Request) -> Response:
         """Answer with a file that the page asks for."""
         return self._answer(request.path_params["file"], request)
+
+    async def describe(self, _request: Request) -> Response:
+        """Answer with the description of the interface."""
+        return json_answer(self._description)
 
     def _answer(self, name: str, request: Request) -> Response:
         if name not in self._files:

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from presence.admin.http_figures import ROUTES, HttpFigures
 from presence.admin.metric_table import REFUSALS, TABLE, TOKEN_REASONS, Kind, Path
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
-from presence.admin.openapi import describe
+from presence.admin.page_files import description
 from presence.admin.workers import Answer
 from presence.auth.tokens import Reason
 from presence.embedded import EmbeddedRedis
@@ -240,7 +240,7 @@ def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
 
 
 def test_every_path_that_may_be_asked_is_a_route() -> None:
-    paths = {path for path in describe()["paths"] if not path.startswith("/static/")}
+    paths = {path for path in description()["paths"] if not path.startswith("/static/")}
     assert paths == {*ROUTES} - {"/static", "other"}
 
 

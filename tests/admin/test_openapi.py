@@ -9,14 +9,17 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from presence.admin.bodies import BODY_BYTES, Bounded
-from presence.admin.openapi import describe
+from presence.admin.event_feed import TYPES
+from presence.admin.page_files import description
+from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis
+from presence.samples import Readiness
 from tests.admin.asking import Answered, Operators, operators
 from tests.admin.hands import a_hand
 from tests.store.driving import end, login
 
-DESCRIBED = describe()
+DESCRIBED = description()
 QUERY, KICK = "/v1/presence/query", "/v1/kick"
 META = {"mood": "fine", "raw": {"$bin": "00ff"}}
 # What is asked, and the status, and the kind of answer that it must be told to have.
@@ -81,7 +84,10 @@ def shape_of(path: str, method: str, answered: Answered) -> dict[str, Any]:
     """Return what the description says of an answer of this status."""
     responses = DESCRIBED["paths"][path][method.lower()]["responses"]
     assert str(answered.status) in responses, f"{method} {path}: {answered.status} is not described"
-    content: dict[str, Any] = responses[str(answered.status)]["content"]
+    response = responses[str(answered.status)]
+    if "$ref" in response:
+        response = DESCRIBED["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    content: dict[str, Any] = response["content"]
     assert answered.kind in content, f"{method} {path}: {answered.kind} is not described"
     return dict(content[answered.kind]["schema"])
 
@@ -91,8 +97,16 @@ def wrong(schema: dict[str, Any], value: Any) -> list[str]:
     return [error.message for error in OAS31Validator(whole).iter_errors(value)]
 
 
-def test_the_description_is_valid() -> None:
+def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code() -> None:
     validate(DESCRIBED)
+    uids = DESCRIBED["paths"][QUERY]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert uids["properties"]["uids"]["maxItems"] == UIDS_MAX
+    limit = DESCRIBED["paths"]["/v1/online"]["get"]["parameters"][0]["schema"]
+    assert (limit["maximum"], limit["default"]) == (USERS_MAX, USERS_DEFAULT)
+    types = DESCRIBED["paths"]["/v1/events"]["get"]["parameters"][1]["schema"]
+    assert types["items"]["enum"] == list(TYPES)
+    workers = DESCRIBED["components"]["schemas"]["Readiness"]["properties"]["workers"]
+    assert workers["additionalProperties"]["enum"] == [*(each.value for each in Readiness), "no_answer"]
 
 
 async def test_the_description_has_every_verb_and_no_other(running: Operators) -> None:
