@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import measures, plots, report, sizes
+from loadtest import usage
+from loadtest.bench import plots, report, sizes
 from loadtest.bench.progress import Bar
 from loadtest.bench.results import Results
 from loadtest.bench.run import Plan, go_through
@@ -110,7 +111,7 @@ def claim_descriptors(connections: int) -> None:
 
 def main(line: Sequence[str] | None = None) -> int:
     """Measure, write, print; exit 1 if a figure is not valid."""
-    measures.require_linux()
+    usage.require_linux()
     arguments = arguments_parser().parse_args(line)
     name = "sizes" if arguments.sizes else "bench"
     path: Path = arguments.out / f"{name}.json"
@@ -121,7 +122,7 @@ def main(line: Sequence[str] | None = None) -> int:
         shown = ("connections", "rates", "seconds", "rounds", "burst_ms")
         left_out = ("connections", "rates") if arguments.sizes else ()
         settings = {key: value for key in shown if key not in left_out for value in [getattr(arguments, key)]}
-        results = Results(measures.machine(), settings)
+        results = Results(usage.machine(), settings)
         (against_size if arguments.sizes else beside_others)(arguments, results)
         path.parent.mkdir(parents=True, exist_ok=True)
         results.write(path)

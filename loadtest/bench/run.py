@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from loadtest.bench import measures
+from loadtest import usage
 from loadtest.bench.generator import Report
 from loadtest.bench.progress import Bar
 from loadtest.bench.results import Cpu, Load, Memory, Results, Trips
@@ -120,9 +120,9 @@ class Session:
             self._generator.connect(connections)
             time.sleep(REST_S)
             self.settle(self._contender.kinds[0], connections)
-            found.append(measures.memory(self._server.pid))
+            found.append(usage.memory(self._server.pid))
         few, all_of_them = found
-        rss, pss = all_of_them.rss - few.rss, all_of_them.pss - few.pss
+        rss, pss = all_of_them.rss - few.rss, all_of_them.anonymous - few.anonymous
         added = last - first
         self._results.memory.append(
             Memory(self._contender.name, self._number, last, rss / added, pss / added, all_of_them.rss)
@@ -137,9 +137,9 @@ class Session:
         load = Load(kind, rate, self._plan.connections)
         self._generator.beat(kind, rate, self._plan.warm_up_s)
         pid = self._server.pid
-        cpu, wakes = measures.cpu_seconds(pid), measures.wakes(pid)
+        cpu, wakes = usage.cpu_seconds(pid), usage.wakes(pid)
         report = self._generator.beat(kind, rate, self._plan.seconds)
-        cpu, wakes = measures.cpu_seconds(pid) - cpu, measures.wakes(pid) - wakes
+        cpu, wakes = usage.cpu_seconds(pid) - cpu, usage.wakes(pid) - wakes
         found = Cpu(
             *(self._contender.name, self._number, load),
             cpu_us=cpu / report.sent * 1e6,

@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from loadtest.bench import measures
+from loadtest import usage
 from loadtest.bench.servers import OWN, Running, contenders, running
 from loadtest.clients import Clients
 from loadtest.connection import raise_file_limit, source_addresses
@@ -64,7 +64,7 @@ def storm(server: Running, clients: int) -> Storm:
         time.sleep(SETTLE_S + 1.0)
         waiting = select.poll()
         waiting.register(swarm.fileno(), select.POLLIN)
-        cpu, own, begun = measures.cpu_seconds(server.pid), time.process_time(), time.monotonic()
+        cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
         swarm.bring(range(clients), begun)
         ended = begun
         while swarm.counts.logins < clients and time.monotonic() - begun < STORM_LIMIT_S:
@@ -73,7 +73,7 @@ def storm(server: Running, clients: int) -> Storm:
             waiting.poll(min(1.0, max(0.0, due - ended)) * 1000)
         share = (time.process_time() - own) / (ended - begun)
         time.sleep(AFTER_S)
-        cpu = measures.cpu_seconds(server.pid) - cpu
+        cpu = usage.cpu_seconds(server.pid) - cpu
         said = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
     finally:
         prober.kill()
@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=15_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    measures.require_linux()
+    usage.require_linux()
     raise_file_limit()
     rows, passed = [], True
     print(HEAD)

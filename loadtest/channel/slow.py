@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from loadtest.bench import measures
+from loadtest import usage
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.channel.viewers import Changer, Changes, Deaf, Viewer
 from loadtest.client_loop import Client, ClientLoop
@@ -100,7 +100,7 @@ class Play:
         say(f"slow: {len(deaf):,} watch and read no more")
         self._loop.run(LOOK_S)
         pid, first = self._serving.process.pid, len(self._changes.sent)
-        before = measures.memory(pid).rss
+        before = usage.memory(pid).rss
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._fill(deaf)
         stuck = len(self._waiting(deaf))

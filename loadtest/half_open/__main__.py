@@ -23,7 +23,7 @@ from loadtest.half_open.namespace import Namespace, lacking, own_host
 from loadtest.nodes.data import Data
 from loadtest.nodes.serving import Serving, running
 from loadtest.scale.reader import Reader
-from loadtest.stolen import Stolen
+from loadtest.usage import Stolen
 from protocol import Code
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients beat

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.bench import measures
+from loadtest import usage
 from loadtest.bench.dialects import UNANSWERED
 from loadtest.bench.progress import Bar
 from loadtest.bench.run import SETTLE_BEATS, SETTLE_RATE, LoadGenerator
@@ -109,9 +109,9 @@ class Course:
         """Measure one stretch, with somebody who looks or without."""
         lookers = self._lookers(kind) if kind else None
         self._generator.beat(UNANSWERED, self._plan.rate, REST_S)
-        begun_s = measures.cpu_seconds(self._server.pid)
+        begun_s = usage.cpu_seconds(self._server.pid)
         report = self._generator.beat(UNANSWERED, self._plan.rate, self._plan.seconds)
-        cpu_us = (measures.cpu_seconds(self._server.pid) - begun_s) / report.sent * 1e6
+        cpu_us = (usage.cpu_seconds(self._server.pid) - begun_s) / report.sent * 1e6
         complaints = report.complaints(UNANSWERED)
         seen = None
         if lookers and kind:
@@ -216,7 +216,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Measure, print the table, and say what was broken."""
     given = parse(words)
-    measures.require_linux()
+    usage.require_linux()
     raise_file_limit()
     plan = Plan(given.connections, given.rate, given.seconds, given.pairs, given.viewers)
     begun = time.monotonic()

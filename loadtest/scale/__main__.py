@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from loadtest import usage
 from loadtest.connection import parse_host, raise_file_limit
 from loadtest.processes import running_server
-from loadtest.scale import tree
 from loadtest.scale.fleet import running_fleet
 from loadtest.scale.floors import running_floors, why_not
 from loadtest.scale.play import Play
@@ -33,13 +33,13 @@ def play_server(result: Result, server: PresenceServer, arguments: argparse.Name
     """Play everything on the server."""
     pid, promise = server.process.pid, result.promise
     time.sleep(SETTLE_S)
-    result.empty = tree.memory(tree.server_processes(pid))
+    result.empty = usage.memory(*usage.server_processes(pid))
     address = parse_host(server.host)
     with (
         contextlib.closing(Reader(server.redis_url)) as reader,
         running_fleet([address], arguments.connections, arguments.processes) as fleet,
     ):
-        play = Play(fleet, lambda: tree.server_processes(pid), reader)
+        play = Play(fleet, lambda: usage.server_processes(pid), reader)
         result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
         result.holds += [play.hold(beat_s, arguments.hold) for beat_s in arguments.beat]
         result.silence = play.silence(promise)

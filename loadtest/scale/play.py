@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from loadtest.scale import tree
+from loadtest import usage
 from loadtest.scale.fleet import Figures, Fleet, Status
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Ends, Promise, judge
@@ -50,7 +50,7 @@ class Hold:
     seconds: float
     beats: int
     cpu_s: dict[int, float]
-    memory: tree.Memory
+    memory: usage.Memory
     lost: int
     offline: int
     generators: Figures
@@ -109,18 +109,18 @@ class Play:
         pids = self._pids()
         self._fleet.do("beat", beat_s)
         self._fleet.do("mark")
-        before, lost, offline = tree.cpu_s(pids), self._fleet.status().lost.total(), self._offline
+        before, lost, offline = usage.cpu_s(pids), self._fleet.status().lost.total(), self._offline
         begun = time.monotonic()
-        half = tree.memory(pids) if seconds < 2 * PROGRESS_S else self._half_time(pids, beat_s, seconds)
+        half = usage.memory(*pids) if seconds < 2 * PROGRESS_S else self._half_time(pids, beat_s, seconds)
         self._wait(f"a beat each {beat_s:g} s", begun + seconds - time.monotonic())
-        elapsed, after = time.monotonic() - begun, tree.cpu_s(pids)
-        figures, end = self._fleet.figures(), tree.memory(pids)
+        elapsed, after = time.monotonic() - begun, usage.cpu_s(pids)
+        figures, end = self._fleet.figures(), usage.memory(*pids)
         return Hold(
             beat_s,
             elapsed,
             figures.status.beats,
             {pid: max(0.0, after[pid] - before[pid]) for pid in pids},
-            tree.Memory(max(half.pss, end.pss), max(half.rss, end.rss)),
+            usage.Memory(max(half.pss, end.pss), max(half.rss, end.rss)),
             figures.status.lost.total() - lost,
             self._offline - offline,
             figures,
@@ -140,9 +140,9 @@ class Play:
         self._wait("one last beat", within_s + LAST_BEAT_MARGIN_S, lambda status: not status.is_beating)
         return self._end("silence after it", replace(promise, slack=SPAN_MAX_S))
 
-    def _half_time(self, pids: Sequence[int], beat_s: float, seconds: float) -> tree.Memory:
+    def _half_time(self, pids: Sequence[int], beat_s: float, seconds: float) -> usage.Memory:
         self._wait(f"a beat each {beat_s:g} s", seconds / 2)
-        return tree.memory(pids)
+        return usage.memory(*pids)
 
     def _end(self, name: str, promise: Promise) -> Ends:
         assert self._reader is not None

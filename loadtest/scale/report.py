@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from loadtest.scale import tree
+from loadtest import usage
 from loadtest.scale.play import LATE_S, SPAN_MAX_S, Hold, Ramp, percentile
 from loadtest.scale.verdict import Ends, Promise
 
@@ -32,7 +32,7 @@ class Result:
     workers: int
     processes: int
     promise: Promise
-    empty: tree.Memory = field(default_factory=lambda: tree.Memory(0, 0))
+    empty: usage.Memory = field(default_factory=lambda: usage.Memory(0, 0))
     ramps: list[Ramp] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     silence: Ends | None = None

@@ -15,8 +15,8 @@ from typing import Any
 
 from loadtest.nodes.outcome import Outcome, say
 from loadtest.nodes.serving import Serving, Setup, wait_for
-from loadtest.scale.tree import memory
 from loadtest.security.attempts import GRANTED, SOURCES, Attempt, Attempts, Plain, Plan
+from loadtest.usage import memory
 from presence.embedded import embedded_redis
 from presence.store.client import open_client
 
@@ -89,7 +89,7 @@ class Cycling:
         wait_for(lambda: self._untold() <= 0, REST_S, look_s=LOOK_S)
         time.sleep(SETTLE_S)
         pid = self._serving.process.pid
-        return Rest(memory([pid]).rss, len(os.listdir(f"/proc/{pid}/fd")))
+        return Rest(memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
 
     def _ended_one(self, attempt: Attempt) -> None:
         self.codes[attempt.code] += 1

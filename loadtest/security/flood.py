@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from loadtest.hostile.stage import Stage, in_words
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.scale.tree import cpu_s
 from loadtest.security.apart import processes
 from loadtest.security.attempts import GRANTED, LOST, UNANSWERED, Attempt, Frame, Plain, Plan, attempts
 from loadtest.security.samples import Spread
+from loadtest.usage import cpu_s
 from protocol import Code
 
 GOODPUT_MIN = 0.9

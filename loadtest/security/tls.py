@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadtest.bench import measures
+from loadtest import usage
 from loadtest.nodes.outcome import Outcome, say
-from loadtest.scale.tree import cpu_s
 from loadtest.security.guarded import Secured, secured
 from loadtest.security.samples import percentile
 from loadtest.security.tls_clients import beat, clients, unanswered
+from loadtest.usage import cpu_s
 
 SETTLE_S = 2.0
 FLAGS = ("--login-rate", "100000")
@@ -56,7 +56,7 @@ def measure(on: Secured, sizes: Sizes, *, tls: bool) -> Cost:
     idle = spent() / SETTLE_S  # those who behave, and all else that goes on
     begun, third = time.monotonic(), sizes.connections // 3
     all_ = clients(_address(on, tls=tls), "first", third, tls=tls)
-    before = measures.memory(pid).rss  # what the first of them have found is not found again
+    before = usage.memory(pid).rss  # what the first of them have found is not found again
     all_ += clients(_address(on, tls=tls), "more", sizes.connections - third, tls=tls)
     seconds = time.monotonic() - begun
     login_us = (spent() - idle * seconds) / sizes.connections * 1e6
@@ -64,7 +64,7 @@ def measure(on: Secured, sizes: Sizes, *, tls: bool) -> Cost:
     spent()
     taken = beat(all_, sizes.every_s, sizes.seconds)
     beat_us = (spent() - idle * sizes.seconds) / taken * 1e6
-    grown = measures.memory(pid).rss - before
+    grown = usage.memory(pid).rss - before
     gone = unanswered(all_)
     for each in (*all_, *warm):
         each.close()

@@ -1,24 +1,22 @@
 """The whole thing in small, and that its exit status would tell."""
 
-import os
-import subprocess
 from collections import Counter
 
 import pytest
 
-from loadtest.scale import tree
 from loadtest.scale.__main__ import parse
 from loadtest.scale.fleet import Figures, Status
 from loadtest.scale.play import Hold, Ramp
 from loadtest.scale.report import Result
 from loadtest.scale.verdict import Ends, Promise
+from loadtest.usage import Memory
 
 
 def result() -> Result:
     """A result in which everything was kept."""
     figures = Figures(Status(), 1.0, [0.001] * 100, [0.01])
     verdict = Ends(clients=10, offline=10)
-    hold = Hold(12.0, 60.0, 50, {1: 0.5, 2: 0.5}, tree.Memory(1, 2), 0, 0, figures)
+    hold = Hold(12.0, 60.0, 50, {1: 0.5, 2: 0.5}, Memory(1, 2), 0, 0, figures)
     return Result(10, 2, 2, Promise(), ramps=[Ramp(10, 1.0, [0.01], {}, {})], holds=[hold], silence=verdict,
                   last_beat=Ends(clients=10, offline=10, first_to_last_s=2.0))  # fmt: skip
 
@@ -64,8 +62,8 @@ def test_cost_is_compared_at_the_same_interval() -> None:
     found = result()
     figures = found.holds[0].generators
     found.floors = [
-        Hold(28.0, 60.0, 50, {3: 9.0}, tree.Memory(1, 2), 0, 0, figures),
-        Hold(12.0, 60.0, 100, {3: 1.0}, tree.Memory(1, 2), 0, 0, figures),
+        Hold(28.0, 60.0, 50, {3: 9.0}, Memory(1, 2), 0, 0, figures),
+        Hold(12.0, 60.0, 100, {3: 1.0}, Memory(1, 2), 0, 0, figures),
     ]
     assert found.ratio(12.0) == pytest.approx(2.0)
 
@@ -74,30 +72,3 @@ def test_cost_is_compared_at_the_same_interval() -> None:
 def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--beat", *beats, "--idle-timeout", "30", "--last-beat", "2"])
-
-
-def test_a_tree_is_a_process_and_all_below_it_but_redis() -> None:
-    script = "sleep 9 & (sleep 9; true) & exec -a redis sleep 9"
-    with subprocess.Popen(["bash", "-c", script]) as process:
-        try:
-            found: list[int] = []
-            while len(found) < 4:
-                found = tree.server_processes(process.pid)
-            assert found[0] == process.pid
-            assert len(found) == 4
-        finally:
-            for pid in found[::-1]:
-                os.kill(pid, 15)
-
-
-def test_a_process_that_is_gone_costs_nothing() -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-        assert tree.cpu_s([process.pid]) == {process.pid: 0.0}
-        assert tree.memory([process.pid]) == tree.Memory(0, 0)
-        assert tree.server_processes(process.pid) == [process.pid]
-
-
-def test_memory_of_a_process_is_at_most_what_is_resident() -> None:
-    memory = tree.memory([os.getpid()])
-    assert 1_000_000 < memory.pss <= memory.rss

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from loadtest.stolen import Stolen
+from loadtest.usage import Stolen
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import running_server

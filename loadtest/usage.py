@@ -1,0 +1,183 @@
+"""What processes and this machine use up.
+
+By psutil where that tells it. Not there: processor time to the nanosecond, how often all threads of a process
+have gone to sleep, and the share of memory that belongs to no file.
+"""
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+
+REDIS_NAMES = ("valkey-server", "redis-server")
+SAMPLE_S: Final = 0.1
+WINDOW_SAMPLES: Final = 10  # a second: whoever stands still may have to catch up, too
+_PACKAGES = ("trio", "msgpack", "uvloop")
+_PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of some processes.
+
+    Attributes:
+        rss: resident.
+        pss: each shared page divided among those who share it.
+        anonymous: the same, without the pages of files: their share changes with every other process that
+            has the same libraries.
+    """
+
+    rss: int
+    pss: int
+    anonymous: int = 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of all threads of a process, ended ones too, to the nanosecond."""
+    # The id that clock_getcpuclockid(3) gives: the process in the upper bits, and 2 for the
+    # scheduler's count.
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def cpu_s(pids: Iterable[int]) -> dict[int, float]:
+    """Return the processor time of each process; 0.0 of one that is gone."""
+    spent = dict.fromkeys(pids, 0.0)
+    for pid in spent:
+        with contextlib.suppress(OSError):
+            spent[pid] = cpu_seconds(pid)
+    return spent
+
+
+def wakes(pid: int) -> int:
+    """Return how often threads of a process have gone to sleep of their own accord, to be woken again."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/status")
+    return sum(_fields(task).get("voluntary_ctxt_switches", 0) for task in tasks)
+
+
+def memory(*pids: int) -> Memory:
+    """Return the memory of those of them that are still there, together."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(_fields(Path(f"/proc/{pid}/smaps_rollup")))
+    names = ("Rss", "Pss", "Pss_Anon")
+    return Memory(*(sum(fields.get(name, 0) for fields in found) * 1024 for name in names))
+
+
+def _fields(file: Path) -> dict[str, int]:
+    rows = [line.split() for line in file.read_text().splitlines()]
+    return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def server_processes(pid: int) -> list[int]:
+    """Return the process and all below it, without a Redis."""
+    found = [pid]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [child.pid] if child.name() not in REDIS_NAMES else []
+    return found
+
+
+class Stolen:
+    """Processor time that the hypervisor gives to other machines, looked at all the time while it is entered.
+
+    On a machine that is shared a process may stand still for as long as its processor is somebody else's.
+    What is promised to the tenth of a second holds there but for that.
+
+    Args:
+        look: returns what each processor has lost since the machine started, seconds.
+
+    Attributes:
+        worst_s: what one processor lost in its worst second, seconds.
+    """
+
+    def __init__(self, look: Callable[[], list[float]] | None = None) -> None:
+        self.worst_s = 0.0
+        self._look = look or _stolen_s
+        self._window: deque[list[float]] = deque(maxlen=WINDOW_SAMPLES + 1)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def look(self) -> None:
+        """Take a sample."""
+        self._window.append(self._look())
+        spans = zip(self._window[0], self._window[-1], strict=False)  # processors may come and go
+        self.worst_s = max([self.worst_s, *(last - first for first, last in spans)])
+
+    def _run(self) -> None:
+        self.look()
+        while not self._over.wait(SAMPLE_S):
+            self.look()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.look()
+
+
+def _stolen_s() -> list[float]:
+    return [getattr(each, "steal", 0.0) for each in psutil.cpu_times(percpu=True)]
+
+
+def machine() -> dict[str, str]:
+    """Return what figures depend on, by what it is."""
+    facts = {
+        "when": datetime.now(UTC).isoformat(timespec="minutes"),
+        "processor": f"{os.cpu_count()} x {_processor()}",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "presence-server": _package("presence-server"),
+    }
+    facts |= {name: _package(name) for name in _PACKAGES}
+    facts |= {name: _program(name, flag) for name, flag in _PROGRAMS.items()}
+    return facts
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _program(name: str, flag: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        return "not installed"
+    said = subprocess.run([path, flag], capture_output=True, text=True, check=False)
+    words = (said.stdout or said.stderr).splitlines()[0].split()
+    return next((word.lstrip("v") for word in reversed(words) if word.lstrip("v")[:1].isdigit()), "?")
+
+
+def require_linux() -> None:
+    """Leave unless processor time and memory can be read here.
+
+    Raises:
+        SystemExit: this is no Linux.
+    """
+    if sys.platform != "linux":
+        raise SystemExit("the benchmark reads /proc, so it needs Linux")
