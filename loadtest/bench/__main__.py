@@ -47,9 +47,6 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", action="store_true", help="measure cost against size instead")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder (bench-results)")
     parser.add_argument("--pictures", action="store_true", help=f"write the plots into {PICTURES.name}/ too")
-    parser.add_argument(
-        "--redraw", action="store_true", help="measure nothing: tables and plots from --out's JSON"
-    )
     return parser
 
 
@@ -115,17 +112,14 @@ def main(line: Sequence[str] | None = None) -> int:
     arguments = arguments_parser().parse_args(line)
     name = "sizes" if arguments.sizes else "bench"
     path: Path = arguments.out / f"{name}.json"
-    if arguments.redraw:
-        results = Results.read(path)
-    else:
-        claim_descriptors(max(sizes.CONNECTIONS) if arguments.sizes else arguments.connections)
-        shown = ("connections", "rates", "seconds", "rounds", "burst_ms")
-        left_out = ("connections", "rates") if arguments.sizes else ()
-        settings = {key: value for key in shown if key not in left_out for value in [getattr(arguments, key)]}
-        results = Results(usage.machine(), settings)
-        (against_size if arguments.sizes else beside_others)(arguments, results)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        results.write(path)
+    claim_descriptors(max(sizes.CONNECTIONS) if arguments.sizes else arguments.connections)
+    shown = ("connections", "rates", "seconds", "rounds", "burst_ms")
+    left_out = ("connections", "rates") if arguments.sizes else ()
+    settings = {key: value for key in shown if key not in left_out for value in [getattr(arguments, key)]}
+    results = Results(usage.machine(), settings)
+    (against_size if arguments.sizes else beside_others)(arguments, results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results.write(path)
     table = report.sizes_table(results) if arguments.sizes else report.bench_table(results)
     path.with_suffix(".md").write_text(table)
     draw = plots.draw_sizes if arguments.sizes else plots.draw_bench

@@ -1,9 +1,9 @@
-"""What a run of the benchmark has found, as plain data that goes to JSON and back."""
+"""What a run of the benchmark has found, as plain data that goes to JSON."""
 
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from loadtest.bench.servers import OWN
@@ -134,17 +134,6 @@ class Results:
     def write(self, path: Path) -> None:
         """Write as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> "Results":
-        """Read what `write` wrote."""
-        data = json.loads(path.read_text())
-        for name in ("cpu", "trips"):
-            for each in data[name]:
-                each["load"] = Load(**each["load"])
-        lists = {"cpu": Cpu, "memory": Memory, "trips": Trips, "wheel": Wheel}
-        parts = {each.name: data[each.name] for each in fields(cls)}
-        return cls(**parts | {name: [kind(**each) for each in data[name]] for name, kind in lists.items()})
 
 
 def median(values: Iterable[float]) -> float:

@@ -71,14 +71,6 @@ def read(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_a_peer_answers_each_keepalive_that_asks(peer: tuple[str, Running]) -> None:
-    dialect = DIALECTS[peer[0]]
-    with connect(peer) as sock:
-        for _ in range(3):
-            sock.sendall(dialect.beats[ANSWERED])
-            assert read(sock, len(dialect.answer)) == dialect.answer
-
-
 def test_a_peer_answers_of_packets_that_come_together_those_that_ask(peer: tuple[str, Running]) -> None:
     dialect = DIALECTS[peer[0]]
     plain = dialect.beats.get(UNANSWERED, b"")

@@ -1,5 +1,6 @@
 """The benchmark's command measures, and writes its files."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from loadtest.bench import __main__ as command
 from loadtest.bench import run
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
-from loadtest.bench.results import Results
 
 
 def test_the_command_measures_and_writes(
@@ -18,11 +18,12 @@ def test_the_command_measures_and_writes(
         "--connections 30 --rates 400 --warm-up 0 --seconds 0.3 --probe-seconds 0 --rounds 1 --servers uvloop"
     )
     status = command.main([*line.split(), "--out", str(tmp_path)])
-    found = Results.read(tmp_path / "bench.json")
-    assert status == (1 if found.complaints() else 0)  # a busy machine may make the generator late
-    assert [(each.server, each.load.kind) for each in found.cpu] == [
+    found = json.loads((tmp_path / "bench.json").read_text())["cpu"]
+    complaints = [each for row in found for each in row["complaints"]]
+    assert status == (1 if complaints else 0)  # a busy machine may make the generator late
+    assert [(each["server"], each["load"]["kind"]) for each in found] == [
         (server, kind) for server in ("presence", "uvloop") for kind in (UNANSWERED, ANSWERED)
     ]
-    assert all(0 < each.cpu_us < 10_000 for each in found.cpu)
-    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "cpu.png", "memory.png"}
+    assert all(0 < each["cpu_us"] < 10_000 for each in found)
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "cpu.png"}
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
