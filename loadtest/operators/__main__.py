@@ -7,9 +7,7 @@ Needs the ``loadtest`` and ``embedded`` extras, and Linux.
 """
 
 import argparse
-import contextlib
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from loadtest import usage
 from loadtest.bench.dialects import UNANSWERED
@@ -26,13 +25,12 @@ from loadtest.bench.servers import Contender, Running, contenders
 from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
+from loadtest.processes import running_server
 
 MORE_MAX = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go
 SAMPLES_LEAST = 0.8  # of a viewer, a second: or it has not seen the page live
-READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-_OPERATORS = re.compile(r'"url": ?"http://([^:"]+|\[[^\]]+\]):(\d+)/?"')
 
 
 @dataclass(frozen=True)
@@ -61,34 +59,6 @@ class Stretch:
     cpu_us: float
     seen: Seen | None
     complaints: list[str]
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[tuple[Running, tuple[str, int]]]:
-    """Run a server; gives it, and the address for operators."""
-    command = [sys.executable, "-m", "presence", "serve", "--port", "0", "--admin", "127.0.0.1:0"]
-    process = subprocess.Popen([*command, "--log-format", "json"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = ""
-    try:
-        for line in process.stderr:
-            said += line
-            if line.startswith("ready "):
-                break
-        found = _OPERATORS.search(said)
-        if found is None:
-            raise SystemExit(f"the server tells no address for operators:\n{said[-2000:]}")
-        host, _, port = said.rstrip().rpartition("\n")[2].removeprefix("ready ").rpartition(":")
-        with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL):
-            try:
-                yield Running(process.pid, host, int(port)), (found[1], int(found[2]))
-            finally:
-                process.terminate()
-                process.wait(STOP_TIMEOUT_S)
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
 
 
 class Course:
@@ -147,9 +117,11 @@ def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stret
     settle_s = 2 * SETTLE_BEATS * plan.connections / SETTLE_RATE
     with (
         Bar(settle_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
-        serving() as (server, at),
+        running_server("--admin", "127.0.0.1:0") as served,
     ):
-        course = Course(plan, server, at, bar)
+        operators = urlsplit(served.said("operators")[-1]["url"])
+        at = operators.hostname or "", operators.port or 0
+        course = Course(plan, Running(served.process.pid, *served.address), at, bar)
         try:
             bar.begin(f"{plan.connections:,} connections", settle_s)
             course.settle()

@@ -16,16 +16,17 @@ import time
 from pathlib import Path
 
 from loadtest import usage
+from loadtest.bench.servers import floor, running
 from loadtest.connection import parse_host, raise_file_limit
 from loadtest.processes import running_server
 from loadtest.scale.fleet import running_fleet
-from loadtest.scale.floors import running_floors, why_not
 from loadtest.scale.play import Play
 from loadtest.scale.reader import Reader
 from loadtest.scale.report import Result
 from loadtest.scale.verdict import Promise
 from loadtest.servers import PresenceServer
 
+MAXEVENTS = 512  # that a floor takes at once
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
@@ -49,11 +50,11 @@ def play_server(result: Result, server: PresenceServer, arguments: argparse.Name
 
 def play_floors(result: Result, arguments: argparse.Namespace) -> None:
     """Play the holds on C floors."""
-    with (
-        running_floors(arguments.workers) as floors,
-        running_fleet(floors.addresses, arguments.connections, arguments.processes) as fleet,
-    ):
-        play = Play(fleet, lambda: floors.pids)
+    with contextlib.ExitStack() as stack:
+        floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(arguments.workers)]
+        addresses = [(each.host, each.port) for each in floors]
+        fleet = stack.enter_context(running_fleet(addresses, arguments.connections, arguments.processes))
+        play = Play(fleet, lambda: [each.pid for each in floors])
         play.ramp(arguments.logins, arguments.beat[0])
         seconds = min(arguments.hold, arguments.floor_hold)
         result.floors += [play.hold(beat_s, seconds) for beat_s in arguments.beat]
@@ -95,7 +96,7 @@ def main() -> int:
     flags += ["--redis", arguments.redis] if arguments.redis else []
     with running_server(*flags) as server:
         play_server(result, server, arguments)
-    if reason := why_not():
+    if reason := floor(MAXEVENTS).missing():
         print(f"no C floors: {reason}", file=sys.stderr)
     elif arguments.floor_hold:
         play_floors(result, arguments)

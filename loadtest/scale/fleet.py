@@ -39,17 +39,27 @@ class Status:
     failed: Counter[str] = field(default_factory=Counter)
     stuck: int = 0
 
-    def add(self, answer: dict[str, Any]) -> None:
-        """Add one generator's."""
-        self.online += answer["online"]
-        self.arriving += answer["arriving"]
-        self.is_beating |= answer["is_beating"]
-        self.beats += answer["beats"]
-        self.late_max_s = max(self.late_max_s, answer["late_max_s"])
-        self.lost += Counter(answer["lost"])
-        self.refused += Counter(answer["refused"])
-        self.failed += Counter(answer["failed"])
-        self.stuck += answer["stuck"]
+    @classmethod
+    def of(cls, answers: Sequence[dict[str, Any]]) -> "Status":
+        """Return how all generators stand together, given the answer of each."""
+
+        def total(name: str) -> int:
+            return sum(answer[name] for answer in answers)
+
+        def counts(name: str) -> Counter[str]:
+            return sum((Counter(answer[name]) for answer in answers), Counter())
+
+        return cls(
+            total("online"),
+            total("arriving"),
+            any(answer["is_beating"] for answer in answers),
+            total("beats"),
+            max(answer["late_max_s"] for answer in answers),
+            counts("lost"),
+            counts("refused"),
+            counts("failed"),
+            total("stuck"),
+        )
 
 
 @dataclass
@@ -97,19 +107,13 @@ class Fleet:
 
     def status(self) -> Status:
         """How they stand."""
-        status = Status()
-        for answer in self.do("status"):
-            status.add(answer)
-        return status
+        return Status.of(self.do("status"))
 
     def figures(self) -> Figures:
         """What was since the last ``mark``."""
         answers = self.do("figures")
-        status = Status()
-        for answer in answers:
-            status.add(answer)
         return Figures(
-            status,
+            Status.of(answers),
             sum(answer["cpu_s"] for answer in answers),
             sorted(late for answer in answers for late in answer["late_s"]),
             sorted(seconds for answer in answers for seconds in answer["login_s"]),

@@ -1,11 +1,8 @@
 """A run in tables (Markdown) and as an object (JSON), and which promises it shows broken."""
 
 import bisect
-import os
-import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from loadtest import usage
@@ -78,16 +75,16 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Return all figures; times in seconds, memory in bytes, processor time of a keepalive in µs."""
         return {
-            "machine": machine(),
+            "machine": usage.machine(),
             "connections": self.connections,
             "workers": self.workers,
             "processes": self.processes,
-            "empty": {"pss": self.empty.pss, "rss": self.empty.rss},
-            "ramps": [_ramp(ramp) for ramp in self.ramps],
+            "empty": vars(self.empty),
+            "ramps": [_plain(ramp) for ramp in self.ramps],
             "holds": [{**_hold(hold), "to_floor": self.ratio(hold.beat_s)} for hold in self.holds],
             "floors": [_hold(hold) for hold in self.floors],
-            "silence": self.silence and _verdict(self.silence),
-            "last_beat": self.last_beat and _verdict(self.last_beat),
+            "silence": self.silence and _plain(self.silence),
+            "last_beat": self.last_beat and _plain(self.last_beat),
             "notes": self.notes(),
             "broken": self.broken(),
         }
@@ -97,7 +94,7 @@ class Result:
         return "\n\n".join(
             [
                 f"{self.connections:,} connections over {self.workers} workers, {self.processes} generators; "
-                f"{machine()}",
+                + ", ".join(usage.machine().values()),
                 self._memory_line(),
                 self._ramp_table(),
                 self._hold_table(),
@@ -169,58 +166,30 @@ class Result:
         return len(verdict.read_s) - bisect.bisect_right(verdict.read_s, self.promise.delay_max)
 
 
-def machine() -> str:
-    """Return what the run ran on."""
-    models = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return (
-        f"{os.cpu_count()} cores ({models[0] if models else platform.machine()}), "
-        f"Linux {platform.release()}, Python {platform.python_version()}, trio {version('trio')}"
-    )
-
-
 def _ms(rising: list[float]) -> str:
     return ", ".join(f"{percentile(rising, share) * 1000:.1f}" for share in (0.5, 0.99, 1.0))
 
 
-def _spread(rising: Any) -> dict[str, float]:
+def _spread(rising: Sequence[float]) -> dict[str, float]:
     shares = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
     return {name: percentile(rising, share) for name, share in shares.items()}
 
 
-def _ramp(ramp: Ramp) -> dict[str, Any]:
-    return {**vars(ramp), "login_s": _spread(ramp.login_s)}
-
-
-def _hold(hold: Hold) -> dict[str, Any]:
+def _plain(part: object) -> dict[str, Any]:
+    """Return the attributes; of what was measured often, the spread."""
     return {
-        "beat_s": hold.beat_s,
-        "seconds": hold.seconds,
-        "beats": hold.beats,
-        "rate": hold.beats / hold.seconds,
-        "cpu_us": hold.cpu_us,
-        "core_share": hold.core_share,
-        "core_share_by_process": [cpu / hold.seconds for cpu in hold.cpu_s.values()],
-        "pss": hold.memory.pss,
-        "rss": hold.memory.rss,
-        "lost": hold.lost,
-        "offline": hold.offline,
-        "late_s": _spread(hold.generators.late_s),
-        "generators_core_share": hold.generators.cpu_s / hold.seconds,
+        name: _spread(value) if isinstance(value, list) and name.endswith("_s") else value
+        for name, value in vars(part).items()
     }
 
 
-def _verdict(verdict: Ends) -> dict[str, Any]:
+def _hold(hold: Hold) -> dict[str, Any]:
+    generators = hold.generators
     return {
-        "clients": verdict.clients,
-        "offline": verdict.offline,
-        "broken": verdict.wrong,
-        "examples": verdict.examples,
-        "decided_s": _spread(verdict.decided_s),
-        "stood_s": _spread(verdict.stood_s),
-        "read_s": _spread(verdict.read_s),
-        "first_to_last_s": verdict.first_to_last_s,
+        **_plain(hold),
+        "rate": hold.beats / hold.seconds,
+        "cpu_us": hold.cpu_us,
+        "core_share": hold.core_share,
+        "memory": vars(hold.memory),
+        "generators": {"late_s": _spread(generators.late_s), "core_share": generators.cpu_s / hold.seconds},
     }

@@ -52,22 +52,6 @@ def test_too_long_from_the_first_to_the_last_event_is_told() -> None:
     assert found.broken() == ["last beat: 5.01 s from first to last event"]
 
 
-def test_a_generator_that_is_late_is_told() -> None:
-    found = result()
-    found.holds[0].generators.late_s[-2:] = [0.3, 0.3]
-    assert found.notes() == ["the generators were late at a beat each 12 s: their figures say little"]
-
-
-def test_cost_is_compared_at_the_same_interval() -> None:
-    found = result()
-    figures = found.holds[0].generators
-    found.floors = [
-        Hold(28.0, 60.0, 50, {3: 9.0}, Memory(1, 2), 0, 0, figures),
-        Hold(12.0, 60.0, 100, {3: 1.0}, Memory(1, 2), 0, 0, figures),
-    ]
-    assert found.ratio(12.0) == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize("beats", [("12", "30"), ("28.5", "2")])
 def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):

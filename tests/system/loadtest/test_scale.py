@@ -13,18 +13,8 @@ SMALL = ("--connections", "600", "--workers", "2", "--processes", "2", "--logins
 
 
 SHORT = (
-    "--idle-timeout",
-    "1",
-    "--tick",
-    "0.25",
-    "--beat",
-    "0.4",
-    "--hold",
-    "1.2",
-    "--floor-hold",
-    "0.4",
-    "--last-beat",
-    "0.4",
+    *("--idle-timeout", "1", "--tick", "0.25", "--beat", "0.4", "--hold", "1.2"),
+    *("--floor-hold", "0.4", "--last-beat", "0.4"),
 )
 
 
