@@ -25,8 +25,6 @@ class Clients:
         begun, done: right before and right after its last complete packet was handed to the kernel.
         before: `begun` of the packet before that one; an event may be decided while a beat is on its way.
         sessions: the session's name in events; empty until the server has told.
-        codes: why the server ended the last session, as its reason code; 0: it did not, or did not say.
-        closed_at: when the server closed the last connection; 0.0: it did not.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -34,9 +32,8 @@ class Clients:
         self.fds = [AWAY] * count
         self.beating = [AWAY] * count
         self.online = bytearray(count)
-        self.begun, self.done, self.before, self.closed_at = (array("d", bytes(8 * count)) for _ in range(4))
+        self.begun, self.done, self.before = (array("d", bytes(8 * count)) for _ in range(3))
         self.sessions = [""] * count
-        self.codes = array("H", bytes(2 * count))
 
     def __len__(self) -> int:
         return len(self.fds)

@@ -59,7 +59,7 @@ class Links:
         epoll: "select.epoll",
     ) -> None:
         self.epoll = epoll
-        self.returns = returns
+        self._returns = returns
         self._addresses = addresses
         self._clients = clients
         self._counts = counts
@@ -118,43 +118,39 @@ class Links:
         clients, now = self._clients, time.monotonic()
         was_online = clients.online[number]
         self.close(number)
-        clients.closed_at[number] = now
-        clients.codes[number] = payload["code"] if payload else 0
         if was_online:
             self._counts.lost[why] += 1
         else:
             (self._counts.refused if payload else self._counts.failed)[why] += 1
         self._watcher.ended(number, now, payload)
-        if not was_online or self.returns:
+        if not was_online or self._returns:
             self._come_back(number, payload)
 
     def close(self, number: int, *, reset: bool = False) -> None:
         """Close a connection that is open, with a FIN or a reset."""
-        clients = self._clients
-        fd = clients.fds[number]
+        fd = self._clients.fds[number]
         if reset:
             sock = _socket.socket(fileno=fd)
             with contextlib.suppress(OSError):
                 sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, _RESET_ON_CLOSE)
             sock.detach()
         os.close(fd)  # which takes it out of the epoll set
-        del self._number_of[fd]
-        self._connecting.discard(fd)
-        self._partial.pop(number, None)
-        clients.fds[number] = clients.beating[number] = AWAY
-        clients.online[number] = 0
+        self._forget(number, fd)
 
     def abandon(self, number: int) -> int:
         """Leave a connection half open and think no more of it; return its descriptor, now the caller's."""
-        clients = self._clients
-        fd = clients.fds[number]
+        fd = self._clients.fds[number]
         self.epoll.unregister(fd)
+        self._forget(number, fd)
+        return fd
+
+    def _forget(self, number: int, fd: int) -> None:
+        clients = self._clients
         del self._number_of[fd]
         self._connecting.discard(fd)
         self._partial.pop(number, None)
         clients.fds[number] = clients.beating[number] = AWAY
         clients.online[number] = 0
-        return fd
 
     def close_all(self) -> None:
         """Close all connections, with resets, and what they were waited for with."""
@@ -193,7 +189,7 @@ class Links:
     def _log_in(self, number: int, fd: int) -> None:
         clients = self._clients
         frame = self._login(clients.uid(number))
-        clients.sessions[number], clients.codes[number], clients.closed_at[number] = "", 0, 0.0
+        clients.sessions[number] = ""
         begun = time.monotonic()
         os.write(fd, frame)  # into an empty buffer, which takes it whole
         clients.before[number], clients.begun[number] = begun, begun

@@ -1,13 +1,10 @@
 """What stands in Redis, as it is needed to judge it."""
 
-import contextlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from loadtest.events import Event, WallClock, event_of
-from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
 
@@ -41,28 +38,6 @@ class Records:
             {uid for uid, sessions in found.items() if sessions != {live.get(uid)}},
             {uid for uid, session in live.items() if session not in found.get(uid, ())},
         )
-
-    def equal_after(self, keys: Keys, live: Callable[[], Mapping[str, str]], limit_s: float) -> float:
-        """Wait until the records equal the sessions that live, at most `limit_s`; return for how long."""
-        begun = time.monotonic()
-        while (seconds := time.monotonic() - begun) < limit_s:
-            with contextlib.suppress(RedisError, LookupError):
-                if not any(self.compare(keys, live())):
-                    break
-            time.sleep(LOOK_S)
-        return seconds
-
-    def online(self, keys: Keys) -> int:
-        """Return how many users have a record."""
-        return sum(self._client_of(key).hlen(key) for key in map(keys.online, range(keys.shards)))
-
-    def fields(self, keys: Keys, node: str) -> int:
-        """Return how many fields a node's hashes have: its sessions, and a few others in each shard."""
-        names = [keys.node(shard, node) for shard in range(keys.shards)]
-        with self._client_of(names[0]).pipeline(transaction=False) as pipe:  # of one Redis, it is asked often
-            for name in names:
-                pipe.hlen(name)
-            return sum(pipe.execute())
 
     def owned(self, keys: Keys, node: str) -> int:
         """Return how many sessions a node owns."""

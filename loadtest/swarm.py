@@ -26,7 +26,6 @@ from loadtest.links import ASKING_BEAT, Links, error_name, plain_login
 
 SLOTS_MAX = 6000  # 2 ms each at a beat each 12 s; the fewer, the fewer wakes and the larger the bursts
 STEP_S = 0.01  # a step that has more to do returns after about so long, and wants to be called again at once
-FLAP_TRIES = 10  # of a swarm that is mostly away none may be found, and that is as well
 
 
 class Swarm:
@@ -88,8 +87,6 @@ class Swarm:
         self._slot_s = 0.0
         self._slot_due = math.inf
         self._slots_left = math.inf
-        self._flap_s = self._away_s = 0.0
-        self._flap_due = math.inf
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while something of the server's waits."""
@@ -98,7 +95,7 @@ class Swarm:
     @property
     def due(self) -> float:
         """The moment at which `step` has something to do even if nothing is readable; may be infinite."""
-        return min(self._links.due, self._slot_due, self._flap_due)
+        return min(self._links.due, self._slot_due)
 
     @property
     def is_beating(self) -> bool:
@@ -109,15 +106,6 @@ class Swarm:
     def arriving(self) -> int:
         """How many clients are to connect some time, or wait for the answer to their login."""
         return self._links.waiting + len(self._links) - self.clients.online.count(1)
-
-    @property
-    def returns(self) -> bool:
-        """Whether clients whose connection ended come back by themselves; may be changed."""
-        return self._links.returns
-
-    @returns.setter
-    def returns(self, returns: bool) -> None:
-        self._links.returns = returns
 
     def bring(self, numbers: Iterable[int], now: float, per_second: float = math.inf) -> None:
         """Let clients that have no connection connect and log in, evenly at that rate."""
@@ -135,16 +123,9 @@ class Swarm:
         self._slot_due = math.inf
 
     def hush(self, numbers: Iterable[int]) -> None:
-        """Let these fall silent with their connections open, until `wake` or their next login."""
+        """Let these fall silent with their connections open, until their next login."""
         for number in numbers:
             self.clients.beating[number] = AWAY
-
-    def wake(self, numbers: Iterable[int]) -> None:
-        """Let these beat again, when their slot comes."""
-        clients = self.clients
-        for number in numbers:
-            if clients.online[number]:
-                clients.beating[number] = clients.fds[number]
 
     def drop(
         self,
@@ -171,12 +152,6 @@ class Swarm:
         self._links.bring(number, at)
         return fd
 
-    def flap(self, per_second: float, away_s: float, now: float) -> None:
-        """Let so many clients a second lose their connection, each for up to so long; 0: no more of it."""
-        self._flap_s = 1 / per_second if per_second else math.inf
-        self._away_s = away_s
-        self._flap_due = now + self._flap_s
-
     def close(self) -> None:
         """Close all connections, with resets, and the descriptor."""
         self._links.close_all()
@@ -188,9 +163,6 @@ class Swarm:
             self._links.read_ready()
         while self._slot_due <= now and time.monotonic() < until:
             self._beat_slot()
-        while self._flap_due <= now:
-            self._flap_due += self._flap_s
-            self._flap_one(now)
         self._links.open_due(now, until)
         return self.due
 
@@ -225,10 +197,3 @@ class Swarm:
         self._slot += 1
         self._slots_left -= 1
         self._slot_due = due + self._slot_s if self._slots_left > 0 else math.inf
-
-    def _flap_one(self, now: float) -> None:
-        for _ in range(FLAP_TRIES):
-            number = random.randrange(len(self.clients))
-            if self.clients.online[number]:
-                self.drop([number], now, (0.0, self._away_s))
-                return

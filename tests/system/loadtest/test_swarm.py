@@ -1,6 +1,5 @@
 """Thousands of clients in one thread: when they connect, beat and come back, and what is known of them."""
 
-import itertools
 import select
 import socket
 import subprocess
@@ -177,7 +176,6 @@ def test_a_refusal_that_forbids_it_is_not_tried_again(listener: socket.socket) -
     with accept(listener, swarm, protocol.encode(protocol.error(1, Code.AUTH_FAILED, "no"))):
         drive(swarm, 5, lambda: swarm.counts.refused["auth_failed"] == 1)
     assert swarm.due == float("inf")
-    assert swarm.clients.codes[0] == Code.AUTH_FAILED
     swarm.close()
 
 
@@ -187,8 +185,6 @@ def test_after_a_goodbye_only_those_come_back_who_shall(listener: socket.socket,
     goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, None, 0.05))
     with accept(listener, swarm, GRANTED + goodbye):
         drive(swarm, 5, lambda: swarm.counts.lost["server_drain"] == 1)
-        assert swarm.clients.codes[0] == Code.SERVER_DRAIN
-        assert swarm.clients.closed_at[0] > swarm.clients.begun[0]
         assert drive(swarm, 0.3, lambda: swarm.clients.fds[0] >= 0) is returns
     swarm.close()
 
@@ -197,8 +193,6 @@ def test_a_connection_that_breaks_is_lost(listener: socket.socket) -> None:
     swarm = one(listener)
     accept(listener, swarm).close()
     assert drive(swarm, 5, lambda: swarm.counts.lost.total() == 1)
-    assert swarm.clients.codes[0] == 0
-    assert swarm.clients.closed_at[0] > 0
     swarm.close()
 
 
@@ -222,19 +216,15 @@ def test_an_answer_in_pieces_is_one(listener: socket.socket) -> None:
     swarm.close()
 
 
-def test_the_hushed_keep_silent_until_they_wake(server: ServerProcess) -> None:
+def test_the_hushed_keep_silent(server: ServerProcess) -> None:
     swarm = Swarm(server.address, Clients("hush", 10), asking=1)
     swarm.bring(range(10), time.monotonic())
     drive(swarm, 5, lambda: not swarm.arriving)
     swarm.hush(range(4))
     swarm.beat(0.05, time.monotonic(), turns=1)
     drive(swarm, 5, lambda: not swarm.is_beating)
-    beats = [swarm.counts.beats]
-    swarm.wake(range(4))
-    swarm.beat(0.05, time.monotonic(), turns=1)
-    drive(swarm, 5, lambda: not swarm.is_beating)
     swarm.close()
-    assert [*beats, swarm.counts.beats] == [6, 16]
+    assert swarm.counts.beats == 6
 
 
 def test_a_dropped_share_comes_back(server: ServerProcess) -> None:
@@ -248,19 +238,6 @@ def test_a_dropped_share_comes_back(server: ServerProcess) -> None:
     swarm.close()
     assert (swarm.counts.left, swarm.counts.logins) == (30, 130)
     assert swarm.clients.sessions[0] != before
-
-
-def test_flapping_clients_vanish_and_return(server: ServerProcess) -> None:
-    swarm = Swarm(server.address, Clients("flap", 50))
-    swarm.bring(range(50), time.monotonic())
-    drive(swarm, 5, lambda: not swarm.arriving)
-    swarm.flap(100, 0.1, time.monotonic())
-    drive(swarm, 0.5)
-    swarm.flap(0, 0, time.monotonic())
-    assert drive(swarm, 5, lambda: not swarm.arriving)
-    swarm.close()
-    assert 40 <= swarm.counts.left <= 51
-    assert swarm.counts.logins == 50 + swarm.counts.left
 
 
 def test_what_happens_is_told_in_order(listener: socket.socket) -> None:
@@ -328,12 +305,3 @@ print(swarm.counts.answers, turns)
     answers, turns = map(int, run.stdout.split() or (0, 0))
     assert answers == 50, run.stderr
     assert turns > 10
-
-
-def test_columns_say_who_is_online_and_who_is_away() -> None:
-    clients = Clients("who", 4)
-    clients.online[2] = 1
-    clients.fds[1:3] = [7, 8]
-    assert clients.numbers(online=True) == [2]
-    assert clients.numbers(online=False) == [0, 3]
-    assert [clients.uid(number) for number in itertools.islice(range(4), 2)] == ["who-0", "who-1"]
