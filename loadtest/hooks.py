@@ -10,17 +10,16 @@ import sys
 from typing import Any, ClassVar
 
 import gevent
-from locust import User, argument_parser, events, runners
+from locust import LoadTestShape, User, argument_parser, events, runners
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
-from loadtest.limits import exceeded
 from loadtest.observer import check_redis
-from loadtest.options import add_options, scenario
+from loadtest.options import add_options, exceeded, scenario
 from loadtest.run import Run
-from loadtest.shapes import Ramp
+from loadtest.scenario import stair
 from presence.store.address import redacted
 from presence.store.client import RedisError
 
@@ -62,6 +61,34 @@ class LoadUser(User):
             )
             raise StopUser
         return LoadUser.load
+
+
+class Ramp(LoadTestShape):
+    """Load that rises in equal steps to ``--users`` within ``--run-time``, each reached at ``--spawn-rate``.
+
+    Args:
+        options: locust's.
+
+    Raises:
+        ValueError: there is no run time.
+    """
+
+    abstract = True  # not for locust to find: the option decides
+    use_common_options = True
+
+    def __init__(self, options: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # locust's
+        if not options.run_time:
+            raise ValueError("--scenario ramp needs --run-time")
+        self._users = options.num_users or 1
+        self._rate = options.spawn_rate or 1
+        self._run_s = float(options.run_time)
+
+    def tick(self) -> tuple[int, float] | None:
+        """Return how many users there should be now, and how fast to get there; None at the end."""
+        elapsed_s: float = self.get_run_time()  # type: ignore[no-untyped-call] # locust's
+        users = stair(elapsed_s, self._run_s, self._users)
+        return None if users is None else (users, self._rate)
 
 
 def listen() -> None:

@@ -1,8 +1,11 @@
-"""The load test's own options, beside locust's."""
+"""The load test's own options, beside locust's, and what a run must not exceed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from loadtest.scenario import SCENARIOS, Scenario
+
+LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
 
 
 def add_options(parser: Any) -> None:
@@ -64,3 +67,24 @@ def shares(options: Any) -> dict[str, float]:
         raise ValueError("--silence-share, --away-share and --logout-share are parts of 1")
     weights["nothing" if options.no_messages else "message"] = max(0.0, rest)
     return weights
+
+
+def exceeded(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
+    """Return in words which limits a run went over.
+
+    Args:
+        entries: locust's statistics, by name and type.
+        failures: how many there were.
+        options: the parsed options; a limit of 0 s is none.
+    """
+    over = []
+    if failures > options.failures_max:
+        over.append(f"{failures} failures, {options.failures_max} allowed")
+    for name, option in LIMITS.items():
+        limit_s, entry = getattr(options, option), entries.get((name, "device"))
+        if not limit_s or entry is None:
+            continue
+        p99_ms = entry.get_response_time_percentile(0.99)
+        if p99_ms > limit_s * 1000:
+            over.append(f"{name}: p99 {p99_ms:.0f} ms, {limit_s * 1000:.0f} allowed")
+    return over

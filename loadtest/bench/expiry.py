@@ -167,33 +167,19 @@ def _types(client: Redis, keys: Keys) -> dict[str, int]:
 
 def table(result: Result) -> str:
     """Return what was measured, as a Markdown table, and what stands in the stream."""
-    head = [
-        "phase",
-        "sessions",
-        "seconds to the last acknowledgement",
-        "longest stretch, ms",
-        "of which task",
-        f"stretches over {Stretches.LIMIT_S * 1000:.0f} ms",
-        "longest collection, ms",
-        "Python CPU, µs each",
-        "Redis CPU, µs each",
-        "entries written",
-    ]
-    body = [
-        [
-            each.name,
-            f"{each.sessions:,}",
-            f"{each.seconds:.2f}",
-            f"{each.stretch_s * 1000:.1f}",
-            each.stretch_task.rpartition(".")[2] or each.stretch_task,
-            str(each.over),
-            f"{each.gc_s * 1000:.1f}",
-            f"{each.python_s / each.sessions * 1e6:.1f}",
-            f"{each.redis_s / each.sessions * 1e6:.1f}",
-            f"{each.entries:,}",
-        ]
+    head = (
+        "phase | sessions | seconds to the last acknowledgement | longest stretch, ms | of which task "
+        f"| stretches over {Stretches.LIMIT_S * 1000:.0f} ms | longest collection, ms | Python CPU, µs each "
+        "| Redis CPU, µs each | entries written"
+    )
+    body = (
+        f"{each.name} | {each.sessions:,} | {each.seconds:.2f} | {each.stretch_s * 1000:.1f} "
+        f"| {each.stretch_task.rpartition('.')[2] or each.stretch_task} | {each.over} "
+        f"| {each.gc_s * 1000:.1f} "
+        f"| {each.python_s / each.sessions * 1e6:.1f} | {each.redis_s / each.sessions * 1e6:.1f} "
+        f"| {each.entries:,}"
         for each in result.phases
-    ]
+    )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.entries.items()))
     return f"{rows(head, body)}\n\nIn the stream: {kinds}; gaps {result.gaps}, skipped {result.skipped}"
 

@@ -1,6 +1,7 @@
 """The tables, in Markdown."""
 
 from collections.abc import Iterable
+from itertools import product
 
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
@@ -50,11 +51,10 @@ def invalid(results: Results) -> list[str]:
     return ["**Not valid:**\n\n" + "\n".join(f"- {complaint}" for complaint in complaints)]
 
 
-def rows(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
-    names = list(head)
-    lines = [names, ["---"] * len(names), *(list(line) for line in body)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def rows(head: str | Iterable[str], body: Iterable[str | Iterable[str]]) -> str:
+    """Return a Markdown table; each line is its cells, or a text with " | " between them."""
+    names, *lines = [line.split(" | ") if isinstance(line, str) else list(line) for line in (head, *body)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
 
 
 def _rounds(values: list[float], digits: int) -> str:
@@ -88,14 +88,10 @@ def _summary(results: Results) -> str:
 
 
 def _load_table(results: Results, load: Load) -> str:
-    head = [
-        "server",
-        "µs of CPU a keepalive",
-        f"{OWN} ÷ it",
-        "keepalives a wake",
-        "% of a core",
-        "generator, % of a core",
-    ]
+    head = (
+        f"server | µs of CPU a keepalive | {OWN} ÷ it | keepalives a wake | % of a core "
+        "| generator, % of a core"
+    )
     body = []
     for server in results.says:
         found = [each for each in results.cpu if (each.server, each.load) == (server, load)]
@@ -104,15 +100,10 @@ def _load_table(results: Results, load: Load) -> str:
         mark = " **not valid**" if any(each.complaints for each in found) else ""
         cpu_us = results.cpu_us(server, load)
         ratio = "" if server == OWN else _rounds(results.ratios(server, load), 2)
+        wake, share = median(each.per_wake for each in found), max(each.generator_share for each in found)
         body.append(
-            [
-                server + mark,
-                _rounds(cpu_us, 1),
-                ratio,
-                f"{median(each.per_wake for each in found):.1f}",
-                f"{median(cpu_us) * load.rate / 1e4:.1f}",
-                f"{max(each.generator_share for each in found) * 100:.0f}",
-            ]
+            f"{server}{mark} | {_rounds(cpu_us, 1)} | {ratio} | {wake:.1f} "
+            f"| {median(cpu_us) * load.rate / 1e4:.1f} | {share * 100:.0f}"
         )
     return rows(head, body)
 
@@ -120,21 +111,15 @@ def _load_table(results: Results, load: Load) -> str:
 def _memory_table(results: Results) -> str:
     body = []
     for server in results.says:
-        found = [each for each in results.memory if each.server == server]
-        if found:
-            rss, pss = [each.rss_bytes for each in found], [each.pss_bytes for each in found]
-            body.append(
-                [
-                    server,
-                    f"{found[0].connections:,}",
-                    f"{median(rss):,.0f}",
-                    f"{median(pss):,.0f}",
-                    _megabytes(found),
-                ]
+        if found := [each for each in results.memory if each.server == server]:
+            rss, pss = (
+                median(each) for each in zip(*((m.rss_bytes, m.pss_bytes) for m in found), strict=True)
             )
-    return rows(
-        ["server", "connections", "bytes of RSS a connection", "of anonymous PSS", "RSS of all, MB"], body
-    )
+            body.append(
+                f"{server} | {found[0].connections:,} | {rss:,.0f} | {pss:,.0f} | {_megabytes(found)}"
+            )
+    head = "server | connections | bytes of RSS a connection | of anonymous PSS | RSS of all, MB"
+    return rows(head, body)
 
 
 def _megabytes(found: list[Memory]) -> str:
@@ -143,21 +128,19 @@ def _megabytes(found: list[Memory]) -> str:
 
 def _trips_table(results: Results) -> str:
     body = []
-    for load in results.loads():
-        for probe in KINDS:
-            for server in results.says:
-                trips = trips_of(results, server, load, probe)
-                if trips:
-                    figures = (percentile(trips, 0.5), percentile(trips, 0.99), max(trips))
-                    shown = (f"{figure:.1f}" for figure in figures)
-                    body.append([str(load), probe, server, f"{len(trips):,}", *shown])
-    return rows(["load", "probe", "server", "probes", "p50", "p99", "max"], body)
-
-
-def trips_of(results: Results, server: str, load: Load, probe: str) -> list[float]:
-    """Return the round trips of all rounds, ms."""
-    found = (each for each in results.trips if (each.server, each.load, each.probe) == (server, load, probe))
-    return [trip for each in found for trip in each.trips_ms]
+    for load, probe, server in product(results.loads(), KINDS, results.says):
+        trips = [
+            trip
+            for each in results.trips
+            if (each.server, each.load, each.probe) == (server, load, probe)
+            for trip in each.trips_ms
+        ]
+        if trips:
+            shown = " | ".join(
+                f"{each:.1f}" for each in (percentile(trips, 0.5), percentile(trips, 0.99), max(trips))
+            )
+            body.append(f"{load} | {probe} | {server} | {len(trips):,} | {shown}")
+    return rows("load | probe | server | probes | p50 | p99 | max", body)
 
 
 def sizes_table(results: Results) -> str:
@@ -169,50 +152,33 @@ def sizes_table(results: Results) -> str:
 
 
 def _sizes(results: Results) -> str:
-    head = [
-        "connections",
-        "keepalives/s",
-        "µs of CPU a keepalive",
-        "% of a core",
-        "RSS of all, MB",
-        "RSS of each further connection",
-    ]
+    head = (
+        "connections | keepalives/s | µs of CPU a keepalive | % of a core | RSS of all, MB "
+        "| RSS of each further connection"
+    )
     body = []
     for load in sorted(results.loads(), key=lambda load: (load.connections, load.rate)):
         cpu_us = results.cpu_us(OWN, load)
         memory = [each for each in results.memory if each.connections == load.connections]
         body.append(
-            [
-                f"{load.connections:,}",
-                f"{load.rate:,.0f}",
-                _rounds(cpu_us, 1),
-                f"{median(cpu_us) * load.rate / 1e4:.1f}",
-                _megabytes(memory),
-                f"{median(each.rss_bytes for each in memory):,.0f} B",
-            ]
+            f"{load.connections:,} | {load.rate:,.0f} | {_rounds(cpu_us, 1)} "
+            f"| {median(cpu_us) * load.rate / 1e4:.1f} | {_megabytes(memory)} "
+            f"| {median(each.rss_bytes for each in memory):,.0f} B"
         )
     return rows(head, body)
 
 
 def wheel_table(wheels: list[Wheel]) -> str:
     """Return what wheels of several sizes cost."""
-    head = [
-        "keys",
-        "touch, ns",
-        "… in a heap with lazy deletion",
-        "tick with nobody due, µs",
-        "… by looking at every deadline",
-        "each key taken, ns",
-    ]
-    body = [
-        [
-            f"{each.keys:,}",
-            f"{each.touch_ns:.0f}",
-            f"{each.heap_ns:.0f}",
-            f"{each.idle_tick_us:.2f}",
-            f"{each.scan_us:,.0f}",
-            f"{each.taken_ns:.0f}",
-        ]
-        for each in wheels
-    ]
-    return rows(head, body)
+    head = (
+        "keys | touch, ns | … in a heap with lazy deletion | tick with nobody due, µs "
+        "| … by looking at every deadline | each key taken, ns"
+    )
+    return rows(
+        head,
+        (
+            f"{each.keys:,} | {each.touch_ns:.0f} | {each.heap_ns:.0f} | {each.idle_tick_us:.2f} "
+            f"| {each.scan_us:,.0f} | {each.taken_ns:.0f}"
+            for each in wheels
+        ),
+    )

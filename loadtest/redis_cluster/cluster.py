@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from loadtest.redis_cluster.members import BUS_OFFSET, HOST, Member, agree
+from loadtest.redis_cluster.members import BUS_OFFSET, HOST, Member, agree, wait
 from loadtest.redis_cluster.moves import Move, move_at_once
-from loadtest.redis_cluster.waiting import wait
 from presence.embedded import find_binary
 from presence.store.client import RedisError
 

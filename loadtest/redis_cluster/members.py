@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from presence.embedded import die_with_parent
 from presence.store.client import RedisError, open_client
 
 HOST: Final = "127.0.0.1"
+LOOK_S: Final = 0.01
 BUS_OFFSET: Final = 10_000  # a member's bus listens so far above its port
 
 
@@ -153,3 +155,21 @@ def agree(members: Iterable[Member]) -> bool:
     """Return whether all of these see the same slots at the same primaries, at the same epochs."""
     first, *others = (member.view() for member in members)
     return bool(first) and all(view == first for view in others)
+
+
+def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait until something is so.
+
+    Args:
+        condition: whether it is.
+        seconds: how long to wait at most.
+        what: it is, in words.
+
+    Raises:
+        TimeoutError: it did not come about in time.
+    """
+    give_up = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"Redis Cluster: not within {seconds:g} s: {what}")
+        time.sleep(LOOK_S)

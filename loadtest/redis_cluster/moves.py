@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loadtest.redis_cluster.members import HOST, Member, agree
-from loadtest.redis_cluster.waiting import wait
+from loadtest.redis_cluster.members import HOST, Member, agree, wait
 
 MIGRATE_TIMEOUT_MS: Final = 5000  # for one call; keys move in milliseconds
 MOVE_TIMEOUT_S: Final = 30.0

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from loadtest.limits import exceeded
+from loadtest.options import exceeded
 
 
 class Entry:
