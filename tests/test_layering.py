@@ -22,7 +22,7 @@ EDGES = {
     "presence.cli",
     "presence.commands",
 }
-HTTP = {"starlette", "hypercorn", "h11", "prometheus_client"}
+HTTP = {"starlette", "h11", "prometheus_client"}
 STORE = {"redis", "presence.store"}
 TRANSPORTS = {"presence.transports"}
 SHELL = {

@@ -76,11 +76,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
-        if scope["type"] != "http":
-            return
         verb, route, allowed = self._table.find(scope)  # type: ignore[arg-type]  # it is a dict
         answer = _Answer(send, self._figures, _counted_as(verb))
         try:

@@ -1,37 +1,32 @@
 """HTTP/1.1 for a few operators, which nobody who is slow or many can clog.
 
-hypercorn speaks the protocol; its connections are served here, for its own wait without bound for a client
-that takes nothing, also when everything ends, may be as many as come, and change to HTTP/2 when asked.
-How long one client can keep a place: `REQUEST_S` for the head of a request, `BODY_S` for its body, `WRITE_S`
-for each piece of an answer.
+h11 speaks the protocol. Here are the sockets, ASGI, and how long one client can keep a place: `REQUEST_S` for
+the head of a request, `BODY_S` for its body, `WRITE_S` for each piece of an answer. One request of a
+connection is answered after the other, in HTTP/1.1, whatever protocol its client asks to change to.
 """
 
 import contextlib
-import logging
+import json
 import socket
 import struct
 from collections.abc import Sequence
+from email.utils import formatdate
 from functools import partial
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import unquote
 
 import h11
 import structlog
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import parse_socket_addr
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Scope
 
-from presence.admin.bodies import Bounded
 from presence.admin.http_figures import HttpFigures
 
 CONNECTIONS_MAX: Final = 512
 REQUEST_S: Final = 5.0  # from the accept, or the answer before, to a whole head
+BODY_S: Final = 5.0
+BODY_BYTES: Final = 65_536
 WRITE_S: Final = 30.0  # for a piece of at most `WRITE_BYTES`
 WRITE_BYTES: Final = 65_536
 GONE_S: Final = 5.0  # for the application to end what a client asked who is gone
@@ -40,6 +35,7 @@ _HEAD_BYTES: Final = 16_384
 _READ_BYTES: Final = 65_536
 _SEND_BUFFER_BYTES: Final = 65_536  # of the kernel; by default a viewer who reads nothing is sent 4 MB
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what is left is thrown away
+_VERSIONS: Final = (b"1.0", b"1.1")
 
 log = structlog.get_logger("presence.admin")
 
@@ -55,24 +51,24 @@ async def serve_http(
     """Serve until `stop`, then for `GRACE_S` those whose requests are under way.
 
     Args:
-        app: takes ``http`` only; its lifespan is not told.
+        app: takes ``http`` only, with the whole body in one piece; its lifespan is not told.
         listeners: sockets that listen.
         figures: where connections and refusals are counted.
         stop: set when it is time to end.
         write_s: see `WRITE_S`.
     """
-    serving = _Serving(app, figures, write_s)
+    server = _Server(app, figures, write_s)
     accepting = []
     for each in listeners:
         _bound(each)
         accepting.append(trio.SocketListener(trio.socket.from_stdlib_socket(each)))
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as nursery:
-            accept = partial(trio.serve_listeners, serving.serve, accepting, handler_nursery=connections)
+            accept = partial(trio.serve_listeners, server.serve, accepting, handler_nursery=connections)
             nursery.start_soon(accept)
             await stop.wait()
             nursery.cancel_scope.cancel()
-        await serving.context.terminated.set()  # ends those that are idle
+        server.end_idle()
         connections.cancel_scope.deadline = trio.current_time() + GRACE_S
 
 
@@ -83,157 +79,230 @@ def _bound(listener: socket.socket) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_S * 1000))
 
 
-class _Serving:
-    """What connections share."""
+class _Server:
+    """What connections share.
+
+    Attributes:
+        waiting: the scopes of connections that wait for a request.
+        is_ending: whether no further request is taken.
+    """
 
     def __init__(self, app: ASGIApp, figures: HttpFigures, write_s: float) -> None:
-        bounded: Any = Bounded(app, figures)  # two libraries name the same types differently
-        self.app = ASGIWrapper(bounded)
+        self.app = app
         self.figures = figures
         self.write_s = write_s
-        self.context = WorkerContext(None)
-        self.config = Config()
-        self.config.accesslog = None
-        self.config.errorlog = logging.getLogger("presence.admin.http")
-        self.config.include_server_header = False
-        self.config.h11_max_incomplete_size = _HEAD_BYTES
+        self.waiting: set[trio.CancelScope] = set()
+        self.is_ending = False
+
+    def end_idle(self) -> None:
+        """Take no further requests."""
+        self.is_ending = True
+        for each in self.waiting:
+            each.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection; what goes wrong with it is no matter of others."""
-        self.figures.accepted += 1
         if self.figures.connections >= CONNECTIONS_MAX:
             self.figures.refused("connections")
             await trio.aclose_forcefully(stream)
             return
         self.figures.connections += 1
-        connection = _Connection(self, stream)
         try:
-            await connection.run()
-        except Exception as error:
-            if not connection.is_closed:
-                log.exception("a connection of an operator failed")
-            else:  # hypercorn may answer a request that came with others from who has gone meanwhile
-                log.debug("a connection of an operator ended", error=str(error))
+            await _Connection(self, stream).run()
+        except Exception:
+            log.exception("a connection of an operator failed")
         finally:
             self.figures.connections -= 1
             await trio.aclose_forcefully(stream)
 
 
-class _Http1(H11Protocol):
-    """HTTP/1.1, and no way from it to HTTP/2 or web sockets, whose streams would have time-outs of their own.
+class _Refused(Exception):
+    """A request that is not taken.
 
-    Who asks for another protocol has an answer in this one, as the standard allows.
+    Args:
+        status: of the answer.
+        message: in it.
+        reason: by which it is counted, of `presence.admin.http_figures.REFUSALS`; none: it is not.
     """
 
-    async def _check_protocol(self, event: h11.Request) -> None:
-        return
-
-    async def _create_stream(self, request: h11.Request) -> None:
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]  # in lower case
-        await super()._create_stream(
-            h11.Request(
-                method=request.method,
-                target=request.target,
-                headers=headers,
-                http_version=request.http_version,
-            )
-        )
+    def __init__(self, status: HTTPStatus, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
 
 
 class _Connection:
-    """A connection, as `hypercorn.trio.tcp_server` serves it but for its bounds."""
+    """A connection, and the request that is under way."""
 
-    def __init__(self, serving: _Serving, stream: trio.SocketStream) -> None:
-        self._serving = serving
+    def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
+        self._server = server
         self._stream = stream
-        self._writing = trio.Lock()
-        self.is_closed = False
-        self._idle = trio.CancelScope()
-        self._everything = trio.CancelScope()
-        self._tasks = TaskGroup()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
+        self._gone = trio.Event()  # nobody takes an answer any more
+        self._answering = trio.CancelScope()
 
     async def run(self) -> None:
         """Serve until either side closes."""
         try:
-            client = parse_socket_addr(self._stream.socket.family, self._stream.socket.getpeername())
-            server = parse_socket_addr(self._stream.socket.family, self._stream.socket.getsockname())
+            while (request := await self._next_request()) is not None:
+                await self._answer(request, await self._body())
+                if {self._http.our_state, self._http.their_state} != {h11.DONE}:
+                    return
+                self._http.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(_Refused(HTTPStatus(error.error_status_hint), str(error)))
+        except _Refused as refused:
+            await self._refuse(refused)
+
+    async def _next_request(self) -> h11.Request | None:
+        """Return the head of a request; None: there will be none, or not in time."""
+        with trio.move_on_after(0 if self._server.is_ending else REQUEST_S) as waiting:
+            self._server.waiting.add(waiting)
+            try:
+                event = await self._next_event()
+            finally:
+                self._server.waiting.discard(waiting)
+            if not isinstance(event, h11.Request):
+                return None
+            if event.http_version not in _VERSIONS:
+                raise _Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this is HTTP/1.1")
+            return event
+        return None
+
+    async def _body(self) -> bytes:
+        body = bytearray()
+        try:
+            with trio.fail_after(BODY_S):
+                while isinstance(event := await self._next_event(), h11.Data):
+                    body += event.data
+                    if len(body) > BODY_BYTES:
+                        text = f"a body has at most {BODY_BYTES} bytes"
+                        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "body")
+        except trio.TooSlowError:
+            text = f"the body did not come within {BODY_S:g} s"
+            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, text, "slow_request") from None
+        return bytes(body)
+
+    async def _next_event(self) -> object:
+        """Return what the client says next; of a client that is gone `h11.ConnectionClosed`.
+
+        Raises:
+            h11.RemoteProtocolError: it is no HTTP, or ends in its middle.
+        """
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            self._http.receive_data(await self._read())
+        return event
+
+    async def _read(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(_READ_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    # A request that has come whole
+
+    async def _answer(self, request: h11.Request, body: bytes) -> None:
+        """Let the application answer; it ends soon after its client is gone."""
+        requests: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if requests:
+                return requests.pop()
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if self._gone.is_set():
+                await trio.lowlevel.checkpoint()
+            elif message["type"] == "http.response.start":
+                await self._send_head(message["status"], message.get("headers", ()))
+            else:
+                if message.get("body") and request.method != b"HEAD":
+                    await self._send(h11.Data(data=message["body"]))
+                if not message.get("more_body"):
+                    await self._send(h11.EndOfMessage())
+
+        try:
+            scope = self._scope(request)
         except OSError:  # gone already
             return
-        serving = self._serving
-        with self._everything:
-            async with self._tasks as tasks:
-                self._protocol = _Http1(
-                    serving.app,
-                    serving.config,
-                    serving.context,
-                    tasks,
-                    ConnectionState({}),
-                    False,  # no TLS
-                    client,
-                    server,
-                    self._send,
-                )
-                self._await_request()
-                await self._read()
+        with trio.CancelScope() as self._answering:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                try:
+                    await self._server.app(scope, receive, send)
+                except Exception:
+                    log.exception("an answer to an operator failed")
+                    await self._refuse(_Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "see the server's log"))
+                nursery.cancel_scope.cancel()
 
-    async def _read(self) -> None:
-        while True:
-            try:
-                data = await self._stream.receive_some(_READ_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                data = b""
-            if not data:
-                break
-            await self._protocol.handle(RawData(bytes(data)))
-        self.is_closed = True
-        await self._protocol.handle(Closed())
-        self._idle.cancel()
-        await self._close()
+    async def _watch(self) -> None:
+        """See when the client goes. One that asks again meanwhile is not watched any more."""
+        data = await self._read()
+        if data:
+            self._http.receive_data(data)
+        else:
+            self._give_up()
 
-    async def _send(self, event: Event) -> None:
-        if isinstance(event, RawData):
-            try:
-                await self._write(event.data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._close()
-                await self._protocol.handle(Closed())
-        elif isinstance(event, Closed):
-            await self._close()
-            await self._protocol.handle(Closed())
-        elif isinstance(event, Updated):
-            self._idle.cancel()
-            if event.idle:
-                self._await_request()
+    def _give_up(self) -> None:
+        self._gone.set()
+        self._answering.deadline = min(self._answering.deadline, trio.current_time() + GONE_S)
 
-    async def _write(self, data: bytes) -> None:
-        async with self._writing:
-            for start in range(0, len(data), WRITE_BYTES):
-                with trio.move_on_after(self._serving.write_s) as patience:
+    def _scope(self, request: h11.Request) -> Scope:
+        path, _, query = request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode(),
+            "scheme": "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(request.headers),
+            "client": self._stream.socket.getpeername()[:2],
+            "server": self._stream.socket.getsockname()[:2],
+        }
+
+    # What is sent
+
+    async def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        more = [(b"date", formatdate(usegmt=True).encode())]
+        if self._server.is_ending:
+            more.append((b"connection", b"close"))
+        await self._send(h11.Response(status_code=status, headers=[*headers, *more]))
+
+    async def _refuse(self, refused: _Refused) -> None:
+        """Answer with an error, unless an answer has begun; nothing more is read."""
+        if refused.reason:
+            self._server.figures.refused(refused.reason)
+        if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            return
+        error = {"code": refused.status.name.lower(), "message": str(refused)}
+        body = json.dumps({"error": error}).encode()
+        kind, size = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+        await self._send_head(refused.status.value, [kind, size, (b"connection", b"close")])
+        await self._send(h11.Data(data=body))
+        await self._send(h11.EndOfMessage())
+
+    async def _send(self, event: h11.Event) -> None:
+        """Send something; a client that does not take it in time, or is gone, is given up."""
+        data = self._http.send(event) or b""
+        for start in range(0, len(data), WRITE_BYTES):
+            if self._gone.is_set():
+                return
+            with trio.move_on_after(self._server.write_s) as patience:
+                try:
                     await self._stream.send_all(data[start : start + WRITE_BYTES])
-                if patience.cancelled_caught:
-                    self._serving.figures.refused("slow_viewer")
-                    self._reset()
-                    raise trio.BrokenResourceError("takes nothing")
-
-    def _await_request(self) -> None:
-        """Close the connection unless a request comes in time, or if everything ends before."""
-        self._idle = trio.CancelScope()
-        self._tasks.spawn(self._lose_patience, self._idle)
-
-    async def _lose_patience(self, idle: trio.CancelScope) -> None:
-        with idle:
-            with trio.move_on_after(REQUEST_S):
-                await self._serving.context.terminated.wait()
-            await self._close()
-
-    async def _close(self) -> None:
-        """Say that nothing more comes. The task that reads ends with it, and the application soon.
-
-        hypercorn alone may leave either behind, where a client asks again before it has its answer.
-        """
-        self.is_closed = True
-        self._everything.deadline = min(self._everything.deadline, trio.current_time() + GONE_S)
-        await self._stream.aclose()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._give_up()
+            if patience.cancelled_caught:
+                self._server.figures.refused("slow_viewer")
+                self._reset()
+                self._give_up()
 
     def _reset(self) -> None:
         """Close the connection without any further wait for what the client has not taken."""

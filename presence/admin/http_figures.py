@@ -56,7 +56,6 @@ class HttpFigures:
 
     Attributes:
         connections: open now.
-        accepted: connections so far.
         viewers: event streams that are open now, by what they show: `VIEWS`.
         missed: events that viewers who fell behind were not shown.
         requests: by route and class of status.
@@ -67,7 +66,7 @@ class HttpFigures:
     """
 
     def __init__(self) -> None:
-        self.connections = self.accepted = 0
+        self.connections = 0
         self.viewers = dict.fromkeys(VIEWS, 0)
         self.missed = 0
         self.requests = {(route, status): 0 for route in ROUTES for status in STATUSES}

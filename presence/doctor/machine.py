@@ -27,7 +27,7 @@ OLDEST: Final = (3, 11)
 NEWEST: Final = (3, 13)
 # Distributions that pip installs with the server; the last three for whoever serves operators.
 LIBRARIES: Final = ("trio", "msgpack", "redis", "hiredis", "structlog", "pyjwt", "cryptography")
-OPERATORS_LIBRARIES: Final = ("hypercorn", "starlette", "prometheus-client")
+OPERATORS_LIBRARIES: Final = ("h11", "starlette", "prometheus-client")
 _COMPILED: Final = {"msgpack": "msgpack._cmsgpack"}  # works without its compiled part, many times slower
 _STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes
 _TIMEX_BYTES: Final = 256  # more than it has

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from structlog.testing import capture_logs
@@ -55,21 +54,6 @@ async def test_paths_of_strangers_are_counted_as_others() -> None:
         assert running.context.http.requests["other", "4xx"] == 5
         await running.ask("/static/main.js")
         assert running.context.http.requests["/static", "2xx"] == 1
-
-
-async def test_a_web_socket_is_closed() -> None:
-    async with operators() as running:
-        sent: list[Any] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "websocket.connect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        with trio.fail_after(10):
-            await running.app.asgi({**scope_of("GET", "/v1/live", {}), "type": "websocket"}, receive, send)
-        assert [message["type"] for message in sent] == ["websocket.close"]
 
 
 async def test_two_headers_of_a_name_are_one_that_is_no_token() -> None:

@@ -8,7 +8,6 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from presence.admin.bodies import BODY_BYTES, Bounded
 from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
 from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
@@ -169,14 +168,6 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(running: Operators)
     again = await running.ask("/static/main.js", if_none_match=first.headers["etag"])
     assert (again.status, again.body) == (304, b"")
     assert "304" in DESCRIBED["paths"]["/static/{file}"]["get"]["responses"]
-
-
-async def test_a_body_that_is_too_large_is_refused_as_it_is_described(running: Operators) -> None:
-    running.app.asgi = Bounded(running.app.asgi, running.context.http)  # as `serve_http` does
-    for path in (QUERY, KICK):
-        answered = await running.ask(path, "POST", {"uids": ["x" * BODY_BYTES]})
-        assert answered.status == 413
-        assert wrong(shape_of(path, "POST", answered), answered.json()) == []
 
 
 def test_a_schema_catches_a_wrong_answer() -> None:
