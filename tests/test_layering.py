@@ -317,7 +317,7 @@ ROOMS = [
     ),
     # Operators: who may do what, what is shown and what is kept of it know no Redis, no clock, no loop.
     Room(
-        {f"presence.admin.{name}" for name in ("access", "token_file", "history")},
+        {f"presence.admin.{name}" for name in ("access", "token_file")},
         {"redis", "structlog", "time", "starlette", *SOCKETS, *LOOPS, *STORE, *TRANSPORTS, *SHELL, *EDGES},
     ),
     Room(

@@ -10,14 +10,12 @@ from presence.admin import token_file
 from presence.admin.access import Access, Need
 from presence.admin.audit import Audit
 from presence.admin.backlog_pages import BacklogPages
-from presence.admin.context import Context
-from presence.admin.guard import Guard
-from presence.admin.handlers import Handlers, Sources
+from presence.admin.guard import Guard, Table, Verb
+from presence.admin.handlers import Context, Handlers, Sources
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.tidings import Tidings
 from presence.admin.token_file import TokenFileError, Tokens
-from presence.admin.verbs import Table, Verb
 from presence.admin.views import Views
 from presence.admin.workers import Workers
 

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from presence.admin.errors import ApiError, redis_away, redis_refuses
+from presence.admin.answers import ApiError, redis_away, redis_refuses
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import passes

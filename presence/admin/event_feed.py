@@ -16,8 +16,8 @@ from typing import Final
 
 import trio
 
+from presence.admin.answers import ApiError, bad_request
 from presence.admin.backlog_pages import BacklogPages
-from presence.admin.errors import ApiError, bad_request
 from presence.admin.streaming import HEARTBEAT, HEARTBEAT_S, message
 from presence.admin.tidings import Tiding, Tidings, tiding
 from presence.subscriber.events import ZERO_ID, id_order

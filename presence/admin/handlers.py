@@ -1,9 +1,10 @@
 """What is answered to each verb; who may ask was looked at before."""
 
+import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -12,13 +13,12 @@ from starlette.responses import Response
 
 from presence import __version__
 from presence.admin import requests
-from presence.admin.answering import NO_STORE, json_answer, to_json
+from presence.admin.answers import NO_STORE, ApiError, bad_request, json_answer, to_json
 from presence.admin.audit import Audit, Outcome
 from presence.admin.backlog_pages import BacklogPages
-from presence.admin.context import Context
-from presence.admin.errors import ApiError, bad_request
 from presence.admin.event_feed import TYPES, EventFeed, parse_place
 from presence.admin.guard import operator_of
+from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape, render
 from presence.admin.sampler import Sampler
 from presence.admin.streaming import EVENTS_SHOWN, EventStream, Mailbox, message
@@ -27,10 +27,39 @@ from presence.admin.views import Views
 from presence.admin.workers import Workers
 from presence.event_lines import entry_values
 from presence.samples import Readiness
+from presence.settings import Settings
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
 FRESH_S: Final = 0.5  # answers that a scrape shares with the live page
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the process was started with.
+
+    Attributes:
+        settings: checked settings; ports may be zeros.
+        redis_url: where Redis is; `settings.redis`, or the embedded server's.
+        lines: the asking ends, see `presence.inquiries`: of the workers 1, 2, …, or of the one that is alone.
+        host: where HTTP is served.
+        port: its port.
+        url: the same, for people: ``http://127.0.0.1:7480/``.
+        http: what is counted of connections and requests.
+    """
+
+    settings: Settings
+    redis_url: str
+    lines: tuple[socket.socket, ...]
+    host: str
+    port: int
+    url: str
+    http: HttpFigures = field(default_factory=HttpFigures)
+
+    @property
+    def first_number(self) -> int:
+        """The number of the worker at the other end of the first line; 0 of one without a supervisor."""
+        return 0 if len(self.lines) == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from presence.admin.app import make_app
-from presence.admin.context import Context
+from presence.admin.handlers import Context
 from presence.admin.http import serve_http
 from presence.admin.startup import Start
 from presence.heartbeats import ALIVE, interval_s

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from presence.admin.access import JSON
-from presence.admin.errors import ApiError, bad_request, not_found
+from presence.admin.answers import ApiError, bad_request, not_found
 from protocol import Kind
 from protocol.schema import SCHEMA
 

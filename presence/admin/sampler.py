@@ -12,10 +12,8 @@ from typing import Any, Final, TypeVar
 import structlog
 import trio
 
-from presence.admin.answering import to_json
-from presence.admin.history import History
-from presence.admin.picture import Cluster, picture, point_of
-from presence.admin.rates import Rates
+from presence.admin.answers import to_json
+from presence.admin.snapshot import Cluster, History, Rates, picture, point_of
 from presence.admin.streaming import message
 from presence.admin.workers import Workers
 from presence.reader import PresenceReader

@@ -13,7 +13,7 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from presence.admin.errors import ApiError
+from presence.admin.answers import ApiError
 from presence.admin.http_figures import HttpFigures
 
 VIEWERS_MAX: Final = 256

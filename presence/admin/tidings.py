@@ -9,8 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from presence.admin.answering import to_json
-from presence.admin.errors import ApiError, redis_away, redis_refuses
+from presence.admin.answers import ApiError, redis_away, redis_refuses, to_json
 from presence.event_lines import entry_of, entry_values
 from presence.redaction import redact_text
 from presence.store.client import RedisError

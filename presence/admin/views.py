@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from presence.admin.errors import busy, redis_away, redis_refuses
+from presence.admin.answers import busy, redis_away, redis_refuses
 from presence.explanation import Explainer
 from presence.kicking import Kicked, kick
 from presence.reader import Page, PresenceReader

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import trio
 
 from presence.admin.app import App, make_app
-from presence.admin.context import Context
+from presence.admin.handlers import Context
 from presence.inquiries import Inquiries, line_pair
 from presence.settings import Settings
 from tests.admin.scrapes import sample

@@ -4,9 +4,17 @@ import copy
 from dataclasses import asdict
 from typing import Any
 
-from presence.admin.history import LONG_POINTS, POINTS, History
-from presence.admin.picture import Cluster, picture, summed_histogram, summed_wheel
-from presence.admin.rates import Rates, Speeds
+from presence.admin.snapshot import (
+    LONG_POINTS,
+    POINTS,
+    Cluster,
+    History,
+    Rates,
+    Speeds,
+    picture,
+    summed_histogram,
+    summed_wheel,
+)
 from presence.admin.workers import Answer
 from presence.admission import Admission, AdmissionLimits
 from presence.store.nodes import NodeState

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from presence.admin import workers as module
-from presence.admin.errors import ApiError
+from presence.admin.answers import ApiError
 from presence.admin.workers import Workers
 from presence.inquiries import QUESTION_BYTES, line_pair
 from tests.admin.asking import operators

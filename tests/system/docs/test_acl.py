@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadtest.redis_cluster import Cluster
-from presence.admin.errors import ApiError
+from presence.admin.answers import ApiError
 from presence.store import scripting
 from presence.store.batches import StoreError
 from presence.store.client import Redis, RedisError

@@ -1,14 +1,126 @@
-"""What the live page shows of a moment, from the answers of workers and of Redis. Pure."""
+"""What the live page shows, from the answers of workers and of Redis: a moment, how things went, how quickly
+counters grow. Pure.
 
-from collections.abc import Mapping, Sequence
+Each worker's growth is taken between two of its own answers: so one that did not answer for a while makes no
+peak when it does again, and one that was replaced begins at zero.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from presence.admin.history import Point
-from presence.admin.rates import Speeds, number, part, total
 from presence.admin.workers import Answer, Sample
 from presence.store.health import RedisHealth
 from presence.store.nodes import NodeState
+
+Point: TypeAlias = Sequence[float | None]
+"""Unix ms, users online, sessions, connections; a second: packets, users that came, and that went, logins."""
+
+STEP_S: Final = 1
+POINTS: Final = 600  # ten minutes
+LONG_STEP_S: Final = 60
+LONG_POINTS: Final = 1440  # a day; both rings together take some 300 KB
+
+
+class History:
+    """Both rings."""
+
+    def __init__(self) -> None:
+        self._points: deque[Point] = deque(maxlen=POINTS)
+        self._minutes: deque[Point] = deque(maxlen=LONG_POINTS)
+        self._pending: list[Point] = []
+
+    def add(self, point: Point) -> None:
+        """Take the point of a second."""
+        self._points.append(point)
+        at_ms = point[0] or 0
+        if self._pending and at_ms // (LONG_STEP_S * 1000) != (self._pending[0][0] or 0) // (
+            LONG_STEP_S * 1000
+        ):
+            self._minutes.append(_mean(self._pending))
+            self._pending = []
+        self._pending.append(point)
+
+    def report(self) -> dict[str, Any]:
+        """Return both, as the page wants them."""
+        return {
+            "history": {"step_s": STEP_S, "points": list(self._points)},
+            "long_history": {"step_s": LONG_STEP_S, "points": list(self._minutes)},
+        }
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    """Return the point of a minute: the time of the first, and the means of what is known."""
+    means: list[float | None] = [points[0][0]]
+    for column in list(zip(*points, strict=True))[1:]:
+        known = [value for value in column if value is not None]
+        means.append(round(sum(known) / len(known), 2) if known else None)
+    return means
+
+
+class Speeds(NamedTuple):
+    """By the second, of all workers that answered twice; None: none did."""
+
+    packets: float | None = None
+    online: float | None = None
+    offline: float | None = None
+    logins: float | None = None
+    refusals: float | None = None
+
+
+class Rates:
+    """Remembers what each worker said last."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[str, float, tuple[float, ...]]] = {}
+
+    def take(self, answers: Iterable[Answer]) -> Speeds:
+        """Return how quickly things go, up to these answers."""
+        found: list[list[float]] = []
+        for answer in answers:
+            if answer.sample is None:
+                continue
+            process = f"{answer.sample.get('pid')} {answer.sample.get('started_ms')}"
+            counts = _counts(answer.sample)
+            before = self._before.get(answer.number)
+            self._before[answer.number] = (process, answer.at, counts)
+            if before is None or answer.at <= before[1]:
+                continue
+            since = before[2] if before[0] == process else (0,) * len(counts)
+            took_s = answer.at - before[1]
+            found.append([max(0, now - then) / took_s for now, then in zip(counts, since, strict=True)])
+        if not found:
+            return Speeds()
+        return Speeds(*(round(sum(column), 2) for column in zip(*found, strict=True)))
+
+
+def _counts(sample: Sample) -> tuple[float, ...]:
+    """Return what `Speeds` is made of, in its order."""
+    core, transitions = part(sample, "core"), part(sample, "transitions")
+    return (
+        number(core.get("beats")) + number(core.get("frames")),
+        total(transitions.get("online")),
+        total(transitions.get("offline")),
+        number(core.get("logins")),
+        total(core.get("refused")),  # all of them; `admission` only tells by which limit
+    )
+
+
+def part(sample: Sample, name: str) -> Mapping[str, Any]:
+    """Return a group of a sample; empty where the worker, of another version maybe, has none."""
+    found = sample.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def number(value: object) -> float:
+    """Return a number of a sample, 0 where there is none."""
+    return value if isinstance(value, int | float) else 0
+
+
+def total(counts: object) -> float:
+    """Return the sum of a map of numbers."""
+    return sum(map(number, counts.values())) if isinstance(counts, Mapping) else 0
 
 
 @dataclass(frozen=True, slots=True)
