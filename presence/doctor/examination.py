@@ -10,7 +10,7 @@ from presence.doctor import configuration, machine, redis_checks, redis_facts
 from presence.doctor.findings import CHECKS, Finding
 from presence.settings import Settings
 
-_NEED_NO_SETTINGS: Final = {"settings", "platform", "python", "time"}
+_NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _without_settings(problems: Sequence[str], root: Path) -> Iterator[Finding]:
     """Give what can be found out while nobody knows the settings."""
     here = machine.look(Settings(port=0, no_admin=True), root)
     yield from configuration.settings(problems)
-    yield from (machine.platform(here), machine.python(here), machine.time(here))
+    yield from (machine.platform(here), machine.time(here))
     names = [name for name in CHECKS if name not in _NEED_NO_SETTINGS]
     yield from redis_checks.left_out(names, "the settings have to be sound first")
 
@@ -54,7 +54,9 @@ def _with_settings(patient: Patient, settings: Settings) -> Iterator[Finding]:
     connections = machine.wanted(settings, here.hard_files)
     yield from configuration.settings(())
     yield from configuration.files(settings, patient.handlers)
-    yield from machine.software(settings, here)
+    yield machine.platform(here)
+    yield machine.embedded_redis(settings, here)
+    yield machine.time(here)
     yield machine.open_files(settings, here, connections)
     yield machine.memory(settings, here, connections)
     yield from machine.ports(settings, here)

@@ -13,8 +13,6 @@ CHECKS: Final = {
     "strangers": "what is open to whoever reaches the port",
     "handlers": "functions for follow-ups, of --handler: each can be imported and called",
     "platform": "Linux with epoll",
-    "python": "a version that is supported",
-    "libraries": "what pip installs with the server, compiled parts included",
     "embedded redis": "without a redis URL: a Redis to start, and its directory",
     "time": "a clock that is set by the network, as far as that can be seen",
     "open files": "the limit of a process beside the connections that each worker is to hold",

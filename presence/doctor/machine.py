@@ -1,12 +1,10 @@
-"""Facts of this machine, and checks of them: platform, libraries, clock, files, memory, ports.
+"""Facts of this machine, and checks of them: platform, clock, files, memory, ports.
 
 `look` gathers what is so and changes nothing; each check is a function of that.
 """
 
 import ctypes
 import errno
-import importlib.metadata
-import importlib.util
 import os
 import resource
 import select
@@ -23,12 +21,6 @@ from presence.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
 from presence.settings import Settings, admin_host, admin_port
 from presence.transports import tcp
 
-OLDEST: Final = (3, 11)
-NEWEST: Final = (3, 13)
-# Distributions that pip installs with the server; the last three for whoever serves operators.
-LIBRARIES: Final = ("trio", "msgpack", "redis", "hiredis", "structlog", "pyjwt", "cryptography")
-OPERATORS_LIBRARIES: Final = ("h11", "starlette", "prometheus-client")
-_COMPILED: Final = {"msgpack": "msgpack._cmsgpack"}  # works without its compiled part, many times slower
 _STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes
 _TIMEX_BYTES: Final = 256  # more than it has
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
@@ -80,8 +72,6 @@ class Machine:
     Attributes:
         system: as `sys.platform`.
         has_epoll: whether the system has epoll.
-        python: major, minor, patch.
-        libraries: versions of distributions; None: not installed; "": it is, without its compiled part.
         redis_binary: of a Redis that could be started; "" if there is none.
         data_dir: what is wrong with the directory of a Redis that is started; "": nothing.
         is_time_set: whether the clock is synchronised; None: not known.
@@ -92,8 +82,6 @@ class Machine:
 
     system: str
     has_epoll: bool
-    python: tuple[int, int, int]
-    libraries: Mapping[str, str | None]
     redis_binary: str
     data_dir: str
     is_time_set: bool | None
@@ -114,8 +102,6 @@ def look(settings: Settings, root: Path = Path("/")) -> Machine:
     return Machine(
         system=sys.platform,
         has_epoll=hasattr(select, "epoll"),
-        python=sys.version_info[:3],
-        libraries={name: _version(name) for name in (*LIBRARIES, *OPERATORS_LIBRARIES)},
         redis_binary=_redis_binary(),
         data_dir=_problem_with(settings.data_dir),
         is_time_set=_is_time_set(),
@@ -124,15 +110,6 @@ def look(settings: Settings, root: Path = Path("/")) -> Machine:
         memory_bytes=min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits(root)]),
         unbound={port: error for port in wanted_ports(settings) if (error := _cannot_bind(port))},
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    compiled = _COMPILED.get(name)
-    return version if compiled is None or importlib.util.find_spec(compiled) else ""
 
 
 def _redis_binary() -> str:
@@ -209,17 +186,6 @@ def wanted_ports(settings: Settings) -> list[Port]:
     return ports
 
 
-def software(settings: Settings, machine: Machine) -> list[Finding]:
-    """Return the findings about what runs the server."""
-    return [
-        platform(machine),
-        python(machine),
-        libraries(settings, machine),
-        embedded_redis(settings, machine),
-        time(machine),
-    ]
-
-
 def platform(machine: Machine) -> Finding:
     """Whether connections are served over epoll."""
     need = "Linux with epoll"
@@ -227,31 +193,6 @@ def platform(machine: Machine) -> Finding:
         return ok("platform", need, machine.system)
     have = f"{machine.system} without it: one worker, no proxies, a task for each connection"
     return warn("platform", need, have, "run it on Linux where there are many clients")
-
-
-def python(machine: Machine) -> Finding:
-    """Whether this Python is supported."""
-    need = f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-    have = ".".join(map(str, machine.python))
-    if machine.python[:2] < OLDEST:
-        return fail("python", need, have, "install a newer one, and the server with it")
-    if machine.python[:2] > NEWEST:
-        return warn("python", need, f"{have}, which nobody has tried", f"run it with Python 3.{NEWEST[1]}")
-    return ok("python", need, have)
-
-
-def libraries(settings: Settings, machine: Machine) -> Finding:
-    """Whether everything is installed that the server loads."""
-    names = LIBRARIES if settings.no_admin else (*LIBRARIES, *OPERATORS_LIBRARIES)
-    need = ", ".join(names)
-    missing = [name for name in names if machine.libraries.get(name) is None]
-    slow = [name for name in names if machine.libraries.get(name) == ""]
-    if missing:
-        return fail("libraries", need, f"without {', '.join(missing)}", f"pip install {' '.join(missing)}")
-    if slow:
-        again = f"pip install --force-reinstall --only-binary :all: {' '.join(slow)}"
-        return warn("libraries", need, f"{', '.join(slow)} without the compiled part", again)
-    return ok("libraries", need, ", ".join(f"{name} {machine.libraries[name]}" for name in names))
 
 
 def embedded_redis(settings: Settings, machine: Machine) -> Finding:

@@ -1,9 +1,11 @@
 """The page on settings has every setting as the program has it."""
 
+import re
 from pathlib import Path
 
 import presence
 from presence.config import SPECS
+from tests.docs.pages import pages
 
 PAGE = (Path(presence.__file__).parent / "docs" / "settings.md").read_text(encoding="utf-8")
 
@@ -26,3 +28,13 @@ def settings_table() -> str:
 
 def test_every_setting_is_listed_as_it_is() -> None:
     assert settings_table() in PAGE, settings_table()
+
+
+def test_every_setting_is_spoken_of_where_somebody_meets_it() -> None:
+    others = "".join(text for name, text in pages().items() if not name.endswith("settings.md"))
+    absent = {
+        name
+        for name, spec in SPECS.items()
+        if not re.search(rf"\b{name}\b|{spec.flag}\b|\b{spec.variable}\b", others)
+    }
+    assert absent == set()

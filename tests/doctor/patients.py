@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from presence.doctor.findings import Unknown
-from presence.doctor.machine import LIBRARIES, OPERATORS_LIBRARIES, Machine
+from presence.doctor.machine import Machine
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.store.nodes import NodeState
 
@@ -12,8 +12,6 @@ GB = 1_000_000_000
 MACHINE = Machine(
     system="linux",
     has_epoll=True,
-    python=(3, 12, 1),
-    libraries=dict.fromkeys((*LIBRARIES, *OPERATORS_LIBRARIES), "1.0"),
     redis_binary="/usr/bin/valkey-server",
     data_dir="",
     is_time_set=True,

@@ -1,22 +1,18 @@
 """One examination: every check has its place, and what fails keeps others from being tried."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
-import presence
 from presence.cli import main
 from presence.config import ConfigError, Loaded
 from presence.doctor.examination import Patient, examine
 from presence.doctor.findings import CHECKS, Finding, Status, worst
-from presence.doctor.machine import LIBRARIES, OPERATORS_LIBRARIES, Wanted
+from presence.doctor.machine import Wanted
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
 from presence.settings import Settings
 from tests.doctor.patients import NODE, SERVER, cluster
-
-TOP = Path(presence.__file__).parent.parent
 
 
 def sources(**others: str) -> dict[str, str]:
@@ -82,9 +78,3 @@ def test_help_lists_what_is_looked_at(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["doctor", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name:<20}  {about}\n" in out for name, about in CHECKS.items())
-
-
-def test_the_libraries_that_are_looked_for_are_those_that_pip_installs() -> None:
-    needed = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = {each.split(";")[0].split(">")[0].split("[")[0] for each in needed}
-    assert {*LIBRARIES, *OPERATORS_LIBRARIES} == names | {"hiredis", "cryptography"}  # the extras of two

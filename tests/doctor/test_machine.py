@@ -1,9 +1,11 @@
-"""Platform, libraries, clocks, files, memory and ports beside what a server needs."""
+"""Platform, clocks, files, memory and ports beside what a server needs."""
 
 import errno
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +13,33 @@ import pytest
 
 from presence.doctor import machine
 from presence.doctor.findings import Finding, Status
-from presence.doctor.machine import Port, needed_memory, wanted
+from presence.doctor.machine import Machine, Port, needed_memory, wanted
 from presence.settings import Settings
 from tests.doctor.patients import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
+STARTS_REDIS = partial(machine.embedded_redis, Settings())
 MIB = 1024 * 1024
 
 
-def software(check: str, settings: Settings = WITH_REDIS, **changed: Any) -> Finding:
-    findings = machine.software(settings, replace(MACHINE, **changed))
-    (finding,) = [each for each in findings if each.check == check]
-    return finding
-
-
-def without(library: str, version: str | None = None) -> dict[str, str | None]:
-    return {**MACHINE.libraries, library: version}
-
-
 @pytest.mark.parametrize(
-    ("check", "settings", "changed", "status", "mend"),
+    ("check", "changed", "status", "mend"),
     [
-        ("platform", WITH_REDIS, {"has_epoll": False, "system": "darwin"}, Status.WARN, "run it on Linux"),
-        ("python", WITH_REDIS, {"python": (3, 10, 9)}, Status.FAIL, "install a newer one"),
-        ("python", WITH_REDIS, {"python": (3, 14, 0)}, Status.WARN, "Python 3.13"),
-        ("time", WITH_REDIS, {}, Status.OK, ""),
-        ("time", WITH_REDIS, {"is_time_set": False}, Status.WARN, "timedatectl set-ntp true"),
-        ("time", WITH_REDIS, {"is_time_set": None}, Status.NOT_TRIED, ""),
-        ("libraries", WITH_REDIS, {"libraries": without("trio")}, Status.FAIL, "pip install trio"),
-        ("libraries", WITH_REDIS, {"libraries": without("msgpack", "")}, Status.WARN, " msgpack"),
-        ("libraries", Settings(), {"libraries": without("h11")}, Status.FAIL, "h11"),
-        ("libraries", Settings(no_admin=True), {"libraries": without("h11")}, Status.OK, ""),
-        ("embedded redis", WITH_REDIS, {"redis_binary": ""}, Status.OK, ""),
-        ("embedded redis", Settings(), {"redis_binary": ""}, Status.FAIL, "presence-server[embedded]"),
-        ("embedded redis", Settings(), {"data_dir": "/d may not be written"}, Status.FAIL, "--data-dir"),
-        ("embedded redis", Settings(data_dir=Path("/d")), {}, Status.OK, ""),
+        (machine.platform, {}, Status.OK, ""),
+        (machine.platform, {"has_epoll": False, "system": "darwin"}, Status.WARN, "run it on Linux"),
+        (machine.time, {}, Status.OK, ""),
+        (machine.time, {"is_time_set": False}, Status.WARN, "timedatectl set-ntp true"),
+        (machine.time, {"is_time_set": None}, Status.NOT_TRIED, ""),
+        (partial(machine.embedded_redis, WITH_REDIS), {"redis_binary": ""}, Status.OK, ""),
+        (STARTS_REDIS, {"redis_binary": ""}, Status.FAIL, "presence-server[embedded]"),
+        (STARTS_REDIS, {"data_dir": "/d may not be written"}, Status.FAIL, "--data-dir"),
+        (STARTS_REDIS, {}, Status.OK, ""),
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: str, settings: Settings, changed: dict[str, Any], status: Status, mend: str
+    check: Callable[[Machine], Finding], changed: dict[str, Any], status: Status, mend: str
 ) -> None:
-    finding = software(check, settings, **changed)
+    finding = check(replace(MACHINE, **changed))
     assert finding.status is status
     assert mend in finding.mend
 

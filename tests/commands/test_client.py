@@ -1,13 +1,18 @@
-"""What `presence client` says of others: since when, last seen when, and what they say of themselves."""
+"""What `presence client` says of others, and where its token comes from."""
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from presence.client import UserState, WatchEnded
+from presence.commands import client as command
 from presence.commands.client import push_lines, state_line
+from presence.config import load
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
 LONG_AGO_MS = 1_700_000_000_123
 
 
@@ -46,3 +51,24 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
 def test_the_end_of_a_watch_names_whom_and_why() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
     assert push_lines(push) == ["watched no more: ann bob: too_large (315) too many watches"]
+
+
+def test_a_token_comes_from_a_file_from_input_or_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("of a file\n")
+    source = command._token(f"@{tmp_path / 'token'}")
+    assert callable(source)
+    (tmp_path / "token").write_text("of another\n")
+    assert source() == "of another", "it is read whenever one is needed"
+    reading, writing = os.pipe()
+    monkeypatch.setattr(command, "STDIN", reading)
+    os.write(writing, b"of input\n/quit\n")
+    assert command._token("-") == "of input"
+    assert os.read(reading, 100) == b"/quit\n"
+    os.close(reading)
+    os.close(writing)
+    assert command._token(None) is None
+    monkeypatch.setenv("PRESENCE_TOKEN", "of a variable")
+    assert command._token(None) == "of a variable"
+    assert load({}).settings == load({}, {}).settings, "no setting"
