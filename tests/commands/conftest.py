@@ -38,7 +38,7 @@ def hand(redis_server: EmbeddedRedis) -> Iterator[Hand]:
     """A node that lives and sends what the test says."""
     store = RedisStore(redis_server.url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
     table = RedisLeaseTable(redis_server.url, Keys(), lease_s=60)
-    table.renew("n1", 1, "{}", [])
+    table.renew("n1", 1, '{"version": "0.1.0"}', [])
     hand = Hand(store, "n1")
     hand.open()
     yield hand

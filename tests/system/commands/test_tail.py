@@ -111,12 +111,6 @@ def test_tail_from_zero_prints_what_is_kept_of_all_shards(
     assert lines[1]["dropped"] == 3
 
 
-def test_tail_prints_the_type_asked_for(redis_server: EmbeddedRedis, client: Redis, tail: StartTail) -> None:
-    event(client, "1-0", "online")
-    event(client, "2-0", "offline")
-    assert json.loads(tail(redis_server.url, "--json", "--from=0", "--type=offline").line())["id"] == "2-0"
-
-
 def test_tail_shows_who_goes_away_and_what_he_says(
     redis_server: EmbeddedRedis, client: Redis, tail: StartTail
 ) -> None:

@@ -6,46 +6,22 @@ from typing import Any
 import pytest
 
 from presence.changes import Profile
-from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.embedded import EmbeddedRedis
 from presence.last_events import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, entry_at, last_offline
 from presence.reader import PresenceReader
 from presence.store.access import Access
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
 from tests.store.driving import NOW_MS, Hand, end, login, update
 
 KEYS = Keys()
 STREAM = KEYS.events(0)
 
 
-@pytest.fixture(scope="module")
-def shared_redis() -> Iterator[EmbeddedRedis]:
-    with embedded_redis() as server:
-        yield server
-
-
 @pytest.fixture
-def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(shared_redis.url) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def access(shared_redis: EmbeddedRedis, client: Redis) -> Iterator[Access]:
-    with Access(shared_redis.url) as access:
+def access(redis_server: EmbeddedRedis) -> Iterator[Access]:
+    with Access(redis_server.url) as access:
         yield access
-
-
-@pytest.fixture
-def hand(shared_redis: EmbeddedRedis, client: Redis) -> Iterator[Hand]:
-    store = RedisStore(shared_redis.url, Shape(KEYS, maxlen=10**6, seen_retention_ms=10**13))
-    hand = Hand(store, "n1")
-    hand.open()
-    yield hand
-    store.close()
 
 
 def state(url: str, uid: str) -> dict[str, Any]:
@@ -63,11 +39,11 @@ def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None
 
 
 def test_the_record_names_the_event_that_led_to_what_is_shown(
-    shared_redis: EmbeddedRedis, access: Access, hand: Hand
+    redis_server: EmbeddedRedis, access: Access, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"))
     hand.apply(update("ann", "s1", profile=Profile(away=True)))
-    found = entry_at(access, KEYS, 0, state(shared_redis.url, "ann")["id"])
+    found = entry_at(access, KEYS, 0, state(redis_server.url, "ann")["id"])
     assert found.entry is not None
     assert found.entry.fields["type"] == "away"
     began = entry_at(access, KEYS, 0, found.entry.fields["since_id"])
@@ -96,11 +72,11 @@ def test_an_empty_stream_begins_nowhere(access: Access) -> None:
     assert last_offline(access, KEYS, "ann", NOW_MS) == Found(None, "trimmed", None)
 
 
-def test_of_several_periods_it_is_the_last(shared_redis: EmbeddedRedis, access: Access, hand: Hand) -> None:
+def test_of_several_periods_it_is_the_last(redis_server: EmbeddedRedis, access: Access, hand: Hand) -> None:
     for n in range(4):
         hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
         hand.apply(end("ann", f"s{n}", at_ms=NOW_MS + 10 * n + 5))
-    last_seen_ms = state(shared_redis.url, "ann")["last_seen_ms"]
+    last_seen_ms = state(redis_server.url, "ann")["last_seen_ms"]
     found = last_offline(access, KEYS, "ann", last_seen_ms)
     assert found.entry is not None
     assert found.entry.fields["session"] == "s3"

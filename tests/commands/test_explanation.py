@@ -2,20 +2,17 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from presence.changes import Profile
-from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
-from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
 from tests.nodes_that_answer import answer, listening, session
 from tests.store.driving import NOW_MS, Hand, end, login, update
 from tests.store.servers import BINARIES, Server
@@ -23,40 +20,15 @@ from tests.store.servers import BINARIES, Server
 SEEN = "2023-11-14 22:13:20.000 UTC"  # NOW_MS
 
 
-@pytest.fixture(scope="module")
-def shared_redis() -> Iterator[EmbeddedRedis]:
-    with embedded_redis() as server:
-        yield server
-
-
 @pytest.fixture
-def url(shared_redis: EmbeddedRedis) -> str:
-    with open_client(shared_redis.url) as client:
-        client.flushall()
-    return shared_redis.url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Redis]:
-    with open_client(url) as client:
-        yield client
+def url(redis_server: EmbeddedRedis) -> str:
+    return redis_server.url
 
 
 def renew(url: str, node: str, **told: object) -> None:
     table = RedisLeaseTable(url, Keys(), lease_s=60)
     table.renew(node, 1, json.dumps(told), [])
     table.close()
-
-
-@pytest.fixture
-def hand(url: str) -> Iterator[Hand]:
-    """A node with a lease, that nobody hears."""
-    store = RedisStore(url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
-    renew(url, "n1", version="0.1.0")
-    hand = Hand(store, "n1")
-    hand.open()
-    yield hand
-    store.close()
 
 
 def explain(url: str, uid: str = "ann", *here: dict[str, Any], wait_s: float = 10.0) -> dict[str, Any]:
