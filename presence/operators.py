@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from presence.admin.startup import RELOAD, Start
+from presence.backoff import backoff_s
 from presence.heartbeats import SilenceWatch
 from presence.inquiries import line_pair
 from presence.ports import Address, CannotListen
@@ -205,7 +206,7 @@ def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int
 
 def pause_s(ends: int) -> float:
     """Return how long to wait after so many ends in a row: the first is made good immediately."""
-    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(ends - 2, 16)) if ends > 1 else 0.0
+    return backoff_s(ends - 2, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if ends > 1 else 0.0
 
 
 def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
