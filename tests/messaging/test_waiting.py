@@ -1,8 +1,8 @@
 """How many messages wait, and in which order they go out."""
 
-import math
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,68 +32,29 @@ def taken(waiting: Waiting, now: float = NOW) -> list[tuple[str, int | None]]:
     return [(each.letter.to, each.id) for each in waiting.take(now)]
 
 
-def test_a_number_of_messages_is_a_bound() -> None:
-    assert not waiting(pending(), pending(), bounds=Bounds(items=2)).has_room(ANN)
-
-
-def test_their_bytes_are_a_bound() -> None:
-    assert waiting(pending(size=9), bounds=Bounds(bytes=10)).has_room(ANN)
-    assert not waiting(pending(size=10), bounds=Bounds(bytes=10)).has_room(ANN)
-
-
-def test_one_connection_cannot_fill_it_for_the_others() -> None:
-    full = waiting(pending(), pending(), bounds=Bounds(sender_items=2))
-    assert not full.has_room(ANN)
-    assert full.has_room(BOB)
-
-
-def test_what_went_out_counts_until_it_is_answered() -> None:
-    full = waiting(pending(), bounds=Bounds(items=1, bytes=1, sender_items=1))
-    (out,) = full.take(NOW)
-    assert not full.has_room(ANN)
-    full.answered(out)
+@pytest.mark.parametrize(
+    ("bounds", "sizes", "others_may"),
+    [
+        (Bounds(items=2), [1, 1], False),
+        (Bounds(bytes=10), [9, 1], False),
+        (Bounds(sender_items=2), [1, 1], True),
+    ],
+)
+def test_each_bound_holds_until_what_went_out_is_answered(
+    bounds: Bounds, sizes: list[int], others_may: bool
+) -> None:
+    full = waiting(*(pending(size=size) for size in sizes), bounds=bounds)
+    out = full.take(NOW)
+    assert (full.has_room(ANN), full.has_room(BOB)) == (False, others_may)
+    full.answered(out[1])
     assert full.has_room(ANN)
 
 
-def test_messages_go_out_in_the_order_in_which_they_came() -> None:
-    queue = waiting(pending("x", id=1), pending("y", id=2), pending("x", id=3))
-    assert taken(queue) == [("x", 1), ("y", 2), ("x", 3)]
-
-
-def test_a_call_takes_so_many_and_leaves_the_rest() -> None:
+def test_a_call_takes_so_much_and_leaves_the_rest() -> None:
     queue = waiting(*(pending() for _ in range(CALL_ITEMS + 1)), bounds=MANY)
     assert [len(queue.take(NOW)) for _ in range(3)] == [CALL_ITEMS, 1, 0]
-
-
-def test_a_call_takes_so_many_bytes_and_leaves_the_rest() -> None:
     queue = waiting(*(pending(size=CALL_BYTES // 4) for _ in range(6)))
     assert [len(queue.take(NOW)) for _ in range(2)] == [4, 2]
-
-
-def test_there_is_nothing_to_do_at_first_and_something_at_once_with_a_message() -> None:
-    queue = waiting()
-    assert queue.next_at() == math.inf
-    queue.add(pending())
-    assert queue.next_at() == -math.inf
-
-
-def test_what_is_put_off_is_due_after_a_moment() -> None:
-    queue = waiting(pending())
-    queue.put_off(queue.take(NOW), NOW)
-    assert queue.next_at() == NOW + SECOND_LOOK_S
-    assert queue.take(NOW) == []
-    (again,) = queue.take(NOW + SECOND_LOOK_S)
-    assert again.is_second_look
-
-
-def test_what_comes_later_for_the_same_recipient_goes_behind_it() -> None:
-    queue = waiting(pending("x", id=1))
-    queue.put_off(queue.take(NOW), NOW)
-    queue.add(pending("x", id=2))
-    queue.add(pending("y", id=3))
-    assert taken(queue) == [("y", 3)]
-    queue.add(pending("y", id=4))
-    assert taken(queue, NOW + SECOND_LOOK_S) == [("x", 1), ("x", 2), ("y", 4)]
 
 
 def test_a_call_that_is_full_keeps_what_was_put_off_in_order() -> None:
