@@ -165,15 +165,8 @@ class Watching:
             return
         self._shares.hold(session, count)
         waiter = Waiter(session, request.id, uids, trio.current_time() + PATIENCE_S)
-        missing = []
-        for uid in uids:
-            shard = self._shards.get(self._shard_of(uid))
-            state = shard.view.answer(uid) if shard is not None else None
-            if state is None:
-                missing.append(uid)
-            else:
-                waiter.states[uid] = state
-        self._waiting.add(waiter)
+        missing = [uid for uid in uids if not self._is_known(uid)]
+        self._waiting.add(waiter, missing)
         if missing:
             self._dated.ring()
             self._want(missing)
@@ -195,12 +188,10 @@ class Watching:
 
     def _begin(self, waiter: Waiter) -> None:
         """Answer a watch: it begins."""
-        for uid in waiter.uids:  # while it waited, they may have changed
-            shard = self._shards.get(self._shard_of(uid))
-            if shard is not None and (state := shard.view.latest(uid)) is not None:
-                waiter.states[uid] = state
         session = waiter.session
-        packet = states_packet(waiter.id, {uid: waiter.states[uid] for uid in waiter.uids})
+        # Who was known once is so for as long as somebody waits; meanwhile they may have changed.
+        latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in waiter.uids}
+        packet = states_packet(waiter.id, {uid: state for uid, state in latest.items() if state is not None})
         wanted = list(waiter.wanted)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.forget(session, wanted)
@@ -276,17 +267,18 @@ class Watching:
             found.setdefault(self._shard_of(uid), []).append(uid)
         return found
 
+    def _is_known(self, uid: str) -> bool:
+        shard = self._shards.get(self._shard_of(uid))
+        return shard is not None and shard.view.answer(uid) is not None
+
     def _tell(self, change: Entry) -> None:
         self._pushes.tell(change.uid, change.state, change.reason)
 
     def _known(self, uids: Iterable[str]) -> None:
         """Let requests be answered that have waited for these only."""
         for uid in uids:
-            if not self._waiting.is_awaited(uid):
-                continue
-            state = self._shards[self._shard_of(uid)].view.answer(uid)
-            if state is not None:
-                self._complete.extend(self._waiting.came(uid, state))
+            if self._waiting.is_awaited(uid) and self._is_known(uid):
+                self._complete.extend(self._waiting.came(uid))
         if self._complete:
             self._completed.ring()
 

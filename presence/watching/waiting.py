@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from presence.registry import Session
-from presence.watching.states import State
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +21,6 @@ class Waiter:
         id: of the packet.
         uids: whom about; each once.
         deadline: monotonic seconds.
-        states: what is known so far.
         unwatched: users whom the session wants to watch no more.
     """
 
@@ -30,7 +28,6 @@ class Waiter:
     id: int | None
     uids: list[str]
     deadline: float
-    states: dict[str, State] = field(default_factory=dict)
     unwatched: set[str] = field(default_factory=set)
 
     @property
@@ -65,9 +62,9 @@ class Waiting:
         """Return whom a session will watch when its requests are answered."""
         return {uid for waiter in self._of.get(session, ()) for uid in waiter.wanted}
 
-    def add(self, waiter: Waiter) -> None:
-        """Let a request wait; its deadline is no sooner than that of the one before."""
-        self._missing[waiter] = set(waiter.uids) - waiter.states.keys()
+    def add(self, waiter: Waiter, missing: Iterable[str]) -> None:
+        """Let a request wait for users of its own; its deadline is no sooner than that of the one before."""
+        self._missing[waiter] = set(missing)
         self._of.setdefault(waiter.session, []).append(waiter)
         if self._missing[waiter]:
             self._by_age.append(waiter)
@@ -79,11 +76,10 @@ class Waiting:
         """Return of how many users the requests of a session are, those of each counted."""
         return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
 
-    def came(self, uid: str, state: State) -> list[Waiter]:
+    def came(self, uid: str) -> list[Waiter]:
         """The state of a user is known; return the requests that are complete with it, to be taken."""
         complete = []
         for waiter in self._for.get(uid, ()):
-            waiter.states[uid] = state
             missing = self._missing[waiter]
             if uid in missing:
                 missing.discard(uid)
