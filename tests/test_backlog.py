@@ -87,6 +87,12 @@ def plan(
     return Plan(waiting, lambda limit: [*islice(rest, limit)], live, lost=lost, skipped_from=skipped_from)
 
 
+def test_a_part_is_there_once() -> None:
+    parted: Parted[str] = Parted(iter([]), int, 2)
+    parted.of(1)
+    assert (parted.has(0), parted.has(1)) == (True, False)
+
+
 def test_a_part_is_looked_for_no_further_than_it_is_asked_for() -> None:
     found = iter(range(100))
     parted = Parted(found, lambda number: number % 2, 2)
