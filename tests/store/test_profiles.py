@@ -23,6 +23,9 @@ from tests.store.driving import (
     update,
 )
 from tests.store.servers import Server
+from tests.store.test_rules import Step, anew, fence, sweep
+from tests.store.test_rules import a as one
+from tests.store.test_rules import b as other
 
 KEYS = Keys()
 AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
@@ -52,6 +55,87 @@ def session(server: Server, uid: str = "u", device: str = "") -> Any:
     return record(server.client, uid)["sessions"][device]
 
 
+Told = list[tuple[str, str, str | None, str | None]]
+ONE, TWO, THREE = (Profile(meta=f'{{"n":{n}}}') for n in (1, 2, 3))
+BY_NAME = [login("u", f"s{name}", name, profile=Profile(meta=f'"{name}"')) for name in ("a", "B", "é", "aa")]
+CAME = ("online", "login", None, None)
+AWAY_TOLD = ("away", "away", "away", None)
+BACK = ("away", "back", "online", None)
+
+SHOWN: dict[str, tuple[list[Step], Told]] = {
+    "a login may bring meta": ([one(login("u", "s1", profile=META))], [("online", "login", None, META.meta)]),
+    "who comes back away is online and away at once": (
+        [one(register("u", "s1", profile=AWAY_META))],
+        [("online", "returned", "away", AWAY_META.meta)],
+    ),
+    "meta that is taken away is an update without it": (
+        [one(login("u", "s1", profile=META), update("u", "s1"))],
+        [("online", "login", None, META.meta), ("update", "updated", "online", None)],
+    ),
+    "a registration brings what was lost": (
+        [one(login("u", "s1")), anew("a"), one(register("u", "s1", profile=AWAY_META))],
+        [CAME, ("away", "away", "away", AWAY_META.meta)],
+    ),
+    "meta is that of the latest login among those that are not away": (
+        [
+            one(login("u", "s1", "a", age_s=9, profile=ONE), login("u", "s2", "b", age_s=8, profile=TWO)),
+            one(login("u", "s3", "c", age_s=8.5, profile=THREE)),
+            one(update("u", "s2", "b", profile=TWO._replace(away=True))),
+        ],
+        [
+            ("online", "login", None, ONE.meta),
+            ("update", "updated", "online", TWO.meta),
+            ("update", "updated", "online", THREE.meta),
+        ],
+    ),
+    "the later device, by its bytes, decides between logins of the same moment": (
+        [one(*BY_NAME)],
+        [("online", "login", None, '"a"'), ("update", "updated", "online", '"é"')],
+    ),
+    "a session that is replaced takes what it showed with it": (
+        [one(login("u", "s1", age_s=60, profile=META)), other(login("u", "s2"))],
+        [("online", "login", None, META.meta), ("update", "updated", "online", None)],
+    ),
+    "a sweep tells what is shown afterwards": (
+        [
+            one(login("u", "s1", "phone", profile=AWAY)),
+            other(login("u", "s2", "desk")),
+            fence("b"),
+            sweep("b"),
+        ],
+        [("online", "login", "away", None), BACK, AWAY_TOLD],
+    ),
+    "a marked session shows itself as the mark says": (
+        [
+            other(login("u", "sb", "phone")),
+            one(hold("u", "sa", "desk", age_s=5, profile=AWAY_META)),
+            other(end("u", "sb", "phone", age_s=1)),
+            one(login("u", "sa", "desk", age_s=5, profile=AWAY_META)),
+        ],
+        [CAME, ("away", "away", "away", AWAY_META.meta)],
+    ),
+    "a lost period that a marked session goes on with shows it": (
+        [one(hold("u", "sa", "desk", age_s=5, profile=META)), other(end("u", "sb", "phone"), restores=True)],
+        [("online", "returned", None, None), ("update", "updated", "online", META.meta)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_told(store: RedisStore, server: Server, name: str) -> None:
+    steps, wanted = SHOWN[name]
+    hands = {node: Hand(store, node) for node in "abc"}
+    for hand in hands.values():
+        hand.open()
+    for step in steps:
+        step(hands)
+    assert told(server) == wanted
+    if len(wanted) == 1:
+        ((_, _, status, meta),) = wanted
+        (session,) = record(server.client, "u")["sessions"].values()
+        assert (session.get("away", False), session.get("meta")) == (status == "away", meta)
+
+
 # Of one session
 
 
@@ -66,19 +150,6 @@ def test_a_plain_record_has_its_former_form_to_the_byte(a: Hand, server: Server)
         '"idle_timeout_ms":30000}}}'
     )
     assert len(events(server.client)) == 1
-
-
-def test_a_login_with_meta_has_it_in_its_entry_and_record(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", profile=META))
-    assert told(server) == [("online", "login", None, META.meta)]
-    assert session(server)["meta"] == META.meta
-    assert "away" not in session(server)
-
-
-def test_who_comes_back_away_is_online_and_away_at_once(a: Hand, server: Server) -> None:
-    a.apply(register("u", "s1", profile=AWAY_META))
-    assert told(server) == [("online", "returned", "away", AWAY_META.meta)]
-    assert (session(server)["away"], session(server)["meta"]) == (True, AWAY_META.meta)
 
 
 def test_away_is_an_entry_with_every_field(a: Hand, server: Server) -> None:
@@ -118,19 +189,6 @@ def test_a_first_update_leaves_the_status_as_old_as_the_period(a: Hand, server: 
     assert (entry["status"], entry["status_ms"]) == ("online", str(NOW_MS))
 
 
-def test_meta_that_is_taken_away_is_an_update_without_it(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", profile=META), update("u", "s1"))
-    assert told(server)[1] == ("update", "updated", "online", None)
-    assert "meta" not in session(server)
-
-
-def test_a_registration_brings_what_was_lost(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"))
-    a.open(2)
-    a.apply(register("u", "s1", profile=AWAY_META))
-    assert told(server)[1:] == [("away", "away", "away", AWAY_META.meta)]
-
-
 def test_the_end_of_one_who_was_away_is_an_offline_event_as_any(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"), update("u", "s1", profile=AWAY_META), end("u", "s1"))
     online, _, offline = events(server.client)
@@ -167,59 +225,6 @@ def test_a_device_that_comes_or_goes_changes_what_the_user_shows(a: Hand, server
     assert (back["session"], back["device"], back["at_ms"]) == ("s2", "desk", str(NOW_MS + 3))
     assert (away["session"], away["device"], away["at_ms"]) == ("s2", "desk", str(NOW_MS + 8))
     assert online_sessions(server.client) == {("u", "phone", "s1")}
-
-
-def test_meta_is_that_of_the_latest_login_among_those_that_are_not_away(a: Hand, server: Server) -> None:
-    one, two, three = (Profile(meta=f'{{"n":{n}}}') for n in (1, 2, 3))
-    a.apply(login("u", "s1", "a", age_s=9, profile=one), login("u", "s2", "b", age_s=8, profile=two))
-    a.apply(
-        login("u", "s3", "c", age_s=8.5, profile=three),
-        update("u", "s2", "b", profile=two._replace(away=True)),
-    )
-    assert [meta for *_, meta in told(server)] == [one.meta, two.meta, three.meta]
-
-
-def test_the_later_device_decides_between_logins_of_the_same_moment(a: Hand, server: Server) -> None:
-    metas = {name: Profile(meta=f'"{name}"') for name in ("a", "B", "é", "aa")}
-    a.apply(*(login("u", f"s{name}", name, profile=profile) for name, profile in metas.items()))
-    assert [meta for *_, meta in told(server)] == ['"a"', '"é"']
-
-
-def test_a_session_that_is_replaced_takes_what_it_showed_with_it(a: Hand, b: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", age_s=60, profile=META))
-    b.apply(login("u", "s2"))
-    assert told(server)[1:] == [("update", "updated", "online", None)]
-    assert "meta" not in session(server)
-
-
-def test_a_sweep_tells_what_is_shown_afterwards(a: Hand, b: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", "phone", profile=AWAY))
-    b.apply(login("u", "s2", "desk"))
-    c = Hand(a.store, "c")
-    c.open()
-    c.fence("b")
-    assert c.sweep("b").done
-    assert told(server)[1:] == [("away", "back", "online", None), ("away", "away", "away", None)]
-    assert events(server.client)[-1]["node"] == "b"
-
-
-# Marks
-
-
-def test_a_marked_session_shows_itself_as_the_mark_says(a: Hand, b: Hand, server: Server) -> None:
-    b.apply(login("u", "sb", "phone"))
-    a.apply(hold("u", "sa", "desk", age_s=5, profile=AWAY_META))
-    b.apply(end("u", "sb", "phone", age_s=1))
-    assert told(server)[1:] == [("away", "away", "away", AWAY_META.meta)]
-    assert session(server, device="desk")["meta"] == AWAY_META.meta
-    a.apply(login("u", "sa", "desk", age_s=5, profile=AWAY_META))
-    assert len(events(server.client)) == 2
-
-
-def test_a_lost_period_that_a_marked_session_goes_on_with_shows_it(a: Hand, b: Hand, server: Server) -> None:
-    a.apply(hold("u", "sa", "desk", age_s=5, profile=META))
-    b.apply(end("u", "sb", "phone", age_s=1), restores=True)
-    assert told(server) == [("online", "returned", None, None), ("update", "updated", "online", META.meta)]
 
 
 # Hints

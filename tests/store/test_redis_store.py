@@ -62,23 +62,6 @@ def test_nobody_at_the_address_is_unavailable() -> None:
         store.check_meta()
 
 
-def test_out_of_memory_passes_and_changes_nothing(a: Hand, server: Server) -> None:
-    server.client.config_set("maxmemory", 1)
-    got = answer(a)
-    assert isinstance(got, StoreUnavailable)
-    assert "OutOfMemory" in str(got)
-    assert events(server.client) == []
-    server.client.config_set("maxmemory", 0)
-    assert isinstance(answer(a), Reply)
-
-
-def test_readonly_passes(a: Hand, server: Server) -> None:
-    server.client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]  # redis-py's
-    got = answer(a)
-    assert isinstance(got, StoreUnavailable)
-    assert "ReadOnly" in str(got)
-
-
 def test_a_wrong_type_does_not_pass(a: Hand, server: Server) -> None:
     server.client.set("presence:{0}:online", "not a hash")
     got = answer(a)

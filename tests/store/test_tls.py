@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.routes import Connect
 from presence.store.watch_channel import WatchChannel
+from presence.watching.channel import Confirmed, Heard, Pong
 from tests.store.servers import Server
 
 pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
@@ -211,3 +213,17 @@ def test_a_channel_can_be_closed_from_another_thread_at_any_moment(
         close()
         thread.join(2)
         assert [type(error) for error in failures] == [StoreUnavailable]
+
+
+def test_all_is_heard_over_tls(tls: TlsServer) -> None:
+    """What was read from the socket may wait in the library, where no poll sees it."""
+    uids = [f"user-{number}" for number in range(2_000)]
+    with closing(WatchChannel(tls.url(), Keys(), 0)) as channel:
+        channel.open()
+        channel.order(uids, [])
+        channel.ping(channel.check())
+        heard: list[Heard] = []
+        while len(heard) <= len(uids):
+            heard += channel.hear()
+        assert heard == [*map(Confirmed, uids), Pong((0, 0))]
+        assert channel.snapshot(["ann"]).as_of == (0, 0)
