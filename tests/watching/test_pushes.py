@@ -76,13 +76,19 @@ def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(desk.told(number) == [("ann", "1-0")] for number in range(10))
 
 
-def test_who_leaves_between_two_slices_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_who_leaves_or_is_answered_between_two_slices_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
     monkeypatch.setattr(module, "SLICE", 1)
     desk = Desk(2)
     desk.tell("ann", 1)
     desk.pushes.hand_out()
     late = next(number for number in range(2) if not desk.lines[number].offers)
-    desk.watches.remove(desk.sessions[late])
+    if is_answered:
+        desk.watches.add(desk.sessions[late], ["ann"], desk.pushes.number)
+    else:
+        desk.watches.remove(desk.sessions[late])
     desk.pushes.hand_out()
     assert desk.lines[late].offers == 0
 

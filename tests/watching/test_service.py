@@ -272,6 +272,7 @@ async def test_who_is_watched_no_more_is_left_and_in_the_end_the_server_too(
         await trio.sleep(0.1)
         assert [packet.id for packet in line.packets()] == [2]
         assert node.shard.subscribed == {"bob"}
+        assert node.watching.report()["watches"] == 1
         node.watching.left(other)
         await trio.sleep(0.1)
         connected = [node.channel.is_connected]
