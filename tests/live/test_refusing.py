@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 from presence.config import SPECS
-from tests.test_config import BAD
 
 TIMEOUT_S = 30
 
@@ -23,11 +22,9 @@ def refused(environment: dict[str, str], files: int = 0) -> str:
 
 
 def test_every_setting_that_is_bad_is_named() -> None:
-    bad = {spec.variable: BAD[name][0] for name, spec in SPECS.items()}
+    bad = dict.fromkeys((spec.variable for spec in SPECS.values()), "")
     said = refused(bad)
-    named = [name for name in bad if name in said]
-    print(f"bad settings: {len(named)} of {len(bad)} named at once")
-    assert named == list(bad)
+    assert [name for name in bad if name in said] == list(bad)
 
 
 def test_a_limit_on_files_that_is_too_low_is_named() -> None:
