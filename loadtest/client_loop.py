@@ -17,17 +17,22 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Self
+from queue import Empty, SimpleQueue
+from typing import Any, Self, TypeVar
 
 import msgpack
 
 import protocol
 from loadtest.connection import source_addresses
 from protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
+
+T = TypeVar("T")
 
 AWAY = -1  # for a descriptor: there is no connection
 LOGIN_ID = 1
@@ -37,6 +42,8 @@ RETURN_S = 0.5  # at most, until a client whose connection ended is back
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 EVENTS_A_TURN = 512
 SLOT_S = 0.05  # of the ring of beats
+ORDERS_EACH_S = 0.02  # how often a thread looks for orders
+ANSWER_S = 30.0  # of a thread, which never waits for long
 NOTHING: Mapping[str, Any] = {}
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
@@ -126,9 +133,14 @@ class Client:
                 return  # its next read says so
             if sent == len(frame):
                 return
-            frame = frame[sent:]
-            self.loop.wait_for(self.fd, _READ | _WRITE)
-        self._unsent += frame
+            self.send_later(frame[sent:])
+        else:
+            self._unsent += frame
+
+    def send_later(self, data: bytes) -> None:
+        """Send as soon as the kernel takes more, and not before the next turn."""
+        self._unsent += data
+        self.loop.wait_for(self.fd, _READ | _WRITE)
 
     def drop(self, *, reset: bool = False) -> None:
         """Close the connection, if there is one, with a FIN or a reset."""
@@ -149,6 +161,11 @@ class Client:
         os.close(fd)  # which takes it out of the epoll set
 
     # For the loop
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something waits for the kernel to take it."""
+        return bool(self._unsent)
 
     def shake_hands(self) -> int:
         """Go on with the handshake, if there is any; return what to wait for, 0 once it is done."""
@@ -272,7 +289,7 @@ class ClientLoop:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for client in [*self._by_fd.values()]:
+        for client in self.open_clients():
             client.drop(reset=True)
         self._epoll.close()
 
@@ -292,10 +309,14 @@ class ClientLoop:
         give_up = time.monotonic() + seconds
         while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
             wait_s = min(give_up, self._due[0][0] if self._due else give_up) - now
-            for fd, events in self._epoll.poll(max(0.0, wait_s), EVENTS_A_TURN):
-                self._serve(fd, events)
-            self._act()
+            self.turn(wait_s)
         return is_done
+
+    def turn(self, wait_s: float) -> None:
+        """Wait at most so long for what comes, and take it; do what is due."""
+        for fd, events in self._epoll.poll(max(0.0, wait_s), EVENTS_A_TURN):
+            self._serve(fd, events)
+        self._act()
 
     def bring(self, clients: Iterable[Client], per_second: float = 2000.0) -> None:
         """Let some connect, evenly at that rate."""
@@ -321,6 +342,10 @@ class ClientLoop:
         self._by_fd[fd] = client
         self._opening.add(fd)
         self._epoll.register(fd, _READ | _WRITE)
+
+    def open_clients(self) -> list[Client]:
+        """Return who has a connection."""
+        return [*self._by_fd.values()]
 
     def forget(self, fd: int) -> None:
         """A connection is about to be closed."""
@@ -372,3 +397,52 @@ class ClientLoop:
                 client.send(KEEPALIVE)
         self._slot = (self._slot + 1) % self._slots
         self.at(due + SLOT_S, partial(self._beat, due + SLOT_S))
+
+
+class LoopThread:
+    """Turns a `ClientLoop` in a thread of its own, for the length of a ``with`` block."""
+
+    def __init__(self, loop: ClientLoop) -> None:
+        self._loop = loop
+        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._is_closing = True
+        self._thread.join()
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Do something in the loop's thread, between two of its turns; return what comes of it."""
+        future: Future[T] = Future()
+        self._orders.put((action, future))
+        return future.result(ANSWER_S)
+
+    def bring(self, clients: Iterable[Client], per_second: float, within_s: float) -> None:
+        """Let clients connect and log in.
+
+        Raises:
+            RuntimeError: not all are logged in by then.
+        """
+        every = [*clients]
+        self.do(lambda: self._loop.bring(every, per_second))
+        give_up = time.monotonic() + len(every) / per_second + within_s
+        while (online := sum(each.is_in for each in every)) < len(every):
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"only {online} of {len(every)} clients could log in")
+            time.sleep(ORDERS_EACH_S)
+
+    def _run(self) -> None:
+        with self._loop:
+            while not self._is_closing:
+                self._loop.run(ORDERS_EACH_S, lambda: not self._orders.empty())
+                with contextlib.suppress(Empty):
+                    action, future = self._orders.get_nowait()
+                    try:
+                        future.set_result(action())
+                    except Exception as error:
+                        future.set_exception(error)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from loadtest.events import Event, WallClock, event_of
+from loadtest.servers import RedisServer
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
 
@@ -68,3 +69,11 @@ class Records:
     def is_buried(self, keys: Keys, node: str) -> bool:
         """Whether a dead node was swept to the end."""
         return not self._client_of(keys.lease_keys[1]).hexists(keys.lease_keys[1], node)
+
+
+class Data(RedisServer, Records):
+    """A `RedisServer`, and what stands in it."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        Records.__init__(self, lambda _key: self.client)
+        RedisServer.__init__(self, keep=keep)

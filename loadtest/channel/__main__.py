@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from loadtest.channel import flapping, messages, slow, watch
 from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
-from loadtest.nodes.outcome import say
+from loadtest.outcome import say
 
 Scenario = Callable[[Any, int], Report]
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from loadtest.chaos.redis_server import Store
-from loadtest.nodes.serving import Serving, wait_for
+from loadtest.servers import PresenceServer, wait_for
 
 PROOF_S = 15.0  # until a worker that was killed is replaced
 AFTER_S = 5.0  # after Redis' return what waited for it is told; not as in calm
@@ -30,7 +30,13 @@ class Faults:
     """
 
     def __init__(
-        self, kills: int, restarts: int, transitions: int, away_s: float, store: Store, serving: Serving
+        self,
+        kills: int,
+        restarts: int,
+        transitions: int,
+        away_s: float,
+        store: Store,
+        serving: PresenceServer,
     ) -> None:
         kinds: list[Callable[[], None]] = []
         for number in range(max(kills, restarts)):

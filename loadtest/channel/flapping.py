@@ -10,9 +10,9 @@ from loadtest.channel.flapping_judge import Life, Promise, judge
 from loadtest.channel.report import Report, percentiles, spread_ms
 from loadtest.channel.streams import read_entries
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.nodes.data import Data
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Serving
+from loadtest.outcome import say
+from loadtest.records import Data
+from loadtest.servers import PresenceServer
 from presence.store.keys import Keys
 from protocol import KEEPALIVE
 
@@ -107,7 +107,7 @@ def flapping(plan: Plan, seed: int) -> Report:
         *("--tick", f"{plan.tick_s:g}", "--flap-returns", str(RETURNS_MAX)),
     )
     with Data() as data:
-        serving = Serving(data.url, *flags)
+        serving = PresenceServer("--redis", data.url, *flags)
         try:
             with ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop:
                 wild = [Flapper(loop, f"wild-{number}") for number in range(plan.clients)]

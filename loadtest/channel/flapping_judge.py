@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loadtest.channel.entries import Entry
-from loadtest.nodes.verdict import Verdict
+from loadtest.outcome import Verdict
 from protocol import Code
 
 ROUNDED_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one

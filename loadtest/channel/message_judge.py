@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.nodes.verdict import Verdict
+from loadtest.outcome import Verdict
 from protocol import Code
 
 

@@ -8,9 +8,9 @@ from loadtest.channel.letters import Correspondent, Ledger
 from loadtest.channel.message_judge import MessageVerdict, judge
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.client_loop import ClientLoop
-from loadtest.nodes.data import Data
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Serving
+from loadtest.outcome import say
+from loadtest.records import Data
+from loadtest.servers import PresenceServer
 from protocol import Code
 
 LOGIN_S = 30.0
@@ -133,7 +133,7 @@ def messages(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
     with Data() as data:
         flags = ("--workers", str(plan.workers), "--shards", str(plan.shards))
-        serving = Serving(data.url, *flags)
+        serving = PresenceServer("--redis", data.url, *flags)
         try:
             with ClientLoop(serving.address, beat_s=BEAT_S) as loop:
                 load = Load()

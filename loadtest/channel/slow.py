@@ -12,9 +12,9 @@ from loadtest import usage
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.channel.viewers import Changer, Changes, Deaf, Viewer
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.nodes.data import Data
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Serving
+from loadtest.outcome import say
+from loadtest.records import Data
+from loadtest.servers import PresenceServer
 
 SMALL_BUFFERS = ("-m", "loadtest.channel.small_buffers")
 LOGIN_S = 60.0
@@ -73,7 +73,7 @@ class Pair:
 class Play:
     """All pairs on one server."""
 
-    def __init__(self, plan: Plan, serving: Serving, loop: ClientLoop) -> None:
+    def __init__(self, plan: Plan, serving: PresenceServer, loop: ClientLoop) -> None:
         self._plan, self._loop, self._serving = plan, loop, serving
         self._changes = Changes()
         self._uids = [f"user-{number}" for number in range(plan.users)]
@@ -203,7 +203,9 @@ class Play:
 def slow(plan: Plan, _seed: int) -> Report:
     """Play it, and judge."""
     with Data() as data:
-        serving = Serving(data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS)
+        serving = PresenceServer(
+            "--redis", data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS
+        )
         try:
             with ClientLoop(serving.address, beat_s=12.0) as loop:
                 load = Load()

@@ -13,8 +13,8 @@ from loadtest.channel.streams import Count, read_entries
 from loadtest.channel.watch_judge import Truth, WatchVerdict, judge
 from loadtest.chaos.redis_server import Store
 from loadtest.client_loop import ClientLoop
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Serving
+from loadtest.outcome import say
+from loadtest.servers import PresenceServer
 from presence.store.keys import Keys
 
 LOGIN_S = 30.0
@@ -84,7 +84,7 @@ class Play:
     """
 
     def __init__(
-        self, plan: Plan, seed: int, store: Store, serving: Serving, loop: ClientLoop, count: Count
+        self, plan: Plan, seed: int, store: Store, serving: PresenceServer, loop: ClientLoop, count: Count
     ) -> None:
         self._plan, self._loop, self._store = plan, loop, store
         self._chance = random.Random(seed)
@@ -153,7 +153,7 @@ class Play:
 def watch(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
     with Store() as store:
-        serving = Serving(store.url, *plan.flags)
+        serving = PresenceServer("--redis", store.url, *plan.flags)
         try:
             with (
                 ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadtest.channel.entries import OFFLINE, Entry, EntryId, State, differences, parse_id
-from loadtest.nodes.verdict import Verdict
+from loadtest.outcome import Verdict
 
 BEFORE = -1  # the place of whoever has no entry yet
 

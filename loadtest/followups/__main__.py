@@ -14,7 +14,7 @@ from pathlib import Path
 from loadtest.connection import raise_file_limit
 from loadtest.followups.play import Plan, play
 from loadtest.followups.report import table
-from loadtest.nodes.outcome import say
+from loadtest.outcome import say
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

@@ -15,8 +15,8 @@ from loadtest.followups.processes import Runners
 from loadtest.followups.streams import read_events, read_told
 from loadtest.followups.verdict import Told, Verdict, judge
 from loadtest.nodes.crowd import Crowd
-from loadtest.nodes.outcome import say
-from loadtest.nodes.serving import Serving, wait_for
+from loadtest.outcome import say
+from loadtest.servers import PresenceServer, wait_for
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 
@@ -94,13 +94,13 @@ class Stage:
         self.runners = stack.enter_context(Runners(self.store.url, self._config, self.handled, plan.runners))
         self.kills = Kills()
 
-    def _serve(self, port: int) -> Serving:
+    def _serve(self, port: int) -> PresenceServer:
         flags = (
             *("--config", str(self._config), "--workers", str(self._plan.workers), "--shards", "1"),
             *("--idle-timeout", f"{IDLE_S}", "--lease", f"{LEASE_S}", "--tick", "0.5"),
             *("--disconnect-grace", f"{GRACE_S}"),
         )
-        return Serving(self.store.url, *flags, port=port)
+        return PresenceServer("--redis", self.store.url, *flags, port=port)
 
     def kill_one(self, chance: random.Random) -> None:
         """Kill a worker or a runner."""

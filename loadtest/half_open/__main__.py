@@ -20,9 +20,9 @@ from typing import Final
 from loadtest.events import Event
 from loadtest.half_open.clients import Beats, Client
 from loadtest.half_open.namespace import Namespace, lacking, own_host
-from loadtest.nodes.data import Data
-from loadtest.nodes.serving import Serving, running
+from loadtest.records import Data
 from loadtest.scale.reader import Reader
+from loadtest.servers import PresenceServer, running
 from loadtest.usage import Stolen
 from protocol import Code
 
@@ -80,7 +80,7 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
         sockets = stack.enter_context(contextlib.ExitStack())
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
-        (server,) = stack.enter_context(running([lambda: Serving(data.url, *flags)]))
+        (server,) = stack.enter_context(running([lambda: PresenceServer("--redis", data.url, *flags)]))
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         socks = [*network.sockets(clients), *(socket.socket() for _ in range(int(STEADY_SHARE * clients)))]
         everybody = [Client(f"user{n}", sockets.enter_context(sock)) for n, sock in enumerate(socks)]

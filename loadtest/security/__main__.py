@@ -1,4 +1,4 @@
-"""``python -m loadtest.security [CASE…]``: what strangers can do to a port that is open to everybody.
+"""``python -m loadtest.security [CASE…]``: what strangers and hostile clients can do to an open port.
 
 Starts servers for each case. Without a name all cases are played, one after the other; each takes at most
 ten minutes on two cores, and a fraction of that with ``--short``, whose figures say little. Prints a table.
@@ -13,122 +13,43 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.hostile.stage import staged
-from loadtest.nodes.outcome import Outcome, say, table
-from loadtest.security import (
-    bombs,
-    cycles,
-    emfile,
-    flood,
-    flood_forged,
-    flooders,
-    rotation,
-    silent,
-    silent_tls,
-    timing,
-    tls,
-    tls_reload,
-    tokens,
-    watchers,
-)
-from loadtest.security.credentials import Frames
-from loadtest.security.guarded import UNBOUNDED, guarded, secured
+from loadtest.outcome import Outcome, say, table
+from loadtest.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
+from loadtest.security.malformed import bombs, mistakes, names, refusals
+from loadtest.security.silence import Sizes, emfile, races, silent, silent_tls, unread
+from loadtest.security.tls import tls, tls_reload
+from loadtest.security.tokens import rotation, timing, tokens
 
-Case = Callable[[bool], Outcome]
-
-TOKENS = 1000  # that are sent again and again
-
-
-def _bombs(short: bool) -> Outcome:
-    with staged(login_timeout=bombs.LOGIN_TIMEOUT_S) as stage:
-        return bombs.bombs(stage, 1000 if short else 10_000)
-
-
-def _silent(short: bool) -> Outcome:
-    return silent.silent(silent.Sizes(strangers=1000, logins=100.0, pairs=2) if short else silent.Sizes())
-
-
-def _cycles(short: bool) -> Outcome:
-    return cycles.cycles(20_000 if short else 1_000_000, 2200.0, looks=not short)
-
-
-def _emfile(short: bool) -> Outcome:
-    with staged() as stage:
-        return emfile.emfile(stage, 300, 2.5 if short else 20.0)
-
-
-def _flood(short: bool) -> Outcome:
-    sizes = flood.Sizes(capacity=100, seconds=4.0) if short else flood.Sizes()
-    with staged(*sizes.flags) as stage:
-        return flood.flood(stage, sizes)
-
-
-def _flood_tokens(short: bool) -> Outcome:
-    sizes = flood.Sizes(capacity=100, seconds=4.0) if short else flood.Sizes()
-    with guarded(*sizes.flags, *UNBOUNDED, "--uid-login-rate", "0") as on:
-        frames = Frames([on.issuers[0].login(f"user-{number}") for number in range(TOKENS)])
-        return flood.flood(on.stage, sizes, frames, name="flood-tokens")
-
-
-def _flood_forged(short: bool) -> Outcome:
-    quick = flood_forged.Sizes(honest=50.0, forged=(0.0, 300.0), seconds=4.0)
-    with guarded("--uid-login-rate", "0") as on:
-        return flood_forged.flood_forged(on, quick if short else flood_forged.Sizes())
-
-
-def _flooders(short: bool) -> Outcome:
-    return flooders.flooders(flooders.Sizes(seconds=1.5, pairs=1) if short else flooders.Sizes())
-
-
-def _watchers(short: bool) -> Outcome:
-    with staged() as stage:
-        return watchers.watchers(stage, 1000 if short else 9_900)
-
-
-def _tokens(short: bool) -> Outcome:
-    return tokens.tokens(*((3000, 200) if short else (100_000, 5000)))
-
-
-def _rotation(short: bool) -> Outcome:
-    return rotation.rotation(100 if short else 1000)
-
-
-def _timing(short: bool) -> Outcome:
-    with guarded(*UNBOUNDED) as on:
-        return timing.timing(on, 400 if short else 10_000)
-
-
-def _tls(short: bool) -> Outcome:
-    return tls.tls(tls.Sizes(connections=200, seconds=3.0, rounds=1) if short else tls.Sizes())
-
-
-def _silent_tls(short: bool) -> Outcome:
-    with secured() as on:
-        return silent_tls.silent_tls(on, 100 if short else 1000)
-
-
-def _tls_reload(short: bool) -> Outcome:
-    with secured() as on:
-        return tls_reload.tls_reload(on, 60 if short else 1000)
-
-
-CASES: dict[str, Case] = {
-    "bombs": _bombs,
-    "silent": _silent,
-    "cycles": _cycles,
-    "emfile": _emfile,
-    "flood": _flood,
-    "flood-tokens": _flood_tokens,
-    "flood-forged": _flood_forged,
-    "flooders": _flooders,
-    "watchers": _watchers,
-    "tokens": _tokens,
-    "rotation": _rotation,
-    "timing": _timing,
-    "tls": _tls,
-    "silent-tls": _silent_tls,
-    "tls-reload": _tls_reload,
+SHORT_SILENT = Sizes(strangers=1000, logins=100.0, pairs=2)
+CASES: dict[str, tuple[Callable[[], Outcome], Callable[[], Outcome]]] = {
+    "bombs": (lambda: bombs(10_000), lambda: bombs(400)),
+    "refusals": (lambda: refusals(10_000), lambda: refusals(200)),
+    "names": (lambda: names(1000), lambda: names(130)),
+    "mistakes": (lambda: mistakes(100_000), lambda: mistakes(200)),
+    "silent": (lambda: silent(Sizes()), lambda: silent(SHORT_SILENT)),
+    "silent-tls": (lambda: silent_tls(1000), lambda: silent_tls(100)),
+    "unread": (lambda: unread(200, 10.0), lambda: unread(40, 1.0)),
+    "emfile": (lambda: emfile(300, 20.0), lambda: emfile(60, 1.5)),
+    "races": (lambda: races(500, 20.0), lambda: races(200, 2.0)),
+    "flood": (lambda: flood_logins(400, 20.0), lambda: flood_logins(100, 3.0)),
+    "flood-tokens": (
+        lambda: flood_logins(400, 20.0, tokens=True),
+        lambda: flood_logins(100, 3.0, tokens=True),
+    ),
+    "flood-forged": (
+        lambda: flood_forged(100.0, (0.0, 500.0, 2000.0), 20.0),
+        lambda: flood_forged(50.0, (0.0, 300.0), 4.0),
+    ),
+    "flooders": (lambda: flooders(5, 6.0), lambda: flooders(1, 1.5)),
+    "watchers": (lambda: watchers(9900), lambda: watchers(40, 20_000)),
+    "cycles": (lambda: cycles(1_000_000, 2200.0), lambda: cycles(20_000, 2200.0, looks=False)),
+    "tokens": (lambda: tokens(100_000, 5000), lambda: tokens(900, 90)),
+    "rotation": (lambda: rotation(1000), lambda: rotation(100)),
+    "timing": (lambda: timing(10_000), lambda: timing(400)),
+    "tls": (lambda: tls(2000, 20.0, 3), lambda: tls(200, 3.0, 1)),
+    "tls-reload": (lambda: tls_reload(1000, 4.0), lambda: tls_reload(10, 0.5)),
 }
+"""Of each case how it is played, and how a little of it is."""
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -158,7 +79,7 @@ def main(words: list[str] | None = None) -> int:
     outcomes: list[Outcome] = []
     for name in arguments.cases or CASES:
         begun = time.monotonic()
-        outcomes.append(CASES[name](arguments.short))
+        outcomes.append(CASES[name][arguments.short]())
         say(f"{name} took {time.monotonic() - begun:.0f} s")
     text = table(outcomes)
     print(text)

@@ -3,8 +3,7 @@
 import os
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -58,17 +57,6 @@ class Issuer:
 def login(uid: str | None, token: str | None) -> bytes:
     """Return the frame of a login."""
     return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token))
-
-
-@dataclass(frozen=True)
-class Frames:
-    """Logins that were made before, for it takes longer to sign one than to send it."""
-
-    frames: Sequence[bytes]
-
-    def __call__(self, number: int) -> bytes:
-        """Return a login's frame; after the last comes the first again."""
-        return self.frames[number % len(self.frames)]
 
 
 def spoilt(token: str) -> str:

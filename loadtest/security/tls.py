@@ -1,35 +1,48 @@
-"""Connections over TLS beside plain ones: memory of each, processor time of a keepalive and of a handshake.
+"""Connections over TLS: what they cost beside plain ones, and a certificate that is renewed under them."""
 
-Each kind has a server of its own, with a certificate, and the same load; kinds take turns.
-"""
-
+import signal
+import socket
+import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import protocol
 from loadtest import usage
-from loadtest.nodes.outcome import Outcome, say
-from loadtest.security.guarded import Secured, secured
-from loadtest.security.samples import percentile
-from loadtest.security.tls_clients import beat, clients, unanswered
-from loadtest.usage import cpu_s
+from loadtest.client_loop import ClientLoop
+from loadtest.outcome import Outcome, say
+from loadtest.security.credentials import trusting_nobody, write_certificate
+from loadtest.security.stage import TIMEOUT_S, Resident, Stage, faults, staged
+from loadtest.servers import wait_for
 
+BEAT_S = 1.0
 SETTLE_S = 2.0
-FLAGS = ("--login-rate", "100000")
+ASKING = protocol.encode(protocol.keepalive(9))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much is done: connections, how often each beats, for how long, and servers of each kind."""
+def _clients(stage: Stage, loop: ClientLoop, name: str, count: int, *, tls: bool) -> list[Resident]:
+    """Let so many log in."""
+    clients = [Resident(loop, f"{name}-{number}") for number in range(count)]
+    for each in clients:
+        each.beats = False
+        if tls:
+            each.address, each.context = stage.tls_address, trusting_nobody()
+    loop.bring(clients, 500.0)
+    if not loop.run(count / 100 + TIMEOUT_S, lambda: all(each.is_in for each in clients)):
+        raise RuntimeError(f"not all of {count} clients could log in")
+    return clients
 
-    connections: int = 2000
-    every_s: float = 1.0
-    seconds: float = 20.0
-    rounds: int = 3
+
+def _unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
+    """Return how many do not answer."""
+    before = sum(each.answers for each in clients)
+    for each in clients:
+        each.send(ASKING)
+    loop.run(TIMEOUT_S, lambda: sum(each.answers for each in clients) == before + len(clients))
+    return before + len(clients) - sum(each.answers for each in clients)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What connections of one kind cost.
 
     Attributes:
@@ -45,75 +58,107 @@ class Cost:
     lost: int
 
 
-def measure(on: Secured, sizes: Sizes, *, tls: bool) -> Cost:
+def measure(stage: Stage, connections: int, seconds: float, *, tls: bool) -> Cost:
     """Measure on a fresh server."""
-    pid = on.stage.serving.process.pid
-    spent = cpu_meter(pid)
-    warm = clients(_address(on, tls=tls), "warm", 20, tls=tls)
-    time.sleep(SETTLE_S)
-    spent()
-    time.sleep(SETTLE_S)
-    idle = spent() / SETTLE_S  # those who behave, and all else that goes on
-    begun, third = time.monotonic(), sizes.connections // 3
-    all_ = clients(_address(on, tls=tls), "first", third, tls=tls)
-    before = usage.memory(pid).rss  # what the first of them have found is not found again
-    all_ += clients(_address(on, tls=tls), "more", sizes.connections - third, tls=tls)
-    seconds = time.monotonic() - begun
-    login_us = (spent() - idle * seconds) / sizes.connections * 1e6
-    beat(all_, sizes.every_s, SETTLE_S)  # those that only beat are served otherwise than new ones
-    spent()
-    taken = beat(all_, sizes.every_s, sizes.seconds)
-    beat_us = (spent() - idle * sizes.seconds) / taken * 1e6
-    grown = usage.memory(pid).rss - before
-    gone = unanswered(all_)
-    for each in (*all_, *warm):
-        each.close()
-    return Cost(grown / (sizes.connections - third), beat_us, login_us, gone)
+    pid, first = stage.pid, connections // 3
+    with ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
+        _clients(stage, loop, "warm", 20, tls=tls)
+        idle = _share(loop, pid, SETTLE_S)  # those who behave, and all else that goes on
+        spent, begun = usage.cpu_seconds(pid), time.monotonic()
+        clients = _clients(stage, loop, "first", first, tls=tls)
+        before = usage.memory(pid).rss  # what the first of them have found is not found again
+        clients += _clients(stage, loop, "more", connections - first, tls=tls)
+        used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - begun)
+        for each in clients:
+            each.beats = True
+        loop.run(SETTLE_S)  # those that only beat are served otherwise than new ones
+        beat_us = (_share(loop, pid, seconds) - idle) * BEAT_S / connections * 1e6
+        bytes_each = (usage.memory(pid).rss - before) / (connections - first)
+        return Cost(bytes_each, beat_us, used / connections * 1e6, _unanswered(loop, clients))
 
 
-def tls(sizes: Sizes) -> Outcome:
-    """Measure both kinds, by turns."""
+def _share(loop: ClientLoop, pid: int, seconds: float) -> float:
+    """Return the share of a processor that a process takes, meanwhile."""
+    spent = usage.cpu_seconds(pid)
+    loop.run(seconds)
+    return (usage.cpu_seconds(pid) - spent) / seconds
+
+
+def tls(connections: int, seconds: float, rounds: int) -> Outcome:
+    """Measure connections over TLS, and plain ones, by turns, each on a fresh server."""
     costs: dict[bool, list[Cost]] = {True: [], False: []}
-    broken = []
-    for number in range(2 * sizes.rounds):
-        kind = number % 2 == 0
-        with secured(*FLAGS) as on:
-            costs[kind].append(measure(on, sizes, tls=kind))
-            broken += on.stage.others_hurt()
-        say(f"{'TLS' if kind else 'plain'}: {costs[kind][-1]}")
-    return judge(costs[True], costs[False], sizes, broken)
+    hurt: list[str] = []
+    for number in range(2 * rounds):
+        is_tls = number % 2 == 0
+        with staged("--login-rate", "100000", tls=True) as stage:
+            costs[is_tls].append(measure(stage, connections, seconds, tls=is_tls))
+            hurt += stage.others_hurt()
+        say(f"{'TLS' if is_tls else 'plain'}: {costs[is_tls][-1]}")
+    return judge_tls(costs[True], costs[False], hurt)
 
 
-def judge(secured_: list[Cost], plain: list[Cost], sizes: Sizes, broken: list[str]) -> Outcome:
+def judge_tls(secured: Sequence[Cost], plain: Sequence[Cost], hurt: list[str]) -> Outcome:
     """Put the medians side by side; there is no bound but that nobody is lost."""
-    lost = sum(cost.lost for cost in (*secured_, *plain))
-    if lost:
-        broken.append(f"{lost} connections were lost")
-    figures: dict[str, Callable[[Cost], float]] = {
-        "bytes of memory a connection": lambda cost: cost.bytes_each,
-        "µs of processor time a keepalive": lambda cost: cost.beat_us,
-        "µs an accept and login": lambda cost: cost.login_us,
-    }
-    told = []
-    for name, figure in figures.items():
-        high, low = (percentile(map(figure, costs), 0.5) for costs in (secured_, plain))
-        told.append(f"{name} {high:,.1f}, plain {low:,.1f}" + (f" ({high / low:.1f} times)" if low else ""))
-    injected = f"{sizes.connections:,} connections over TLS, and as many plain, {sizes.rounds} times"
-    return Outcome("tls", injected if secured_ else "", "; ".join(told), broken)
+    lost = sum(cost.lost for cost in (*secured, *plain))
+    high, low = ([statistics.median(each) for each in zip(*costs, strict=True)] for costs in (secured, plain))
+    figures = ("bytes of memory a connection", "µs of a keepalive", "µs of an accept and login")
+    told = [f"{what} {high[n]:,.1f}, plain {low[n]:,.1f}" for n, what in enumerate(figures)]
+    broken = hurt + faults((lost, f"{lost} connections were lost"))
+    return Outcome("tls", f"{len(secured)} rounds with TLS", "; ".join(told), broken)
 
 
-def cpu_meter(pid: int) -> Callable[[], float]:
-    """Return what tells the processor time of a process since it was last asked, in seconds."""
-    last = cpu_s([pid])[pid]
-
-    def spent() -> float:
-        nonlocal last
-        now = cpu_s([pid])[pid]
-        since, last = now - last, now
-        return since
-
-    return spent
+SHOWN_S = 3.0
+RELOADS = 3
 
 
-def _address(on: Secured, *, tls: bool) -> tuple[str, int]:
-    return on.address if tls else on.stage.serving.address
+def tls_reload(count: int, seconds: float) -> Outcome:
+    """Renew the certificate under so many, half of them over TLS, then give it a broken one.
+
+    Args:
+        count: of connections.
+        seconds: for which they beat after each: who is to be dropped would be.
+    """
+    waits = []
+    with staged(tls=True) as stage, ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
+        clients = _clients(stage, loop, "secured", count // 2, tls=True)
+        clients += _clients(stage, loop, "plain", count - count // 2, tls=False)
+        for each in clients:
+            each.beats = True
+        seen = {_certificate(stage)}
+        for number in range(RELOADS):
+            write_certificate(stage.folder, f"renewed {number}")
+            waits.append(_shown_after(stage, seen))
+            loop.run(seconds)
+        shown = _certificate(stage)
+        (stage.folder / "server.pem").write_text("no certificate\n")
+        stage.server.process.send_signal(signal.SIGHUP)
+        loop.run(seconds)
+        is_kept = _certificate(stage) == shown
+        dropped, hurt = _unanswered(loop, clients), stage.others_hurt()
+    broken = hurt + faults(
+        (not is_kept, "with a broken file another certificate is shown"),
+        (dropped, f"{dropped} of {count} connected clients were dropped"),
+        (not max(waits) <= SHOWN_S, f"a new certificate was shown after {max(waits):.1f} s"),
+    )
+    measured = (
+        f"dropped {dropped} of {count:,}; a new certificate was shown after {max(waits):.2f} s at the latest"
+    )
+    renewed = len(seen) - 1
+    return Outcome("tls-reload", f"{renewed} new certificates" if renewed else "", measured, broken)
+
+
+def _shown_after(stage: Stage, seen: set[bytes]) -> float:
+    """Tell the server that there is a new certificate; return the seconds until it shows one."""
+    begun = time.monotonic()
+    stage.server.process.send_signal(signal.SIGHUP)
+    is_shown = wait_for(lambda: _certificate(stage) not in seen, 2 * SHOWN_S)
+    seconds = time.monotonic() - begun
+    seen.add(_certificate(stage))
+    return seconds if is_shown else float("inf")
+
+
+def _certificate(stage: Stage) -> bytes:
+    """Return the certificate that a new connection is shown, DER."""
+    sock = socket.create_connection(stage.tls_address, TIMEOUT_S)
+    with trusting_nobody().wrap_socket(sock) as secured:  # which closes both
+        return secured.getpeercert(binary_form=True) or b""

@@ -1,4 +1,4 @@
-"""``python -m loadtest.hostile.faulty serve …``: `presence` with a mistake in it, for one wish of clients.
+"""``python -m loadtest.security.faulty serve …``: `presence` with a mistake in it, for one wish of clients.
 
 Who asks for an idle time-out of `WISH_S` meets an exception that nobody expects, and that says what no log
 may say.

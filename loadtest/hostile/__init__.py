@@ -1,1 +1,0 @@
-"""What clients may do to a server that they should not, tried on a real one, beside others who behave."""

@@ -1,0 +1,381 @@
+"""Clients who say too little, read too little or come too late: silent strangers, deaf ones, waiting ones."""
+
+import math
+import os
+import random
+import resource
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import protocol
+from loadtest.client_loop import AWAY, Client, ClientLoop
+from loadtest.events import Event
+from loadtest.outcome import Outcome, say
+from loadtest.records import Data
+from loadtest.security.credentials import trusting_nobody
+from loadtest.security.load import (
+    GRANTED,
+    LEAD_S,
+    Attempt,
+    Habit,
+    Logins,
+    Plain,
+    Stay,
+    Strangers,
+    logins,
+    processes,
+    strangers,
+)
+from loadtest.security.samples import ratio, spread_ms
+from loadtest.security.stage import Stage, Wire, faults, login, staged
+from loadtest.servers import PresenceServer, running, wait_for
+from protocol import Code, Kind, Packet
+
+LOGIN_TIMEOUT_S = 5.0
+LATE_S = 0.5  # a time-out may be so late
+SLOWER_MAX = 1.1
+
+# Strangers who say nothing, or a byte a second
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done: strangers of a run, how many of them and of logins a second, pairs of runs."""
+
+    strangers: int = 10_000
+    per_second: float = 2500.0
+    logins: float = 300.0
+    pairs: int = 10
+
+    @property
+    def seconds(self) -> float:
+        """How long strangers are there in a run."""
+        return self.strangers / self.per_second + LOGIN_TIMEOUT_S + LATE_S
+
+
+@dataclass
+class Found:
+    """What was seen: strangers at the server, and logins beside them, and with them elsewhere."""
+
+    stays: list[Stay] = field(default_factory=list)
+    beside: list[list[Attempt]] = field(default_factory=list)
+    elsewhere: list[list[Attempt]] = field(default_factory=list)
+
+
+def silent(sizes: Sizes) -> Outcome:
+    """Let strangers come and wait, while users log in.
+
+    On a machine of few cores whoever makes the load takes time from whoever serves. So each run has its
+    control: the same strangers come to another server while the same users log in to this one. The verdict
+    is the median of the pairs' ratios.
+    """
+    flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}", "--disconnect-grace", "0")
+    habits = (Habit(), Habit(drip=login("u" * 100)))
+    found = Found()
+    with Data() as one, Data() as other, processes(2) as pool:
+        starts = [partial(PresenceServer, "--redis", data.url, *flags) for data in (one, other)]
+        with running(starts) as (here, there):
+            for run in range(2 * sizes.pairs):
+                is_here = run % 4 in (0, 3)
+                begin, at = time.monotonic() + LEAD_S, (here if is_here else there).address
+                count = int(sizes.seconds * sizes.logins)
+                users = Logins(here.address, Plain(f"honest{run}"), count, sizes.logins, begin)
+                watched_s = LOGIN_TIMEOUT_S + 2 * LATE_S
+                come = Strangers(at, habits, sizes.strangers, sizes.per_second, watched_s, begin)
+                honest, stays = pool.submit(logins, users), pool.submit(strangers, come)
+                (found.beside if is_here else found.elsewhere).append(honest.result())
+                found.stays += stays.result() if is_here else []
+                say(f"run {run + 1} of {2 * sizes.pairs}")
+    return judge_silent(found)
+
+
+def judge_silent(found: Found) -> Outcome:
+    """Hold what was seen against what is promised."""
+    told, broken = judge_stays(found.stays)
+    unnamed = sum(each.code != Code.LOGIN_TIMEOUT for each in found.stays)
+    refused = sum(each.code != GRANTED for each in chain(*found.beside, *found.elsewhere))
+    beside, elsewhere = (
+        [[each.took_s for each in run] for run in of] for of in (found.beside, found.elsewhere)
+    )
+    times = ratio(beside, elsewhere, 0.99)
+    broken += faults(
+        (unnamed, f"{unnamed} were not told why"),
+        (refused, f"{refused} logins of users were not granted"),
+        (not times <= SLOWER_MAX, f"p99 of logins {times:.3f} times as long, {SLOWER_MAX} allowed"),
+    )
+    measured = (
+        f"{told}; logins' p50 / p99 / max beside them {spread_ms([*chain(*beside)])}, with them "
+        f"elsewhere {spread_ms([*chain(*elsewhere)])}; ratio of p99 by {len(beside)} pairs {times:.3f}"
+    )
+    slow = sum(each.sent > 1 for each in found.stays)
+    injected = f"{len(found.stays):,} strangers, {slow:,} of them at a byte a second"
+    return Outcome("silent", injected if slow else "", measured, broken)
+
+
+def judge_stays(stays: Sequence[Stay]) -> tuple[str, list[str]]:
+    """Return how long they stayed, in words, and what is wrong with that."""
+    lived = [each.lived_s for each in stays]
+    alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
+    early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
+    most = max((time_s for time_s in lived if time_s < math.inf), default=math.nan)
+    return f"closed after {min(lived, default=math.nan):.3f} to {most:.3f} s", faults(
+        (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
+        (early, f"{early} were closed too early"),
+    )
+
+
+def silent_tls(count: int) -> Outcome:
+    """Strangers on the port for TLS who never come to a login: silent, half a hello, a byte a second."""
+    outgoing = ssl.MemoryBIO()
+    client = trusting_nobody().wrap_bio(ssl.MemoryBIO(), outgoing)
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+    habits = (Habit(), Habit(hello[: len(hello) // 2]), Habit(drip=hello), Habit(hello))
+    with staged("--login-timeout", f"{LOGIN_TIMEOUT_S:g}", tls=True) as stage:
+        plan = Strangers(stage.tls_address, habits, count, 1000.0, LOGIN_TIMEOUT_S + 2 * LATE_S)
+        stays = strangers(plan)
+        told, broken = judge_stays(stays)
+        return Outcome(
+            "silent-tls", f"{len(stays):,} on the port for TLS", told, stage.others_hurt() + broken
+        )
+
+
+# Clients who never read
+
+UNSENT_BYTES = 65_536  # the setting's default
+UNSENT_SHARE_MAX = 1.5  # buffers grow by an eighth ahead, and the allocator keeps holes between them
+ARENAS_BYTES = 6 << 20  # that the allocator takes ahead, however few ask
+ASKED = b"".join(protocol.encode(Packet(9, number)) for number in range(20))  # each is answered as unknown
+TURNS_MAX = 10_000
+TURN_S = 0.01  # in which the server answers what all have asked in a turn
+TOLD_S = 5.0  # until the end of the last is in the stream
+
+
+def unread(count: int, unsent_timeout: float) -> Outcome:
+    """Clients ask on side by side, and never read, until they are cut off."""
+    with staged("--unsent-timeout", f"{unsent_timeout:g}") as stage:
+        wires = [stage.wire(max_segment_bytes=536, receive_bytes=4096) for _ in range(count)]
+        for number, wire in enumerate(wires):
+            wire.ask(login(f"deaf-{number}"))
+        before = stage.rss_bytes()
+        stage.forget_peak()
+        asking = wires
+        for _ in range(TURNS_MAX):
+            asking = [wire for wire in asking if _asks_on(wire)]
+            if not asking:
+                break
+            time.sleep(TURN_S)
+        share = (stage.peak_bytes() - before - ARENAS_BYTES) / (count * UNSENT_BYTES)
+        wait_for(lambda: _ends(stage).total() >= count, TOLD_S)
+        ends, hurt = _ends(stage), stage.others_hurt()
+    for wire in wires:
+        wire.drop()
+    cut = ends[Code.SLOW_CONSUMER]
+    broken = hurt + faults(
+        (cut < count or asking, f"{cut} were cut off as slow, {len(asking)} ask on; ends {dict(ends)}"),
+        (share > UNSENT_SHARE_MAX, f"memory grew by {share:.2f} of what may wait unsent"),
+    )
+    measured = f"cut off {cut:,}; memory at its peak {share:.2f} of {UNSENT_BYTES // 1024} KiB each"
+    return Outcome("unread", f"{count:,} clients that ask and never read" if cut else "", measured, broken)
+
+
+def _ends(stage: Stage) -> Counter[int]:
+    told = (event for event in stage.events() if event.uid.startswith("deaf-"))
+    return Counter(event.code for event in told if event.type == "offline")
+
+
+def _asks_on(wire: Wire) -> bool:
+    """Ask so many things in one go; return whether the connection is still there."""
+    with suppress(OSError):
+        wire.send(ASKED)
+        return True
+    return False
+
+
+# No descriptors left
+
+SPARE = 20  # descriptors that the server has left when it begins
+TRIES = 5  # times that descriptors become free
+FREED = 20  # descriptors each time: so many of those who wait are let in
+RESUMES_S = 1.0
+LOG_EVERY_S = 1.0
+DATING_S = 0.05  # a line is dated when it is written
+REST_S = 1.5  # connections that were hung up drain for a second
+EVENT = "accept_failed"
+ANSWER_S = 20.0
+
+
+def emfile(waiting: int, starved_s: float) -> Outcome:
+    """Let clients wait for descriptors: who is connected stays, who waits comes in later, the log is calm.
+
+    The limit of the running server is lowered to what it has open and a few more; strangers take these, and
+    wait for more.
+    """
+    waits: list[float] = []
+    with staged() as stage:
+        before = resource.prlimit(stage.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(stage.pid, resource.RLIMIT_NOFILE, (_at_rest(stage.pid) + SPARE, before[1]))
+        wires = [stage.wire() for _ in range(waiting)]
+        for number, wire in enumerate(wires):
+            wire.send(login(f"knocks-{number}"))
+            wire.sock.setblocking(False)
+        starved = wait_for(lambda: bool(stage.server.said(EVENT)), ANSWER_S)
+        time.sleep(starved_s)
+        inside = [wire for wire in wires if _is_answered(wire)]
+        kept_out = waiting - len(inside) if starved else 0
+        for _ in range(TRIES):
+            outside = [wire for wire in wires if wire not in inside]
+            if len(inside) < FREED or not outside:
+                break
+            for wire in inside[:FREED]:
+                wire.drop()
+                wires.remove(wire)
+            begun = time.monotonic()
+            wait_for(partial(_is_any_answered, outside), ANSWER_S)
+            waits.append(time.monotonic() - begun)
+            time.sleep(LOG_EVERY_S)
+            inside = [wire for wire in wires if _is_answered(wire)]
+        lines = [datetime.fromisoformat(line["timestamp"]).timestamp() for line in stage.server.said(EVENT)]
+        hurt = stage.others_hurt()
+        for wire in wires:
+            wire.drop()
+    gap = min((later - earlier for earlier, later in pairwise(lines)), default=math.inf)
+    resumed = max(waits, default=math.nan)
+    broken = hurt + faults(
+        (not resumed < RESUMES_S, f"accepting went on after {resumed:.2f} s, {RESUMES_S:g} allowed"),
+        (gap < LOG_EVERY_S - DATING_S, f"two lines in the log within {gap:.2f} s"),
+    )
+    measured = (
+        f"{len(lines)} lines in the log; accepting again after {resumed:.3f} s at most of {len(waits)} times"
+    )
+    injected = f"{kept_out:,} connections without a descriptor" if kept_out and waits else ""
+    return Outcome("emfile", injected, measured, broken)
+
+
+def _at_rest(pid: int) -> int:
+    """Return how many descriptors a process has once it closes no more of them."""
+    counts = [0]
+
+    def is_steady() -> bool:
+        counts.append(len(os.listdir(f"/proc/{pid}/fd")))
+        return counts[-1] >= counts[-2] > 0
+
+    wait_for(is_steady, ANSWER_S, look_s=REST_S)
+    return counts[-1]
+
+
+def _is_answered(wire: Wire) -> bool:
+    """Whether the server said anything: that the login is granted, or that it is too old by now."""
+    with suppress(BlockingIOError):
+        return bool(wire.sock.recv(1, socket.MSG_PEEK))
+    return False
+
+
+def _is_any_answered(wires: Iterable[Wire]) -> bool:
+    return any(map(_is_answered, wires))
+
+
+# Beats in the very moment in which their sender's time is up
+
+T_S, TICK_S = 1.0, 0.25
+AROUND_S = (-0.02, 0.05)  # a beat comes so long before T to so long after T and a tick
+SETTLE_S = 1.0  # until the last answers are read, and Redis has what was decided
+RACES_SHARE_MIN = 0.05  # of the beats that have to win, and to lose
+BEAT = protocol.encode(protocol.keepalive(2))
+
+
+class Answered(NamedTuple):
+    """The last beat of a session that was answered: whose, and Unix ms before it was sent."""
+
+    uid: str
+    at_ms: float
+
+
+@dataclass
+class Race:
+    """Beats that came in time, and too late; the last that was answered, by session."""
+
+    won: int = 0
+    lost: int = 0
+    answered: dict[str, Answered] = field(default_factory=dict)
+
+
+class _Racer(Client):
+    """Beats about when it is ended, and is back at its next turn."""
+
+    def __init__(self, loop: ClientLoop, uid: str, until: float, race: Race) -> None:
+        super().__init__(loop, uid)
+        self.returns = False
+        self._until, self._race = until, race
+        self._session, self._beat_ms = "", 0.0
+
+    def act(self) -> None:
+        if time.monotonic() > self._until:
+            return
+        if self.fd == AWAY:
+            self.connect()
+        else:
+            self._beat_ms = time.time() * 1000
+            self.send(BEAT)
+        due = time.monotonic() + T_S + random.uniform(AROUND_S[0], TICK_S + AROUND_S[1])
+        self.loop.at(due, self.act)
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        self._session = payload["session"]
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        if kind == Kind.OK:
+            self._race.won += 1
+            self._race.answered[self._session] = Answered(self.uid, self._beat_ms)
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        self._race.lost += 1
+
+
+def races(count: int, seconds: float) -> Outcome:
+    """Beats that come as the time of their sender is up: each wins, or a clean new period begins."""
+    race = Race()
+    flags = ("--idle-timeout", f"{T_S:g}", "--tick", f"{TICK_S:g}")
+    with staged(*flags) as stage, ClientLoop(stage.server.address) as loop:
+        for number in range(count):
+            _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).act()
+        loop.run(seconds + SETTLE_S)
+        events, hurt = stage.events(), stage.others_hurt()
+    wrong, doubled = told_wrongly(events, race.answered)
+    broken = hurt + faults(
+        (wrong, f"{len(wrong)} were told offline, and the next beat was answered: {wrong[:3]}"),
+        (doubled, f"{doubled} events like the one before"),
+    )
+    beats = race.won + race.lost
+    raced = min(race.won, race.lost) >= RACES_SHARE_MIN * beats > 0
+    measured = f"{race.won:,} beats won, {race.lost:,} came too late; offline as last event {len(wrong)}"
+    return Outcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
+
+
+def told_wrongly(events: Iterable[Event], answered: Mapping[str, Answered]) -> tuple[list[str], int]:
+    """Hold the stream against what clients know.
+
+    Returns:
+        Who was online when a beat was answered, though the last event before that beat says offline; and how
+        many events do not alternate.
+    """
+    by_uid: dict[str, list[Event]] = {}
+    for event in events:
+        by_uid.setdefault(event.uid, []).append(event)
+    wrong = [
+        uid
+        for uid, at_ms in answered.values()
+        if [event.type for event in by_uid.get(uid, ()) if event.at_ms < at_ms][-1:] != ["online"]
+    ]
+    doubled = sum(event.type == before.type for told in by_uid.values() for before, event in pairwise(told))
+    return wrong, doubled

@@ -1,0 +1,251 @@
+"""A server, with clients beside it who behave: what a case does to it must not concern them."""
+
+import re
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import protocol
+from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.connection import source_addresses
+from loadtest.events import Event
+from loadtest.links import plain_login
+from loadtest.records import Data
+from loadtest.security.credentials import Issuer, write_certificate, write_keys
+from loadtest.servers import PRESENCE, PresenceServer, Setup
+from protocol import Code, Kind, Packet
+
+OTHERS = 50  # who behave
+OTHERS_BEAT_S = 0.4
+SOURCES = 8  # addresses to connect from: each brings 28,000 ports
+TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may be busy
+READ_BYTES = 65_536
+UNBOUNDED = ("--token-check-share", "1")  # there is time to check them all: for cases about something else
+_SOURCE = source_addresses("127.0.0.1", SOURCES)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
+
+
+class Resident(Client):
+    """Logs in once, beats, and stays as long as the server keeps it.
+
+    Args:
+        frame: of its login; b"": of the user, with no more than the name.
+
+    Attributes:
+        is_lost: whether the server has ended the connection.
+        answers: to what it has asked.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, frame: bytes = b"") -> None:
+        super().__init__(loop, uid)
+        self.returns = self.is_lost = False
+        self.answers = 0
+        self._frame = frame or plain_login(uid)
+
+    def opened(self) -> None:
+        """See `Client`."""
+        self.send(self._frame)
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """See `Client`."""
+        self.answers += kind == Kind.OK
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """See `Client`."""
+        self.is_lost = True
+
+
+class Wire:
+    """A connection whose answers are waited for.
+
+    Args:
+        address: where to.
+        max_segment_bytes, receive_bytes: keep the kernels from holding much between client and server.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], *, max_segment_bytes: int = 0, receive_bytes: int = 0
+    ) -> None:
+        self.sock = socket.socket()
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if max_segment_bytes:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, max_segment_bytes)
+        if receive_bytes:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.sock.bind((next(_SOURCE), 0))
+        self.sock.connect(address)
+        self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self.sock.sendall(data)
+
+    def ask(self, frame: bytes) -> Packet:
+        """Send a packet and return the next that comes."""
+        self.send(frame)
+        return self.answer()
+
+    def answer(self) -> Packet:
+        """Return the next packet.
+
+        Raises:
+            OSError: none comes.
+        """
+        if (packet := self._next()) is None:
+            raise ConnectionResetError("the server closed the connection without a word")
+        return packet
+
+    def rest(self) -> list[Packet]:
+        """Return what the server says until it ends the connection.
+
+        Raises:
+            OSError: the connection broke before that.
+        """
+        packets = []
+        while (packet := self._next()) is not None:
+            packets.append(packet)
+        return packets
+
+    def ends_with(self, code: Code) -> bool:
+        """Whether the server's last word is that code, and it could be read."""
+        packets: list[Packet] = []
+        with suppress(OSError):
+            packets = self.rest()
+        return bool(packets) and packets[-1].payload.get("code") == code
+
+    def drop(self) -> None:
+        """Close with a reset: nothing is left in the kernel of a connection that is over."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.sock.close()
+
+    def _next(self) -> Packet | None:
+        while (packet := self._decoder.next()) is None:
+            if not (data := self.sock.recv(READ_BYTES)):
+                return None
+            self._decoder.feed(data)
+        return packet
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a case plays on.
+
+    Attributes:
+        server: the server.
+        data: its Redis.
+        others: clients who behave.
+        folder: where the server's keys (`keys.json`) and certificate are, if it has any.
+        issuers: of good tokens, one for each algorithm that was asked for.
+    """
+
+    server: PresenceServer
+    data: Data
+    others: Sequence[Resident]
+    folder: Path
+    issuers: Sequence[Issuer]
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self.server.process.pid
+
+    @property
+    def tls_address(self) -> tuple[str, int]:
+        """Where TLS is served."""
+        line = self.server.said("serving tls")[-1]
+        return line["host"], line["port"]
+
+    def wire(self, *, max_segment_bytes: int = 0, receive_bytes: int = 0) -> Wire:
+        """Connect."""
+        return Wire(self.server.address, max_segment_bytes=max_segment_bytes, receive_bytes=receive_bytes)
+
+    def answer(self, frame: bytes) -> Packet:
+        """Return the first answer to a packet, on a connection of its own."""
+        wire = self.wire()
+        packet = wire.ask(frame)
+        wire.drop()
+        return packet
+
+    def rss_bytes(self) -> int:
+        """Return the server's memory now."""
+        return self._memory("VmRSS")
+
+    def forget_peak(self) -> None:
+        """Measure the peak of its memory from now on."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that it had since `forget_peak`."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+        assert found, name
+        return int(found[1]) * 1024
+
+    def events(self) -> list[Event]:
+        """Return all events in the stream."""
+        return self.data.events(Setup().keys())
+
+    def others_hurt(self) -> list[str]:
+        """Return what happened to those who behave; nothing should."""
+        lost = sum(each.is_lost for each in self.others)
+        uids = {each.uid for each in self.others}
+        told = sum(event.uid in uids and event.type == "offline" for event in self.events())
+        return faults(
+            (lost, f"{lost} of {OTHERS} others lost their connection"),
+            (told, f"{told} others told as offline"),
+        )
+
+
+def faults(*checks: tuple[object, str]) -> list[str]:
+    """Return the words of those checks that found something."""
+    return [words for found, words in checks if found]
+
+
+@contextmanager
+def staged(
+    *flags: str,
+    algorithms: Sequence[str] = (),
+    tls: bool = False,
+    program: Sequence[str] = PRESENCE,
+) -> Iterator[Stage]:
+    """Run a server for the length of a ``with`` block, with those who behave logged in.
+
+    Args:
+        flags: of `presence serve`.
+        algorithms: of keys for tokens; without any the server asks for none.
+        tls: whether it serves TLS, too, on a port of its own.
+        program: what Python is given to run `presence`.
+    """
+    with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
+        folder = Path(name)
+        issuers = [Issuer.fresh(f"key-{alg.lower()}", alg) for alg in algorithms]
+        if issuers:
+            write_keys(folder / "keys.json", issuers)
+            flags = (*flags, "--token-keys", str(folder / "keys.json"))
+        if tls:
+            cert, key = write_certificate(folder, "first")
+            flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
+        server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
+        try:
+            loop = ClientLoop(server.address, beat_s=OTHERS_BEAT_S)
+            uids = [f"other-{number}" for number in range(OTHERS)]
+            others = [Resident(loop, uid, issuers[0].login(uid) if issuers else b"") for uid in uids]
+            with LoopThread(loop) as thread:
+                thread.bring(others, 1000.0, TIMEOUT_S)
+                yield Stage(server, data, others, folder, issuers)
+        finally:
+            server.stop()
+
+
+def login(uid: str, *, idle_timeout: float | None = None) -> bytes:
+    """Return a login's frame."""
+    return protocol.encode(protocol.login(uid, id=1, idle_timeout=idle_timeout))
