@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from loadtest.chaos.redis_server import Store
+from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
 
 PROOF_S = 15.0  # until a worker that was killed is replaced
@@ -35,7 +35,7 @@ class Faults:
         restarts: int,
         transitions: int,
         away_s: float,
-        store: Store,
+        store: Data,
         serving: PresenceServer,
     ) -> None:
         kinds: list[Callable[[], None]] = []

@@ -11,9 +11,9 @@ from loadtest.channel.people import Person, Watcher
 from loadtest.channel.report import Load, Report, percentiles, spread_ms
 from loadtest.channel.streams import Count, read_entries
 from loadtest.channel.watch_judge import Truth, WatchVerdict, judge
-from loadtest.chaos.redis_server import Store
 from loadtest.client_loop import ClientLoop
 from loadtest.outcome import say
+from loadtest.records import Data
 from loadtest.servers import PresenceServer
 from presence.store.keys import Keys
 
@@ -84,7 +84,7 @@ class Play:
     """
 
     def __init__(
-        self, plan: Plan, seed: int, store: Store, serving: PresenceServer, loop: ClientLoop, count: Count
+        self, plan: Plan, seed: int, store: Data, serving: PresenceServer, loop: ClientLoop, count: Count
     ) -> None:
         self._plan, self._loop, self._store = plan, loop, store
         self._chance = random.Random(seed)
@@ -152,7 +152,7 @@ class Play:
 
 def watch(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
-    with Store() as store:
+    with Data(keep=True) as store:
         serving = PresenceServer("--redis", store.url, *plan.flags)
         try:
             with (

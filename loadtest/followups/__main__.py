@@ -7,13 +7,13 @@ is 1 if a promise was broken. Needs the ``loadtest`` and ``embedded`` extras, an
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.followups.play import Plan, play
-from loadtest.followups.report import table
+from loadtest.followups.play import Outcome, Plan, play
 from loadtest.outcome import say
 
 
@@ -31,6 +31,23 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=1, help="of who is killed")
     add("--out", type=Path, help="file to write the table to")
     return parser.parse_args(words)
+
+
+def table(plan: Plan, outcome: Outcome) -> str:
+    """Return what came of a run in Markdown."""
+    late = sorted(outcome.verdict.late_ms) or [0]
+    p99, by_id = late[int((len(late) - 1) * 0.99)], len({*outcome.handled})
+    rows = {
+        "users who go, and are back in time": f"{plan.users:,}, {plan.back:,}",
+        "kill -9": outcome.kills,
+        "follow-ups in the stream": f"{len(outcome.told):,}",
+        "handled, by id, and again": f"{by_id:,}, {len(outcome.handled) - by_id}",
+        "ms after due: p50 / p99 / max": f"{statistics.median(late):.0f} / {p99} / {late[-1]}",
+        "promises": "; ".join(outcome.broken) or "kept",
+    }
+    return "\n".join(
+        ["| follow-ups | |", "| --- | --- |", *(f"| {name} | {it} |" for name, it in rows.items())]
+    )
 
 
 def main(words: list[str] | None = None) -> int:

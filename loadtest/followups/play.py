@@ -4,18 +4,21 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.chaos.redis_server import Store
-from loadtest.followups.handler import handled
-from loadtest.followups.processes import Runners
-from loadtest.followups.streams import read_events, read_told
+import protocol
+from loadtest.checker.periods import id_order
+from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.followups.handler import FOLDER, handled
 from loadtest.followups.verdict import Told, Verdict, judge
-from loadtest.nodes.crowd import Crowd
 from loadtest.outcome import say
+from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
 from presence.store.client import RedisError
 from presence.store.keys import Keys
@@ -24,9 +27,10 @@ IDLE_S, LEASE_S, GRACE_S = 5.0, 2.0, 1.0
 LOGIN_TIMEOUT_S = 60.0
 SAY_EACH_S = 5.0
 LOOK_S = 0.05
-QUIET_S = (
-    4.0  # after the last: one told twice would be close behind, and what a killed handler had comes again
-)
+QUIET_S = 4.0  # after the last: one told twice would be close behind, what a killed handler had comes again
+RETRY_S = 3.0  # until what a killed runner had is handled by another
+STOP_TIMEOUT_S = 10.0
+PAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,51 @@ class Outcome:
     broken: list[str] = field(default_factory=list)
 
 
+class Runners:
+    """``presence followups run``, several times; whoever is killed is replaced.
+
+    Args:
+        url: of Redis.
+        config: the file with the rules.
+        folder: where the handlers write.
+        count: how many.
+    """
+
+    def __init__(self, url: str, config: Path, folder: Path, count: int) -> None:
+        self._command = [
+            *(sys.executable, "-m", "presence", "followups", "run", "--redis", url, "--config", str(config)),
+            *("--handler", "loadtest.followups.handler:handle", "--retry", str(RETRY_S)),
+        ]
+        self._environment = {**os.environ, FOLDER: str(folder)}
+        self._running = [self._start() for _ in range(count)]
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        nowhere = subprocess.DEVNULL
+        return subprocess.Popen(self._command, env=self._environment, stdin=nowhere, stderr=nowhere)
+
+    def revive(self) -> None:
+        """Replace those that have ended, as one does that starts while Redis is away."""
+        self._running = [each if each.poll() is None else self._start() for each in self._running]
+
+    def kill(self, number: int) -> None:
+        """Kill one and start another in its place."""
+        place = number % len(self._running)
+        self._running[place].kill()
+        self._running[place].wait()
+        self._running[place] = self._start()
+
+    def stop(self) -> None:
+        """End all of them."""
+        for each in self._running:
+            each.terminate()
+        for each in self._running:
+            try:
+                each.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
 class Stage:
     """The server, the Redis and the runners.
 
@@ -83,15 +132,15 @@ class Stage:
 
     def __init__(self, plan: Plan, folder: Path, stack: contextlib.ExitStack) -> None:
         self._plan = plan
-        self._stack = stack
         self._config = folder / "presence.toml"
         self._config.write_text(f'[[followups]]\nname = "back"\nafter = {plan.after_s}\npayload = "x"\n')
         self.handled = folder / "handled"
         self.handled.mkdir()
-        self.store = stack.enter_context(Store())
+        self.store = stack.enter_context(Data(keep=True))
         self.server = self._serve(0)
         stack.callback(lambda: self.server.stop())  # noqa: PLW0108 - of the server that there is then
-        self.runners = stack.enter_context(Runners(self.store.url, self._config, self.handled, plan.runners))
+        self.runners = Runners(self.store.url, self._config, self.handled, plan.runners)
+        stack.callback(self.runners.stop)
         self.kills = Kills()
 
     def _serve(self, port: int) -> PresenceServer:
@@ -137,45 +186,62 @@ class Stage:
         except RedisError:
             return -1
 
+    def told(self) -> Iterator[Told]:
+        """Return the follow-ups that were told, in order."""
+        begin = "-"
+        while page := self.store.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
+            for entry_id, fields in page:
+                yield Told(
+                    id_order(entry_id.decode()),
+                    fields[b"id"].decode(),
+                    fields[b"uid"].decode(),
+                    id_order((fields[b"offline_id"] or b"0-0").decode()),
+                    int(fields[b"due_ms"]),
+                    int(fields[b"at_ms"]),
+                )
+            begin = f"({page[-1][0].decode()}"
+
 
 def play(plan: Plan, folder: Path, seed: int) -> Outcome:
     """Play it, and judge."""
-    chance = random.Random(seed)
+    stayers = plan.users - plan.back
     with contextlib.ExitStack() as stack:
         stage = Stage(plan, folder, stack)
-        address, beat_s = stage.server.address, 0.4 * IDLE_S
-        stayers = plan.users - plan.back
-        stay = stack.enter_context(Crowd([address], "stay", stayers, beat_s=beat_s))
-        back = stack.enter_context(Crowd([address], "back", plan.back, beat_s=beat_s, returns=True))
-        for crowd, count in ((stay, stayers), (back, plan.back)):
-            crowd.bring(range(count), 2000)
-            if not crowd.wait_online(count, LOGIN_TIMEOUT_S):
-                raise SystemExit(f"only {crowd.online()} of {count} could log in")
+        loop = ClientLoop(stage.server.address, beat_s=0.4 * IDLE_S)
+        stay = [Client(loop, f"stay-{number}") for number in range(stayers)]
+        back = [Client(loop, f"back-{number}") for number in range(plan.back)]
+        thread = stack.enter_context(LoopThread(loop))
+        thread.bring([*stay, *back], 2000.0, LOGIN_TIMEOUT_S)
         time.sleep(1.0)
         say(f"followups: {plan.users:,} users are online; all go, {plan.back:,} come back in time")
         gone = time.monotonic()
-        stay.hush(range(0, stayers, 2))
-        stay.log_out(range(1, stayers, 2))
-        back.move(range(plan.back), (0.2 * plan.after_s, 0.4 * plan.after_s))
-        _kill_until_told(plan, stage, chance, gone, stayers)
+        thread.do(lambda: _go(plan, loop, stay, back))
+        _kill_until_told(plan, stage, random.Random(seed), gone, stayers)
         time.sleep(QUIET_S)
-        told, events = [*read_told(stage.store.client)], [*read_events(stage.store.client)]
+        told, events = [*stage.told()], stage.store.events(Keys())
         seconds, _ = stage.store.client.time()
-        failures = stage.server.failures()
-        outcome = Outcome(
-            judge(
-                events,
-                told,
-                after_ms=round(plan.after_s * 1000),
-                late_max_ms=round(plan.late_max_s * 1000),
-                now_ms=seconds * 1000,
-            ),
-            stage.kills,
-            handled(stage.handled),
+        verdict = judge(
+            events,
             told,
+            after_ms=round(plan.after_s * 1000),
+            late_max_ms=round(plan.late_max_s * 1000),
+            now_ms=seconds * 1000,
         )
-    outcome.broken = [*outcome.verdict.broken, *failures, *_by_name(plan, outcome)]
+        outcome = Outcome(verdict, stage.kills, handled(stage.handled), told)
+        outcome.broken = [*verdict.broken, *stage.server.failures(), *_by_name(stay, outcome)]
     return outcome
+
+
+def _go(plan: Plan, loop: ClientLoop, stay: list[Client], back: list[Client]) -> None:
+    """Let all go: by silence, by a logout, by a connection that breaks; the last are back in time."""
+    for number, client in enumerate(stay):
+        client.returns = client.beats = False
+        if number % 2:
+            client.send(protocol.encode(protocol.logout()))
+    for client in back:
+        client.drop(reset=True)
+        away_s = random.uniform(0.2 * plan.after_s, 0.4 * plan.after_s)
+        loop.at(time.monotonic() + away_s, client.connect)
 
 
 def _kill_until_told(plan: Plan, stage: Stage, chance: random.Random, gone: float, stayers: int) -> None:
@@ -203,24 +269,15 @@ def _kill_until_told(plan: Plan, stage: Stage, chance: random.Random, gone: floa
     wait_for(lambda: len({*handled(stage.handled)}) >= stage.length(), plan.late_max_s, look_s=0.5)
 
 
-def _by_name(plan: Plan, outcome: Outcome) -> list[str]:
+def _by_name(stay: list[Client], outcome: Outcome) -> Iterator[str]:
     """Hold it against what the clients meant to do, too."""
-    wanted = {f"stay-{number}" for number in range(plan.users - plan.back)}
-    told = outcome.verdict.told
-    times: dict[str, int] = {}
-    for each in outcome.told:
-        times[each.uid] = times.get(each.uid, 0) + 1
-    return [
-        *([f"{len(wanted - told)} who stayed away got none"] if wanted - told else []),
-        *(
-            [f"{len(told - wanted)} who came back got one: {sorted(told - wanted)[:3]}"]
-            if told - wanted
-            else []
-        ),
-        *([f"{max(times.values())} follow-ups of one user"] if max(times.values(), default=0) > 1 else []),
-        *(
-            ["handled are others than told"]
-            if {*outcome.handled} != {each.id for each in outcome.told}
-            else []
-        ),
-    ]
+    wanted, told = {client.uid for client in stay}, outcome.verdict.told
+    times = Counter(each.uid for each in outcome.told)
+    if wanted - told:
+        yield f"{len(wanted - told)} who stayed away got none"
+    if told - wanted:
+        yield f"{len(told - wanted)} who came back got one: {sorted(told - wanted)[:3]}"
+    if max(times.values(), default=0) > 1:
+        yield f"{max(times.values())} follow-ups of one user"
+    if {*outcome.handled} != {each.id for each in outcome.told}:
+        yield "handled are others than told"

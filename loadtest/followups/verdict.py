@@ -10,16 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from loadtest.checker.comparison import TRANSITIONS
+from loadtest.checker.periods import id_order
+from loadtest.events import Event
+
 Place = tuple[int, int]
 """An entry id, as ids are ordered."""
-
-
-class Event(NamedTuple):
-    """An entry of the events; `is_online`, or offline."""
-
-    id: Place
-    uid: str
-    is_online: bool
 
 
 class Told(NamedTuple):
@@ -64,19 +60,20 @@ def judge(
     """
     by_uid: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        by_uid[event.uid].append(event)
+        if event.type in TRANSITIONS:
+            by_uid[event.uid].append(event)
     wanted: dict[tuple[str, Place], bool] = {}  # periods that last long enough -> whether for certain
     ends: dict[tuple[str, Place], Place | None] = {}
     owed = set()
     for uid, each in by_uid.items():
         for event, following in zip(each, [*each[1:], None], strict=True):
-            if event.is_online:
+            if event.type == "online":
                 continue
-            end = following.id if following else None
-            length_ms = (end[0] if end else now_ms) - event.id[0]
-            ends[uid, event.id] = end
+            begin, end = id_order(event.id), id_order(following.id) if following else None
+            length_ms = (end[0] if end else now_ms) - begin[0]
+            ends[uid, begin] = end
             if length_ms > after_ms:
-                wanted[uid, event.id] = length_ms > after_ms + late_max_ms
+                wanted[uid, begin] = length_ms > after_ms + late_max_ms
             if end is None and length_ms > after_ms + late_max_ms:
                 owed.add(uid)
     found = Counter((each.uid, each.offline_id) for each in told)

@@ -4,12 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.events import Event
 from loadtest.followups import handler
-from loadtest.followups.verdict import Event, Told, judge
+from loadtest.followups.verdict import Told, judge
 
 AFTER_MS, LATE_MS, NOW_MS = 1000, 100, 100_000
-ANN = [Event((1, 0), "ann", True), Event((10_000, 0), "ann", False)]
-BOB = [Event((2, 0), "bob", True), Event((10_000, 1), "bob", False), Event((10_500, 0), "bob", True)]
+
+
+def event(id: str, uid: str, type: str) -> Event:
+    return Event(id, type, uid, "s", 1, 0, "", 0.0)
+
+
+ANN = [event("1-0", "ann", "online"), event("10000-0", "ann", "offline")]
+BOB = [
+    event("2-0", "bob", "online"),
+    event("10000-1", "bob", "offline"),
+    event("10500-0", "bob", "online"),
+]
 
 
 def told(
@@ -45,12 +56,12 @@ def test_each_fault_is_seen(follow_ups: list[Told], complaint: str) -> None:
 
 @pytest.mark.parametrize("follow_ups", [[], [told()]])
 def test_a_return_about_when_it_is_due_makes_either_right(follow_ups: list[Told]) -> None:
-    assert broken(*follow_ups, events=[*ANN, Event((11_050, 0), "ann", True)]) == []
+    assert broken(*follow_ups, events=[*ANN, event("11050-0", "ann", "online")]) == []
 
 
 def test_one_that_is_told_after_the_return_is_seen() -> None:
     late = told(at_ms=11_060)
-    assert broken(late, events=[*ANN, Event((11_050, 0), "ann", True)]) == ["1 after the return"]
+    assert broken(late, events=[*ANN, event("11050-0", "ann", "online")]) == ["1 after the return"]
 
 
 def test_what_is_not_due_for_long_is_not_missing_yet() -> None:

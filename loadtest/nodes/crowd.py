@@ -1,5 +1,0 @@
-"""See `loadtest.crowd`."""
-
-from loadtest.crowd import Crowd
-
-__all__ = ["Crowd"]

@@ -1,5 +1,0 @@
-"""See `loadtest.outcome`."""
-
-from loadtest.outcome import Outcome, say, table
-
-__all__ = ["Outcome", "say", "table"]

@@ -1,5 +1,0 @@
-"""See `loadtest.records`."""
-
-from loadtest.records import Records
-
-__all__ = ["Records"]

@@ -1,5 +1,0 @@
-"""See `loadtest.outcome`."""
-
-from loadtest.outcome import Verdict
-
-__all__ = ["Verdict"]
