@@ -4,24 +4,17 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
-import protocol
-from loadtest.clients import AWAY, Clients, Watcher
-from loadtest.connection import source_addresses
-from loadtest.servers import wait_for
 from loadtest.swarm import Swarm
 
 T = TypeVar("T")
 
-SOURCES = 4  # addresses to connect from: more ports
 WAIT_MAX_S = 0.2
 ANSWER_S = 30.0  # of their thread, which never waits for long
-LOGOUT = protocol.encode(protocol.logout())
-LOGINS_A_SECOND = 4000.0
 
 
 class SwarmThread:
@@ -98,94 +91,3 @@ class SwarmThread:
                 future.set_result(action())
             except Exception as error:
                 future.set_exception(error)
-
-
-class Diary(Watcher):
-    """When each client lost its connection last, by number; monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._lost_at: dict[int, float] = {}
-
-    def ended(self, number: int, at: float, payload: Mapping[str, Any] | None) -> None:
-        """See `Watcher`."""
-        self._lost_at[number] = at
-
-    def lost_since(self, moment: float) -> list[int]:
-        """Return who has lost a connection since."""
-        return [number for number, at in [*self._lost_at.items()] if at >= moment]
-
-
-class Crowd(SwarmThread):
-    """Clients that keep their connections as long as the servers do.
-
-    Args:
-        addresses: of servers; each connection goes to one of them at random.
-        name: what their uids begin with.
-        count: how many there are.
-        beat_s: how often each beats.
-        returns: whether they come back by themselves, as the library's clients do.
-        login: see `Swarm`.
-
-    Attributes:
-        diary: what happened to them.
-    """
-
-    def __init__(
-        self,
-        addresses: Sequence[tuple[str, int]],
-        name: str,
-        count: int,
-        *,
-        beat_s: float,
-        returns: bool = False,
-        login: Callable[[str], bytes] | None = None,
-    ) -> None:
-        self.diary = Diary()
-        self._clients = Clients(name, count)
-        address, *others = addresses
-        self._swarm = Swarm(
-            address,
-            self._clients,
-            sources=source_addresses(address[0], SOURCES),
-            returns=returns,
-            login=login,
-            others=others,
-            watcher=self.diary,
-        )
-        self._swarm.beat(beat_s, time.monotonic())
-        super().__init__([self._swarm])
-
-    def bring(self, numbers: Iterable[int], per_second: float = LOGINS_A_SECOND) -> None:
-        """Let clients log in, evenly at that rate."""
-        self.ask(lambda: self._swarm.bring(numbers, time.monotonic(), per_second))
-
-    def hush(self, numbers: Iterable[int]) -> None:
-        """Let clients send nothing more; their connections stay open."""
-        self.ask(lambda: self._swarm.hush(numbers))
-
-    def move(self, numbers: Iterable[int], away_s: tuple[float, float]) -> None:
-        """Let clients lose their connection without a word; each is back after a time between the two."""
-        self.ask(lambda: self._swarm.drop(numbers, time.monotonic(), away_s))
-
-    def log_out(self, numbers: Iterable[int]) -> None:
-        """Let clients that are logged in log out."""
-
-        def leave() -> None:
-            for number in numbers:
-                if self._clients.online[number]:
-                    os.write(self._clients.fds[number], LOGOUT)
-                    self._clients.beating[number] = AWAY
-
-        self.ask(leave)
-
-    def online(self) -> int:
-        """Return how many are logged in."""
-        return self._clients.online.count(1)
-
-    def wait_online(self, count: int, seconds: float) -> bool:
-        """Wait until so many are logged in; return whether they are."""
-        return wait_for(lambda: self.online() >= count, seconds)
-
-    def uid(self, number: int) -> str:
-        """Return a client's name."""
-        return self._clients.uid(number)
