@@ -1,9 +1,11 @@
 """The checks that the code must pass beside its tests, so that one command runs everything."""
 
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -16,11 +18,18 @@ ROOT = Path(__file__).parent.parent
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
+        ["lint-imports", "--no-cache"],
     ],
-    ids=["lint", "format", "types"],
+    ids=["lint", "format", "types", "layers"],
 )
 def test_check_passes(command: list[str]) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    program = Path(sys.executable).with_name(command[0])
+    run = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("presence", "protocol", "loadtest", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert "presence.core" in imports["presence.server"]
+    graphlib.TopologicalSorter(imports).prepare()  # raises with the circle, if there is one

@@ -1,8 +1,11 @@
-"""Frames, the ways to fail, and what encode refuses to send."""
+"""Frames, the ways to fail, what encode refuses to send, and the answers that are made without it."""
 
+import struct
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
@@ -18,10 +21,16 @@ from protocol import (
     encode,
     frame_end,
     keepalive,
+    keepalive_answer,
     login,
     message,
     ok,
 )
+from protocol.prepacked import pack_state, states_answer
+from tests.protocol.vectors import BAD, GOOD
+
+ONLINE = {"status": "online", "since_ms": 5, "last_seen_ms": None, "id": "5-0", "meta": {"a": b"\x00"}}
+OFFLINE = {"status": "offline", "since_ms": None, "last_seen_ms": 7, "id": None}
 
 
 def test_keepalive_is_the_six_bytes_of_the_contract() -> None:
@@ -151,3 +160,70 @@ def test_a_refused_secret_is_not_repeated() -> None:
     with pytest.raises(EncodeError) as caught:
         encode(login("ann", token="s3cret" * 200))
     assert "s3cret" not in str(caught.value)
+
+
+# Answers that are made without encoding or decoding
+
+
+@given(st.integers(0, 2**64 - 1))
+@example(127)
+@example(128)
+@example(2**8)
+@example(2**16)
+@example(2**32)
+@example(2**64 - 1)
+def test_every_id_gets_the_ok_that_carries_it(number: int) -> None:
+    assert keepalive_answer(encode(keepalive(number))) == encode(ok(number))
+
+
+@given(st.one_of(st.binary(max_size=16), st.binary(max_size=9).map(lambda tail: b"\x92\x03" + tail)))
+def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
+    answer = keepalive_answer(struct.pack("!I", len(body)) + body)
+    if answer:
+        asked = decode(body)
+        assert asked.kind == Kind.KEEPALIVE
+        assert asked.id is not None
+        assert decode(answer[4:]) == ok(asked.id)
+    else:
+        try:
+            asked = decode(body)
+        except ProtocolError:
+            return
+        minimal = encode(keepalive(asked.id))[4:]
+        assert asked.kind != Kind.KEEPALIVE or asked.id is None or body != minimal
+
+
+def test_of_the_vectors_keepalives_alone_are_answered() -> None:
+    frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
+    answers = {frame: keepalive_answer(frame) for frame in frames}
+    answered = {frame: answer for frame, answer in answers.items() if answer}
+    assert len(answered) > 2
+    for frame, answer in answered.items():
+        asked = decode(frame[4:])
+        assert (asked.kind, decode(answer[4:])) == (Kind.KEEPALIVE, ok(asked.id))
+
+
+def test_two_frames_and_half_a_frame_are_left_to_the_decoder() -> None:
+    frame = encode(keepalive(7))
+    assert (
+        keepalive_answer(frame + frame) == keepalive_answer(frame[:-1]) == keepalive_answer(KEEPALIVE) == b""
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 500])
+@pytest.mark.parametrize("id", [None, 0, 300])
+def test_an_answer_is_the_same_packed_beforehand(count: int, id: int | None) -> None:
+    states = {f"user-{number}": ONLINE if number % 3 else OFFLINE for number in range(count)}
+    packed = {uid: pack_state(state) for uid, state in states.items()}
+    assert states_answer(id, packed) == encode(ok(id, presence=states))
+
+
+@pytest.mark.parametrize("wrong", [{"since_ms": -1}, {"meta": {"a": "x" * 300}}, {"id": 5}, {"status": None}])
+def test_a_state_that_no_answer_may_hold_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(EncodeError):
+        pack_state({**ONLINE, **wrong})
+
+
+def test_what_is_too_long_is_refused() -> None:
+    with pytest.raises(EncodeError):
+        states_answer(1, {f"user-{number}": b"\xc0" * 1000 for number in range(500)})

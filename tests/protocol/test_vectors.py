@@ -29,15 +29,7 @@ def test_bad_vector_is_refused_as_it_says(vector: Bad) -> None:
         decoder.next()
     error = caught.value
     assert (error.code, error.code.reason, error.kind, error.id) == vector[3:]
-
-
-@pytest.mark.parametrize("vector", BAD, ids=lambda vector: vector.name)
-def test_refusal_has_no_control_characters(vector: Bad) -> None:
-    decoder = Decoder(vector.limit_bytes)
-    decoder.feed(vector.frame)
-    with pytest.raises(ProtocolError) as caught:
-        decoder.next()
-    assert str(caught.value).isprintable()
+    assert str(error).isprintable()
 
 
 def test_vectors_cover_every_kind_with_and_without_id() -> None:
