@@ -111,6 +111,17 @@ async def response(stream: trio.SocketStream, request: bytes = GET) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
+async def test_who_is_gone_before_the_answer_is_no_failure() -> None:
+    with capture_logs() as lines:
+        async with serving() as stage:
+            for _ in range(30):
+                async with await stage.connect() as stream:
+                    await stream.send_all(GET)
+            await trio.sleep(0.05)
+            await stage.until_idle()
+    assert lines == []
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="no such option here")
 def test_connections_inherit_that_a_silent_machine_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
