@@ -1,6 +1,8 @@
-"""Samples of workers and what one scrape is made of, as far as a test cares."""
+"""What one scrape is made of, as far as a test cares, and reading what Prometheus reads."""
 
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape
@@ -55,3 +57,21 @@ def scrape(*samples: dict[str, Any] | None, **given: Any) -> Scrape:
 
 def node(status: NodeStatus) -> NodeState:
     return NodeState(node="n", status=status, lease_left_s=None, sweeper=None)
+
+
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""Series, by name and labels."""
+
+
+def parsed(text: str) -> Found:
+    """Return all series of a text."""
+    return {
+        (each.name, frozenset(each.labels.items())): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+def value(found: Found, name: str, **labels: str) -> float | None:
+    """Return the number of a series; `name` without its prefix."""
+    return found.get((f"presence_{name}", frozenset(labels.items())))

@@ -1,6 +1,7 @@
 """A scripted run of clients against a server that operators look at, and the figures that must come of it."""
 
 import json
+import socket
 import struct
 import time
 import urllib.request
@@ -9,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import protocol
-from protocol import Code, Kind
-from tests.admin.phones import Phone
+from protocol import Code, Kind, Packet
 from tests.admin.processes import found, get, url_of
-from tests.admin.scraping import Found, parsed, value
+from tests.admin.scrapes import Found, parsed, value
 from tests.live.server_process import ServerProcess
 
 PATIENCE_S = 60.0  # time-outs of 5 s, on a machine that does other things
@@ -49,6 +49,44 @@ class Watch:
         request = urllib.request.Request(f"{self._url}v1/kick", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
+
+
+class Phone:
+    """One connection, logged in if it has a `uid`."""
+
+    def __init__(self, address: tuple[str, int], uid: str = "", **login: Any) -> None:
+        self._socket = socket.create_connection(address, timeout=PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+        if uid:
+            answer = self.ask(protocol.login(uid, id=1, **login))
+            assert answer.kind == Kind.OK, answer
+
+    def ask(self, packet: Packet) -> Packet:
+        """Send a packet with an id; return what answers it."""
+        self.send(protocol.encode(packet))
+        while (answer := self.next()).id != packet.id:
+            pass
+        return answer
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def next(self) -> Packet:
+        while (packet := self._decoder.next()) is None:
+            data = self._socket.recv(65536)
+            assert data, "closed"
+            self._decoder.feed(data)
+        return packet
+
+    def end(self) -> None:
+        """Read until the server closes."""
+        while self._socket.recv(65536):
+            pass
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Script:

@@ -15,8 +15,7 @@ from presence.admin.workers import Answer
 from presence.auth.tokens import Reason
 from presence.embedded import EmbeddedRedis
 from presence.rules import Rule
-from tests.admin.scrapes import REDIS, sample, scrape
-from tests.admin.scraping import Found, parsed, value
+from tests.admin.scrapes import REDIS, Found, parsed, sample, scrape, value
 from tests.credentials import SECRET, write_keys
 from tests.test_server import served
 from tests.transports import certificates

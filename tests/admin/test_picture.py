@@ -1,7 +1,5 @@
 """Figures of workers as one picture, how quickly they grow, and what is kept of them."""
 
-import copy
-from dataclasses import asdict
 from typing import Any
 
 from presence.admin.snapshot import (
@@ -16,12 +14,16 @@ from presence.admin.snapshot import (
     summed_wheel,
 )
 from presence.admin.workers import Answer
-from presence.admission import Admission, AdmissionLimits
 from presence.store.nodes import NodeState
 
 
 def said(number: int, at: float, pid: int = 1, **counters: Any) -> Answer:
-    core = {"beats": counters.get("beats", 0), "frames": 0, "logins": 0, "refused": {}}
+    core = {
+        "beats": counters.get("beats", 0),
+        "frames": 0,
+        "logins": 0,
+        "refused": counters.get("refused", {}),
+    }
     transitions = {"online": {"login": counters.get("online", 0)}, "offline": {}}
     return Answer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
 
@@ -35,8 +37,8 @@ def test_nothing_is_known_of_speed_before_the_second_answer() -> None:
 def test_speeds_of_workers_add_up() -> None:
     rates = Rates()
     rates.take([said(1, 10.0), said(2, 10.0)])
-    speeds = rates.take([said(1, 11.0, online=3), said(2, 12.0, online=4)])
-    assert speeds.online == 3 + 2
+    speeds = rates.take([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
+    assert (speeds.online, speeds.refusals) == (3 + 2, 1)
 
 
 def test_a_worker_that_was_silent_makes_no_peak() -> None:
@@ -50,19 +52,6 @@ def test_a_worker_that_was_replaced_begins_at_zero() -> None:
     rates = Rates()
     rates.take([said(1, 10.0, beats=1000)])
     assert rates.take([said(1, 12.0, pid=2, beats=8)]).packets == 4.0
-
-
-def test_a_refused_login_is_one_refusal_whatever_else_counts_it() -> None:
-    rates = Rates()
-    limits = AdmissionLimits(login_rate=1, login_burst=1, uid_login_rate=1, uid_login_burst=1)
-    admission, core = Admission(limits, 0.0), {"refused": {"busy": 0}}
-    sample: dict[str, Any] = {"pid": 1, "core": core, "admission": asdict(admission.statistics())}
-    rates.take([Answer(1, copy.deepcopy(sample), 10.0)])
-    assert admission.login(0.0, "", "ann") is None
-    assert admission.login(0.0, "", "ann") is not None
-    core["refused"]["busy"] += 1
-    sample["admission"] = asdict(admission.statistics())
-    assert rates.take([Answer(1, sample, 11.0)]).refusals == 1
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:

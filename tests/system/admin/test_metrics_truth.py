@@ -9,7 +9,7 @@ from pathlib import Path
 
 from presence.embedded import EmbeddedRedis, find_binary
 from tests.admin.processes import ADMIN
-from tests.admin.scraping import Found, value
+from tests.admin.scrapes import Found, value
 from tests.admin.script import GAUGES, PATIENCE_S, Script, Watch, counted, gauges
 from tests.live.events import read_events
 from tests.live.server_process import pids, running_server
