@@ -31,6 +31,18 @@ def test_session_ids_are_unique_in_a_process_and_over_processes() -> None:
     assert len(ids) == 80
 
 
+def test_an_end_is_told_once_and_by_the_session_that_is_there() -> None:
+    registry = Registry("boot", CLOCK)
+    old, new = login(registry), login(registry)
+    assert registry.end(old, Code.CLOSED, 20.0) is None
+    assert registry.get("ada") is new
+    change = registry.end(new, Code.CLOSED, 20.0)
+    assert change is not None
+    assert (change.op, change.at, change.at_ms) == (Op.END, 20.0, 1_000_020_000)
+    assert change.last_seen_ms == 1_000_010_000
+    assert registry.end(new, Code.CLOSED, 21.0) is None
+
+
 def test_a_registration_keeps_the_logins_moment() -> None:
     registry = Registry("boot", CLOCK)
     change = registry.registration(login(registry), 40.0)

@@ -8,6 +8,7 @@ import trio
 import trio.lowlevel
 
 import protocol
+from presence.transports import connections, stream
 from presence.transports.limits import Limits
 from protocol import TABLE, Answer, Code, Kind, Other, State
 from tests.cells import AT_TRANSPORT, Cell, brief, frames
@@ -208,7 +209,11 @@ async def test_the_core_can_hang_up(kind: TransportKind) -> None:
 
 
 @every_kind
-async def test_a_hung_up_client_that_keeps_talking_is_cut_off(kind: TransportKind) -> None:
+async def test_a_hung_up_client_that_keeps_talking_is_cut_off(
+    kind: TransportKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for transport in (connections, stream):
+        monkeypatch.setattr(transport, "DRAIN_S", 10 * PATIENCE_S)  # what he sends is too much by then
     async with serving(kind) as server:
         client = await server.connect()
         await client.stream.send_all(protocol.KEEPALIVE)

@@ -147,6 +147,7 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection_failed"]
         assert server.transport.statistics().failures == 1
+        assert when == "login" or server.session("ada").link is None, "in its grace"
         for other in others:
             await other.beat()
         lost = sum(1 for number in range(20) if server.registry.get(f"user-{number}") is None)
