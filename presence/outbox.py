@@ -14,7 +14,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from presence.changes import Change
@@ -58,7 +58,7 @@ class Gap:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutboxStatistics:
     """How full the outbox is.
 
@@ -73,15 +73,15 @@ class OutboxStatistics:
         max_items, max_bytes: the bounds.
     """
 
-    held: int
-    held_bytes: int
-    queued: int
-    high_water: int
-    appended_total: int
-    dropped_total: int
-    skipping_shards: int
-    max_items: int
-    max_bytes: int
+    held: int = 0
+    held_bytes: int = 0
+    queued: int = 0
+    high_water: int = 0
+    appended_total: int = 0
+    dropped_total: int = 0
+    skipping_shards: int = 0
+    max_items: int = 0
+    max_bytes: int = 0
 
 
 STEP_MS: Final = 50  # by so much at most the oldest is told as older than it is: ages of seconds matter
@@ -157,19 +157,13 @@ class Outbox:
     ) -> None:
         self.shards = shards
         self.shard_of = shard_of
-        self._max_items = max_items
-        self._max_bytes = max_bytes
+        self._counted = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
         self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[Gap | None] = [None] * shards
         self._skipping = [False] * shards
         self._held_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
-        self._held = self._held_bytes = 0
-        self._queued = 0
-        self._high_water = 0
-        self._appended = 0
-        self._dropped = 0
         self.has_logouts = False
         self._wanted = 0  # so many queued changes ring; 0: none do
         self._ring: Callable[[], None] = lambda: None
@@ -177,17 +171,18 @@ class Outbox:
     @property
     def held(self) -> int:
         """Changes that wait or are under way."""
-        return self._held
+        return self._counted.held
 
     @property
     def offered(self) -> int:
         """Changes accepted and skipped since the start."""
-        return self._appended + self._dropped
+        return self._counted.appended_total + self._counted.dropped_total
 
     def append(self, change: Change) -> None:
         """Queue one change, or skip and count it when a bound was hit. Never waits."""
         shard = self.shard_of(change.uid)
-        is_full = self._held >= self._max_items or self._held_bytes >= self._max_bytes
+        counted = self._counted
+        is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
         if is_full and self._held_in[shard] >= self._own_room:
             self._skipping[shard] = True
         if self._skipping[shard]:
@@ -195,16 +190,16 @@ class Outbox:
             return
         self._queues[shard].append(change)
         self._held_in[shard] += 1
-        self._appended += 1
-        self._queued += 1
-        self._held += 1
-        self._held_bytes += size_of(change)
+        counted.appended_total += 1
+        counted.queued += 1
+        counted.held += 1
+        counted.held_bytes += size_of(change)
         if self._ages is not None:
             self._ages.came(change)
-        self._high_water = max(self._high_water, self._held)
+        counted.high_water = max(counted.high_water, counted.held)
         if change.code in PROMPT_CODES:
             self.has_logouts = True
-        if self._wanted and (self.has_logouts or self._wanted <= self._queued):
+        if self._wanted and (self.has_logouts or self._wanted <= counted.queued):
             self._wanted = 0
             self._ring()
 
@@ -215,22 +210,22 @@ class Outbox:
 
     def _skip(self, shard: int, change: Change) -> None:
         gap = self._gaps[shard]
-        self._dropped += 1
+        self._counted.dropped_total += 1
         self._gaps[shard] = gap.with_change(change) if gap else Gap(1, change.at_ms, change.at_ms, change.at)
 
     def take(self, shard: int, limit: int) -> list[Change]:
         """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
         queue = self._queues[shard]
         taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
-        self._queued -= len(taken)
+        self._counted.queued -= len(taken)
         return taken
 
     def release(self, shard: int, changes: Iterable[Change]) -> None:
         """Forget changes of a shard that were taken."""
         for change in changes:
             self._held_in[shard] -= 1
-            self._held -= 1
-            self._held_bytes -= size_of(change)
+            self._counted.held -= 1
+            self._counted.held_bytes -= size_of(change)
             if self._ages is not None:
                 self._ages.left(change)
 
@@ -262,7 +257,7 @@ class Outbox:
 
     def call_at(self, queued: int, ring: Callable[[], None]) -> None:
         """Call `ring` once so many changes, or a logout, are queued; 0: never. One wish at a time."""
-        if 0 < queued <= self._queued:
+        if 0 < queued <= self._counted.queued:
             self._wanted = 0
             ring()
         else:
@@ -270,17 +265,7 @@ class Outbox:
 
     def statistics(self) -> OutboxStatistics:
         """Return the counters as they are now."""
-        return OutboxStatistics(
-            held=self._held,
-            held_bytes=self._held_bytes,
-            queued=self._queued,
-            high_water=self._high_water,
-            appended_total=self._appended,
-            dropped_total=self._dropped,
-            skipping_shards=sum(self._skipping),
-            max_items=self._max_items,
-            max_bytes=self._max_bytes,
-        )
+        return replace(self._counted, skipping_shards=sum(self._skipping))
 
 
 def size_of(change: Change) -> int:

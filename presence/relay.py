@@ -10,7 +10,7 @@ cure is an error in the log, once until it is another, and is retried all the sa
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -23,7 +23,6 @@ from presence.histograms import Delays
 from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox
 from presence.reach import Reach
-from presence.relay_statistics import RelayStatistics
 from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Retirement, StoreError, StoreUnavailable
@@ -53,6 +52,37 @@ class Verdicts:
     superseded: Callable[[Sequence[Superseded]], None]
     news: Callable[[Sequence[News]], None]
     new_node_id: Callable[[], str]
+
+
+@dataclass(slots=True)
+class RelayStatistics:
+    """Counters since the start, and how things stand.
+
+    Attributes:
+        node: the node's id now.
+        batches: batches acknowledged.
+        items: items in them, registrations of a resync included.
+        retries: rounds that failed and were made again.
+        resyncs: resyncs of single shards.
+        differences: sessions that were not on record as they were here, or the other way round.
+        errors: answers that waiting may not cure.
+        last_error: the last failure's text; "" if there was none.
+        connected: whether every shard answers.
+        away_since: monotonic seconds since when one does not; None while connected.
+        backlog: changes that wait or are under way.
+    """
+
+    node: str = ""
+    batches: int = 0
+    items: int = 0
+    retries: int = 0
+    resyncs: int = 0
+    differences: int = 0
+    errors: int = 0
+    last_error: str = ""
+    connected: bool = False
+    away_since: float | None = None
+    backlog: int = 0
 
 
 class Relay:
@@ -111,7 +141,7 @@ class Relay:
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = self._sent_at = -math.inf
         self._outages = Outages(self._reach)
-        self._batches = self._items = 0
+        self._counted = RelayStatistics()
 
     async def start(self) -> None:
         """Make the first contact: check the data's version and shards, and probe.
@@ -247,8 +277,8 @@ class Relay:
             was_away = self._reach[writer.shard].answered(sent_at, now)
             if node == self.node:  # else it was given up; the opening under the new id tells what was applied
                 superseded += writer.accept(step, answer)
-                self._batches += isinstance(step, Batch)
-                self._items += len(step.items) if isinstance(step, Batch) else 0
+                self._counted.batches += isinstance(step, Batch)
+                self._counted.items += len(step.items) if isinstance(step, Batch) else 0
             if was_away:
                 writer.returned(now)
         self._failed(failed, sent_at)
@@ -336,17 +366,17 @@ class Relay:
 
     def statistics(self) -> RelayStatistics:
         """Return the counters as they are now."""
-        return RelayStatistics(
+        outages = self._outages
+        return replace(
+            self._counted,
             node=self.node,
-            batches=self._batches,
-            items=self._items,
-            retries=self._outages.retries,
+            retries=outages.retries,
             resyncs=sum(writer.resyncs for writer in self.writers),
             differences=self._comparing.differences,
-            errors=self._outages.errors,
-            last_error=self._outages.last_error,
-            connected=self._outages.since is None,
-            away_since=self._outages.since,
+            errors=outages.errors,
+            last_error=outages.last_error,
+            connected=outages.since is None,
+            away_since=outages.since,
             backlog=self._outbox.held,
         )
 
