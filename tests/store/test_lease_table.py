@@ -1,9 +1,7 @@
 """The table of leases, by script."""
 
-import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -34,12 +32,6 @@ def test_a_renewal_shows_all_rows(table: RedisLeaseTable) -> None:
     assert rows["b"].lease_end_ms == pytest.approx((time.time() + LEASE_S) * 1000, abs=2000)
 
 
-def test_what_a_node_tells_stands_beside(table: RedisLeaseTable, server: Server) -> None:
-    table.renew("a", 1, json.dumps({"pid": 7}), [])
-    told: Any = server.client.hget(KEYS.lease_keys[2], "a")
-    assert json.loads(told) == {"pid": 7}
-
-
 def test_all_keys_are_in_one_hash_slot() -> None:
     def tagged(key: str) -> str:
         return key.partition("{")[2].partition("}")[0] or key
@@ -68,21 +60,12 @@ def test_a_renewal_that_comes_late_is_no_sign_of_life(table: RedisLeaseTable, la
     assert {**before, "b": None} == {**after, "b": None}
 
 
-def test_a_claim_of_a_row_that_moved_is_lost(table: RedisLeaseTable) -> None:
+def test_only_one_who_claims_a_row_as_it_is_wins(table: RedisLeaseTable) -> None:
     table.renew("a", 5, "{}", [])
     table.renew("a", 6, "{}", [])
     assert not table.claim("a", "5", "5 b 1")
-    assert table.renew("a", 7, "{}", []) is not None
-
-
-def test_only_one_of_two_claims_wins(table: RedisLeaseTable) -> None:
-    table.renew("a", 5, "{}", [])
-    assert [table.claim("a", "5", f"5 {me} 1") for me in "bc"] == [True, False]
-
-
-def test_a_node_without_a_row_can_be_claimed(table: RedisLeaseTable) -> None:
-    assert table.claim("ghost", "", "0 b 1")
-    assert not table.claim("ghost", "", "0 c 1")
+    assert [table.claim("a", "6", f"6 {me} 1") for me in "bc"] == [True, False]
+    assert [table.claim("ghost", "", f"0 {me} 1") for me in "bc"] == [True, False], "without a row"
 
 
 def test_the_sweeper_advances_its_certificates_and_no_others(table: RedisLeaseTable) -> None:
