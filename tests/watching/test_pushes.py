@@ -33,22 +33,6 @@ class Desk:
         return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
 
 
-def test_changes_come_in_order() -> None:
-    desk = Desk()
-    for number in range(1, 4):
-        desk.tell("ann", number)
-        desk.tell("bob", number)
-    desk.pushes.hand_out()
-    assert desk.told() == [(uid, f"{number}-0") for number in range(1, 4) for uid in ("ann", "bob")]
-    assert desk.lines[0].offers == 1, "one write"
-
-
-def test_a_change_that_nobody_watches_costs_nothing() -> None:
-    desk = Desk()
-    desk.tell("cy", 1)
-    assert desk.pushes.statistics().changes == 0
-
-
 def test_a_packet_has_the_state_and_the_reason() -> None:
     desk = Desk()
     desk.tell("ann", 7, "offline")
