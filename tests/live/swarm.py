@@ -4,51 +4,87 @@ Open loop: a beat is sent when it is due, whatever the server does. The clients'
 truth that the server's events are compared with.
 """
 
-import heapq
+import math
 import random
-import select
-import socket
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
 import protocol
+from loadtest.client_loop import Client as LoopClient
+from loadtest.client_loop import ClientLoop
 from protocol import Kind, Packet
 
+CONNECT_S = 10.0
+LOOK_S = 0.25  # at what is waited for
 
-@dataclass(eq=False)
-class Client:
+
+class Client(LoopClient):
     """One connection and what it has seen.
+
+    Args:
+        loop: what drives it.
+        uid: its name.
+        beat_s: seconds between two of its beats, give or take a tenth; infinite: it does not beat.
+        asks: whether its beats ask for an answer.
 
     Attributes:
         sent_at: Unix seconds, taken right before the last complete frame was sent.
-        asks: whether its beats ask for an answer.
         silent_from: monotonic time from which on it sends nothing more; None: it beats for ever.
         received: packets of the server, in order.
         closed: whether the server closed the connection.
         round_trips: seconds from each acknowledged keepalive to its answer.
+        waiting: those without one, by id.
     """
 
-    uid: str
-    sock: socket.socket
-    asks: bool = False
-    sent_at: float = 0.0
-    silent_from: float | None = None
-    received: list[Packet] = field(default_factory=list)
-    closed: bool = False
-    round_trips: list[float] = field(default_factory=list)
-    waiting: dict[int, float] = field(default_factory=dict)
-    decoder: protocol.Decoder = field(
-        default_factory=lambda: protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
-    )
+    hangs_up = False
+
+    def __init__(self, loop: ClientLoop, uid: str, beat_s: float, *, asks: bool) -> None:
+        super().__init__(loop, uid)
+        self.beats = self.returns = False  # its beats have moments of their own
+        self.sent_at = 0.0
+        self.silent_from: float | None = None
+        self.received: list[Packet] = []
+        self.closed = False
+        self.round_trips: list[float] = []
+        self.waiting: dict[int, float] = {}
+        self._beat_s, self._asks = beat_s, asks
+        self._numbers = 1
+
+    def opened(self) -> None:
+        super().opened()
+        if self._beat_s < math.inf:
+            self.loop.at(time.monotonic() + random.uniform(0, self._beat_s), self._beat)
 
     def send(self, frame: bytes) -> None:
         """Send a whole frame."""
         self.sent_at = time.time()
-        try:
-            self.sock.sendall(frame)
-        except OSError:
-            self.closed = True
+        super().send(frame)
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.closed or (self.silent_from is not None and now >= self.silent_from):
+            return
+        if self._asks:
+            self._numbers += 1
+            self.waiting[self._numbers] = now
+            self.send(protocol.encode(protocol.keepalive(self._numbers)))
+        else:
+            self.send(protocol.KEEPALIVE)
+        self.loop.at(now + self._beat_s * random.uniform(0.9, 1.1), self._beat)
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        self.received.append(Packet(Kind.OK, 1, payload))
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        self.received.append(Packet(Kind(kind), id, payload))
+        if kind == Kind.OK and id in self.waiting:
+            self.round_trips.append(now - self.waiting.pop(id))
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        self.closed = True
+        if payload is not None:
+            self.received.append(Packet(Kind.GOODBYE if self.received else Kind.ERROR, None, payload))
 
 
 class Swarm:
@@ -59,84 +95,31 @@ class Swarm:
         beat_s: seconds between two beats of a client, give or take a tenth.
     """
 
-    def __init__(self, address: tuple[str, int], *, beat_s: float, seed: int | None = None) -> None:
-        self.address = address
+    def __init__(self, address: tuple[str, int], *, beat_s: float) -> None:
         self.clients: list[Client] = []
-        self.beats_sent = 0
         self._beat_s = beat_s
-        self._random = random.Random(seed)
-        self._epoll = select.epoll()
-        self._by_fd: dict[int, Client] = {}
-        self._due: list[tuple[float, int, Client]] = []
-        self._sequence = 0
+        self._loop = ClientLoop(address, sources=0)
 
-    def __enter__(self) -> "Swarm":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for client in self.clients:
-            client.sock.close()
-        self._epoll.close()
+        self._loop.__exit__(*exc_info)
 
     def log_in(self, uids: Iterable[str], *, beating: bool = True, asks: bool = False) -> list[Client]:
-        """Connect and log in one client for each uid; its first beat comes within a beat's time."""
-        new = []
-        for uid in uids:
-            sock = socket.create_connection(self.address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = Client(uid, sock, asks)
-            client.send(protocol.encode(protocol.login(uid, id=1)))
-            self._epoll.register(sock.fileno(), select.EPOLLIN)
-            self._by_fd[sock.fileno()] = client
-            self.clients.append(client)
-            new.append(client)
-            if beating:
-                self._schedule(client, self._random.uniform(0, self._beat_s))
+        """Connect and send a login for each uid; its first beat comes within a beat's time."""
+        beat_s = self._beat_s if beating else math.inf
+        new = [Client(self._loop, uid, beat_s, asks=asks) for uid in uids]
+        self.clients += new
+        self._loop.bring(new, math.inf)
+        assert self._loop.run(CONNECT_S, lambda: all(client.sent_at for client in new))
         return new
-
-    def _schedule(self, client: Client, delay_s: float) -> None:
-        self._sequence += 1
-        heapq.heappush(self._due, (time.monotonic() + delay_s, self._sequence, client))
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Let the clients live for a while, or until a condition holds (checked after each wake-up)."""
         end = time.monotonic() + seconds
-        while (now := time.monotonic()) < end and not until():
-            self._send_due(now)
-            next_due = self._due[0][0] if self._due else end
-            wait = max(0.0, min(next_due, end) - time.monotonic())
-            for fd, _ in self._epoll.poll(min(wait, 0.25)):
-                self._receive(self._by_fd[fd])
-
-    def _send_due(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now:
-            client = heapq.heappop(self._due)[2]
-            if client.closed or (client.silent_from is not None and now >= client.silent_from):
-                continue
-            self.beats_sent += 1
-            if client.asks:
-                number = self.beats_sent + 1
-                client.waiting[number] = time.monotonic()
-                client.send(protocol.encode(protocol.keepalive(number)))
-            else:
-                client.send(protocol.KEEPALIVE)
-            self._schedule(client, self._beat_s * self._random.uniform(0.9, 1.1))
-
-    def _receive(self, client: Client) -> None:
-        try:
-            data = client.sock.recv(65536)
-        except OSError:
-            data = b""
-        if not data:
-            client.closed = True
-            self._epoll.unregister(client.sock.fileno())
-            return
-        client.decoder.feed(data)
-        while (packet := client.decoder.next()) is not None:
-            client.received.append(packet)
-            if packet.kind == Kind.OK and packet.id in client.waiting:
-                assert packet.id is not None
-                client.round_trips.append(time.monotonic() - client.waiting.pop(packet.id))
+        while (left := end - time.monotonic()) > 0 and not self._loop.run(min(LOOK_S, left), until):
+            pass
 
     def logged_in(self) -> bool:
         """Whether every client's login was answered with ok."""
@@ -145,6 +128,8 @@ class Swarm:
 
 def percentiles(values: list[float]) -> str:
     """Return min, median, 99th percentile and maximum of seconds, as text."""
-    ranked = sorted(values)
-    p50, p99 = ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
-    return f"min {ranked[0]:.3f} p50 {p50:.3f} p99 {p99:.3f} max {ranked[-1]:.3f} s"
+    if not values:
+        return "none"
+    rising = sorted(values)
+    middle, upper = rising[len(rising) // 2], rising[min(len(rising) - 1, len(rising) * 99 // 100)]
+    return f"min {rising[0]:.3f} s, p50 {middle:.3f} s, p99 {upper:.3f} s, max {rising[-1]:.3f} s"

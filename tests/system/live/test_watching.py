@@ -170,7 +170,7 @@ class Crowd:
                 if not (client.closed or refused):
                     continue
                 if refused:
-                    client.sock.close()
+                    client.drop()
             (fresh,) = self.swarm.log_in([f"watcher-{number}"])
             fresh.send(protocol.encode(protocol.watch(self.uids, id=2)))
             self._clients[number], self._seen[number] = fresh, 0
@@ -223,7 +223,7 @@ def kill_a_worker(server: ServerProcess) -> None:
 )
 def test_watchers_see_the_truth_though_a_worker_and_redis_end(redis: Redis, *, keeps: bool) -> None:
     with running_server("--redis", redis.url, "--workers", "2", *FLAGS) as server:
-        with Swarm(server.address, beat_s=0.4, seed=1) as swarm:
+        with Swarm(server.address, beat_s=0.4) as swarm:
             crowd = Crowd(swarm, 8, 20, seed=1)
             crowd.watch()
             swarm.run(5, until=crowd.are_answered)
