@@ -1,18 +1,27 @@
 """Clients in a thread of their own, who come, go, move and fall silent, and what each truly did."""
 
+import os
 import random
+import select
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from loadtest.chaos.acts import Acts, Ended, Gone
 from loadtest.chaos.group import Address, Group
-from loadtest.crowd import SwarmThread
 
+T = TypeVar("T")
+
+WAIT_MAX_S = 0.2
+ANSWER_S = 30.0  # of their thread, which never waits for long
 EACH_S = 25.0  # mean time between two deeds of a client
 NEAR_S = 0.04  # before the time-out: so late beat those who beat late
 
 
-class Crowd(SwarmThread):
+class Crowd:
     """All clients.
 
     Args:
@@ -25,6 +34,7 @@ class Crowd(SwarmThread):
 
     Attributes:
         users: what they did, by uid.
+        failed: what their thread ended with, if it did.
     """
 
     def __init__(
@@ -48,11 +58,21 @@ class Crowd(SwarmThread):
         self.users = {user.uid: user for group in self._groups for user in group.users}
         self._pick = [group for group in self._groups for _ in group.users]
         self._act_s = EACH_S / count
-        super().__init__([group.swarm for group in self._groups], self._do_due)
+        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._is_closing = False
+        self.failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="crowd", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Crowd":
+        return self
 
     def __exit__(self, *exc_info: object) -> None:
-        super().__exit__(*exc_info)
-        self._acts.close()
+        self._is_closing = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        os.close(self._wake)
 
     def bring_all(self, per_second: float) -> None:
         """Let all log in, evenly at that rate."""
@@ -61,7 +81,7 @@ class Crowd(SwarmThread):
             for group in self._groups:
                 group.swarm.bring(range(len(group.users)), time.monotonic(), per_second)
 
-        self.ask(bring)
+        self._ask(bring)
 
     def act(self, *, on: bool) -> None:
         """Let them begin, or cease, to do things by themselves."""
@@ -71,11 +91,11 @@ class Crowd(SwarmThread):
                 self._acts.after(self._act_s, self._act)
             self._acts.is_acting = on
 
-        self.ask(begin)
+        self._ask(begin)
 
     def live(self) -> dict[str, str]:
         """Return the sessions of those who are there and mean to stay, by uid."""
-        return self.ask(lambda: {uid: name for group in self._groups for uid, name in group.live().items()})
+        return self._ask(lambda: {uid: name for group in self._groups for uid, name in group.live().items()})
 
     @property
     def deeds(self) -> dict[str, int]:
@@ -99,6 +119,47 @@ class Crowd(SwarmThread):
             random.choice(self._pick).act()
             self._acts.after(self._act_s, self._act)
 
-    def _do_due(self) -> float:
-        self._acts.run_due(time.monotonic())
-        return self._acts.due
+    def _ask(self, action: Callable[[], T]) -> T:
+        if self.failed is not None:
+            raise self.failed
+        future: Future[T] = Future()
+        self._orders.put((action, future))
+        os.eventfd_write(self._wake, 1)
+        return future.result(ANSWER_S)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            self.failed = error
+            raise
+        finally:
+            for group in self._groups:
+                group.swarm.close()
+            self._acts.close()
+
+    def _loop(self) -> None:
+        poll = select.epoll()
+        poll.register(self._wake, select.EPOLLIN)
+        for group in self._groups:
+            poll.register(group.swarm.fileno(), select.EPOLLIN)
+        due = 0.0
+        while not self._is_closing:
+            ready = poll.poll(min(WAIT_MAX_S, max(0.0, due - time.monotonic())))
+            if any(fd == self._wake for fd, _ in ready):
+                os.eventfd_read(self._wake)
+                self._obey()
+            self._acts.run_due(time.monotonic())
+            due = min(self._acts.due, *(group.swarm.step(time.monotonic()) for group in self._groups))
+        poll.close()
+
+    def _obey(self) -> None:
+        while True:
+            try:
+                action, future = self._orders.get_nowait()
+            except Empty:
+                return
+            try:
+                future.set_result(action())
+            except Exception as error:
+                future.set_exception(error)

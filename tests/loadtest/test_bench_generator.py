@@ -11,7 +11,6 @@ import pytest
 
 import protocol
 from loadtest.bench import generator as generator_module
-from loadtest.bench import prober
 from loadtest.bench.dialects import ANSWERED, PRESENCE, UNANSWERED
 from loadtest.bench.generator import Generator, Report
 
@@ -135,14 +134,3 @@ def _welcome_one(listener: socket.socket) -> None:
         sock.settimeout(5)
         while sock.recv(4096):
             pass
-
-
-def test_the_prober_times_each_kind_of_probe(server: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prober, "PROBES_A_SECOND", 100)
-    probing = prober.Prober(server.address)
-    probing.run(0.1, 0.2)
-    probing.close()
-    assert probing.unanswered == 0
-    for kind in prober.KINDS:  # and what came while everything settled is not counted
-        assert len(probing.trips_ms[kind]) == pytest.approx(20, abs=2)
-        assert min(probing.trips_ms[kind]) > 0

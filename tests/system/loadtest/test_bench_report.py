@@ -8,22 +8,24 @@ import pytest
 from loadtest.bench import __main__ as command
 from loadtest.bench import run
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
+from loadtest.bench.prober import KINDS
 
 
 def test_the_command_measures_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "REST_S", 0.0)
-    line = (
-        "--connections 30 --rates 400 --warm-up 0 --seconds 0.3 --probe-seconds 0 --rounds 1 --servers uvloop"
-    )
-    status = command.main([*line.split(), "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "bench.json").read_text())["cpu"]
+    monkeypatch.setattr(run, "PROBE_SETTLE_S", 0.1)
+    line = "--connections 30 --rates 400 --warm-up 0 --seconds 0.3 --probe-seconds 0.5 --rounds 1"
+    status = command.main([*line.split(), "--servers", "uvloop", "--out", str(tmp_path)])
+    results = json.loads((tmp_path / "bench.json").read_text())
+    found = results["cpu"]
     complaints = [each for row in found for each in row["complaints"]]
     assert status == (1 if complaints else 0)  # a busy machine may make the generator late
     assert [(each["server"], each["load"]["kind"]) for each in found] == [
         (server, kind) for server in ("presence", "uvloop") for kind in (UNANSWERED, ANSWERED)
     ]
     assert all(0 < each["cpu_us"] < 10_000 for each in found)
+    assert {each["probe"] for each in results["trips"] if each["trips_ms"]} == {*KINDS}
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "cpu.png"}
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
