@@ -27,15 +27,6 @@ from protocol import (
 )
 from protocol.prepacked import STATE_MAX_BYTES, pack_state, states_answer
 
-MODULES: Final = (
-    "protocol.codec",
-    "protocol.decoder",
-    "protocol.prepacked",
-    "protocol.scan",
-    "protocol.schema",
-)
-"""What the fuzzer watches the branches of."""
-
 LIMITS: Final = (
     FRAME_LIMIT_BYTES,
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,

@@ -7,24 +7,19 @@ shape before anything is built. It is slow, and no limit of memory is its busine
 
 import math
 import struct
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
-from loadtest.fuzz.oracle_schema import complaints
+from loadtest.fuzz.oracle_schema import MALFORMED, TOO_LARGE, complaints
 
-MALFORMED: Final = 310
-TOO_LARGE: Final = 315
-NESTED_MAX: Final = (
-    12  # containers inside each other, the payload the first; the frame's array lies around it
-)
-_UINTS: Final = {0xCC: "!B", 0xCD: "!H", 0xCE: "!I", 0xCF: "!Q"}
-_INTS: Final = {0xD0: "!b", 0xD1: "!h", 0xD2: "!i", 0xD3: "!q"}
-_FLOATS: Final = {0xCA: "!f", 0xCB: "!d"}
-_NUMBERS: Final = {tag: struct.Struct(form) for tag, form in {**_UINTS, **_INTS, **_FLOATS}.items()}
+NESTED_MAX: Final = 12  # containers inside each other, the payload the first; the frame lies around it
+_CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
+_FORMS: Final = {0xCA: "!f", 0xCB: "!d", 0xCC: "!B", 0xCD: "!H", 0xCE: "!I", 0xCF: "!Q"}
+_FORMS_SIGNED: Final = {0xD0: "!b", 0xD1: "!h", 0xD2: "!i", 0xD3: "!q"}
+_NUMBERS: Final = {tag: struct.Struct(form) for tag, form in {**_FORMS, **_FORMS_SIGNED}.items()}
+_BINARIES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # by the tag, how many bytes tell the length
 _STRINGS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}
-_BINARIES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _ARRAYS: Final = {0xDC: 2, 0xDD: 4}
 _MAPS: Final = {0xDE: 2, 0xDF: 4}
-_CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 class Taken(NamedTuple):
@@ -68,36 +63,21 @@ def length_of(data: bytes, start: int, limit: int) -> int | Refused:
 def judge(body: bytes) -> Taken | Refused:
     """Say what a frame's body holds."""
     kind = id = None
+    payload: Any = {}
+    reader = _Reader(body)
     try:
-        count, at = _outer_array(body)
-        first, at = _value(body, at, NESTED_MAX)
-        kind = _uint(first)
-        payload: Any = {}
-        if count > 1:
-            second, at = _value(body, at, NESTED_MAX)
-            id = None if second is None else _uint(second)
+        count = reader.frame()
+        kind = _uint(reader.value(NESTED_MAX))
+        if count > 1 and (second := reader.value(NESTED_MAX)) is not None:
+            id = _uint(second)
         if count > 2:
-            payload, at = _value(body, at, NESTED_MAX)
-        if at != len(body) or type(payload) is not dict:
-            _break()
+            payload = reader.value(NESTED_MAX)
     except _Broken:
+        return Refused(frozenset({MALFORMED}), kind, id)
+    if reader.at != len(body) or type(payload) is not dict:
         return Refused(frozenset({MALFORMED}), kind, id)
     codes = complaints(kind, payload)
     return Refused(codes, kind, id) if codes else Taken(kind, id, payload)
-
-
-def _outer_array(body: bytes) -> tuple[int, int]:
-    """Return how many elements the frame has, and where the first begins."""
-    tag = _byte(body, 0)
-    if 0x90 <= tag <= 0x9F:
-        count, at = tag - 0x90, 1
-    elif tag in _ARRAYS:
-        count, at = _count(body, 1, _ARRAYS[tag])
-    else:
-        _break()
-    if count not in (1, 2, 3):
-        _break()
-    return count, at
 
 
 def _uint(value: object) -> int:
@@ -106,97 +86,81 @@ def _uint(value: object) -> int:
     raise _Broken
 
 
-def _value(body: bytes, at: int, room: int) -> tuple[Any, int]:
-    """Return the value at `at` and where it ends; `room`: containers that may lie inside each other here."""
-    tag = _byte(body, at)
-    at += 1
-    if tag <= 0x7F:
-        return tag, at
-    if tag >= 0xE0:
-        return tag - 0x100, at
-    if tag <= 0x8F:
-        return _map(body, at, tag - 0x80, room)
-    if tag <= 0x9F:
-        return _array(body, at, tag - 0x90, room)
-    if tag <= 0xBF:
-        return _text(body, at, tag - 0xA0)
-    if tag in _CONSTANTS:
-        return _CONSTANTS[tag], at
-    if tag in _NUMBERS:
-        return _number(body, at, _NUMBERS[tag])
-    if tag in _STRINGS:
-        return _text(body, *_sized(body, at, _STRINGS[tag]))
-    if tag in _BINARIES:
-        return _bytes(body, *_sized(body, at, _BINARIES[tag]))
-    if tag in _ARRAYS:
-        return _array(body, *_sized(body, at, _ARRAYS[tag]), room)
-    if tag in _MAPS:
-        return _map(body, *_sized(body, at, _MAPS[tag]), room)
-    raise _Broken  # extension types, and the one byte that is never used
+class _Reader:
+    """Reads values of MessagePack; `room` is how many containers may lie inside each other."""
 
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.at = 0
 
-def _array(body: bytes, at: int, count: int, room: int) -> tuple[list[Any], int]:
-    if not room:
-        _break()
-    values = []
-    for _ in range(count):  # whatever it claims: the bytes are used up before long
-        value, at = _value(body, at, room - 1)
-        values.append(value)
-    return values, at
+    def frame(self) -> int:
+        """Return how many elements the frame's array has."""
+        tag = self._uint(1)
+        count = self._uint(_ARRAYS[tag]) if tag in _ARRAYS else tag - 0x90
+        if count in (1, 2, 3):
+            return count
+        raise _Broken
 
+    def value(self, room: int) -> Any:
+        """Return the next value."""
+        tag = self._uint(1)
+        if tag <= 0x7F:
+            return tag
+        if tag >= 0xE0:
+            return tag - 0x100
+        if tag in _CONSTANTS:
+            return _CONSTANTS[tag]
+        if tag in _NUMBERS:
+            return self._number(_NUMBERS[tag])
+        if 0xA0 <= tag <= 0xBF:
+            return self._text(tag - 0xA0)
+        if tag in _STRINGS:
+            return self._text(self._uint(_STRINGS[tag]))
+        if tag in _BINARIES:
+            return self._take(self._uint(_BINARIES[tag]))
+        if not room:
+            raise _Broken
+        if tag <= 0x8F:
+            return self._map(tag - 0x80, room)
+        if tag <= 0x9F:
+            return self._array(tag - 0x90, room)
+        if tag in _ARRAYS:
+            return self._array(self._uint(_ARRAYS[tag]), room)
+        if tag in _MAPS:
+            return self._map(self._uint(_MAPS[tag]), room)
+        raise _Broken  # extension types, and the one byte that is never used
 
-def _map(body: bytes, at: int, count: int, room: int) -> tuple[dict[str, Any], int]:
-    if not room:
-        _break()
-    values = {}
-    for _ in range(count):
-        key, at = _value(body, at, 0)
-        if type(key) is not str:
-            _break()
-        values[key], at = _value(body, at, room - 1)
-    return values, at
+    def _array(self, count: int, room: int) -> list[Any]:
+        values = []
+        for _ in range(count):  # whatever it claims: the bytes are used up before long
+            values.append(self.value(room - 1))  # noqa: PERF401 - it ends where the bytes do
+        return values
 
+    def _map(self, count: int, room: int) -> dict[str, Any]:
+        values = {}
+        for _ in range(count):
+            if type(key := self.value(0)) is not str:
+                raise _Broken
+            values[key] = self.value(room - 1)
+        return values
 
-def _number(body: bytes, at: int, form: struct.Struct) -> tuple[int | float, int]:
-    end = at + form.size
-    if end > len(body):
-        _break()
-    (value,) = form.unpack(body[at:end])
-    if type(value) is float and (math.isnan(value) or math.isinf(value)):
-        _break()
-    return value, end
+    def _number(self, form: struct.Struct) -> int | float:
+        (value,) = form.unpack(self._take(form.size))
+        if type(value) is float and not math.isfinite(value):
+            raise _Broken
+        return value  # type: ignore[no-any-return]
 
+    def _text(self, length: int) -> str:
+        try:
+            return self._take(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise _Broken from None
 
-def _text(body: bytes, at: int, length: int) -> tuple[str, int]:
-    raw, end = _bytes(body, at, length)
-    try:
-        return raw.decode("utf-8"), end
-    except UnicodeDecodeError:
-        _break()
+    def _uint(self, width: int) -> int:
+        return int.from_bytes(self._take(width), "big")
 
-
-def _bytes(body: bytes, at: int, length: int) -> tuple[bytes, int]:
-    if at + length > len(body):
-        _break()
-    return body[at : at + length], at + length
-
-
-def _count(body: bytes, at: int, width: int) -> tuple[int, int]:
-    raw, end = _bytes(body, at, width)
-    return int.from_bytes(raw, "big"), end
-
-
-def _sized(body: bytes, at: int, width: int) -> tuple[int, int]:
-    """Return where what has a length of its own begins, and that length."""
-    count, at = _count(body, at, width)
-    return at, count
-
-
-def _byte(body: bytes, at: int) -> int:
-    if at >= len(body):
-        _break()
-    return body[at]
-
-
-def _break() -> NoReturn:
-    raise _Broken
+    def _take(self, length: int) -> bytes:
+        begin, self.at = self.at, self.at + length
+        if self.at > len(self.body):
+            raise _Broken
+        return self.body[begin : self.at]

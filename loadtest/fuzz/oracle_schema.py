@@ -3,6 +3,7 @@
 A rule here names everything that is wrong with a value, where the first checker stops at what it sees first.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -32,14 +33,49 @@ _INTEGERS: Final = (
 )
 
 
-def _name(max_bytes: int) -> Rule:
+def _only(*types: type, at_least: float = -math.inf, above: float = -math.inf) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) not in types or (types != (str,) and not (value >= at_least and value > above)):
+            yield MALFORMED
+
+    return rule
+
+
+_text: Final = _only(str)
+_bool: Final = _only(bool)
+_uint: Final = _only(int, at_least=0)
+_positive: Final = _only(int, float, above=0)
+_at_least_0: Final = _only(int, float, at_least=0)
+
+
+def _any(value: Any) -> Iterator[int]:
+    yield from ()
+
+
+def _word(*choices: str) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) is not str or value not in choices:
+            yield MALFORMED
+
+    return rule
+
+
+def _or_nil(rule: Rule) -> Rule:
+    def relaxed(value: Any) -> Iterator[int]:
+        if value is not None:
+            yield from rule(value)
+
+    return relaxed
+
+
+def _name(max_bytes: int, forbidden: frozenset[str] = _FORBIDDEN) -> Rule:
     def rule(value: Any) -> Iterator[int]:
         if type(value) is not str or not value:
             yield MALFORMED
             return
         if len(value.encode()) > max_bytes:
             yield TOO_LARGE
-        if not _FORBIDDEN.isdisjoint(value):
+        if not forbidden.isdisjoint(value):
             yield MALFORMED
 
     return rule
@@ -47,6 +83,7 @@ def _name(max_bytes: int) -> Rule:
 
 _uid: Final = _name(128)
 _device: Final = _name(64)
+_token: Final = _name(768, frozenset())
 
 
 def _uids(value: Any) -> Iterator[int]:
@@ -57,13 +94,6 @@ def _uids(value: Any) -> Iterator[int]:
         yield TOO_LARGE
     for each in value:
         yield from _uid(each)
-
-
-def _token(value: Any) -> Iterator[int]:
-    if type(value) is not str or not value:
-        yield MALFORMED
-    elif len(value.encode()) > 768:
-        yield TOO_LARGE
 
 
 def _meta(value: Any) -> Iterator[int]:
@@ -101,51 +131,6 @@ def _size(value: Any) -> int:
     return head + sum(map(_size, parts))
 
 
-def _text(value: Any) -> Iterator[int]:
-    if type(value) is not str:
-        yield MALFORMED
-
-
-def _bool(value: Any) -> Iterator[int]:
-    if type(value) is not bool:
-        yield MALFORMED
-
-
-def _uint(value: Any) -> Iterator[int]:
-    if type(value) is not int or value < 0:
-        yield MALFORMED
-
-
-def _positive(value: Any) -> Iterator[int]:
-    if type(value) not in (int, float) or not value > 0:
-        yield MALFORMED
-
-
-def _at_least_0(value: Any) -> Iterator[int]:
-    if type(value) not in (int, float) or not value >= 0:
-        yield MALFORMED
-
-
-def _any(value: Any) -> Iterator[int]:
-    yield from ()
-
-
-def _word(*choices: str) -> Rule:
-    def rule(value: Any) -> Iterator[int]:
-        if type(value) is not str or value not in choices:
-            yield MALFORMED
-
-    return rule
-
-
-def _or_nil(rule: Rule) -> Rule:
-    def relaxed(value: Any) -> Iterator[int]:
-        if value is not None:
-            yield from rule(value)
-
-    return relaxed
-
-
 _STATE: Final = {
     "status": _text,
     "since_ms": _or_nil(_uint),
@@ -169,6 +154,8 @@ def _states(value: Any) -> Iterator[int]:
             yield MALFORMED
 
 
+_STATUS: Final = _word("away", "online")
+
 # Of each kind its keys, and those that must be there.
 _PAYLOADS: Final[dict[int, tuple[dict[str, Rule], set[str]]]] = {
     1: (
@@ -178,7 +165,7 @@ _PAYLOADS: Final[dict[int, tuple[dict[str, Rule], set[str]]]] = {
             "token": _token,
             "idle_timeout": _positive,
             "meta": _meta,
-            "status": _word("away", "online"),
+            "status": _STATUS,
             "v": _uint,
         },
         {"uid"},
@@ -189,7 +176,7 @@ _PAYLOADS: Final[dict[int, tuple[dict[str, Rule], set[str]]]] = {
     5: ({"uids": _uids}, {"uids"}),
     6: ({"uids": _uids}, {"uids"}),
     7: ({"uids": _uids}, set()),
-    8: ({"meta": _meta, "token": _token, "status": _word("away", "online")}, set()),
+    8: ({"meta": _meta, "token": _token, "status": _STATUS}, set()),
     64: (
         {
             "session": _text,

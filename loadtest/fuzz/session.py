@@ -19,23 +19,6 @@ from presence.session import NO_LIMIT, SessionLimit
 from protocol import Code, goodbye
 from protocol import encode as encode_packet
 
-MODULES: Final = (
-    "presence.session",
-    "presence.core",
-    "presence.registry",
-    "presence.wheel",
-    "presence.profiles",
-    "presence.flapping",
-    "presence.vouching",
-    "presence.ticks",
-    "presence.buckets",
-    "presence.packet_rate",
-    "presence.auth.expiries",
-    "presence.auth.gate",
-    "presence.auth.tokens",
-)
-"""What the fuzzer watches the branches of."""
-
 STEPS_MAX: Final = 60  # of one input; more would only be slower
 CONNECTIONS_MAX: Final = 8  # at once
 LIMITS: Final = (NO_LIMIT, SessionLimit(1), SessionLimit(2), SessionLimit(2, refuses=True))

@@ -1,29 +1,54 @@
 """The command itself, for a moment."""
 
 import importlib.util
-import re
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from loadtest.fuzz.__main__ import main
+from loadtest.fuzz.__main__ import SEEDS, inputs, main
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="atheris is for Linux")
+FAULT = """
+import sys
+import loadtest.fuzz.__main__ as command
+from loadtest.fuzz import codec
+codec.run = lambda data: 1 / (data[:1] != b"f")
+sys.exit(command.main())
+"""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="atheris is for Linux")
-@pytest.mark.parametrize(("target", "runs"), [("codec", 600), ("session", 120)])
-def test_a_short_run_finds_nothing(
-    target: str, runs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tmp_path / "corpus"
-    assert (
-        main([target, "--runs", str(runs), "--corpus", str(corpus), "--findings", str(tmp_path / "f")]) == 0
-    )
-    said = capsys.readouterr().out
-    print(said)
-    assert int(re.search(rf"^{target}: (\d+) runs", said, re.MULTILINE)[1]) >= runs  # type: ignore[index]
-    assert "findings: 0\n" in said
-    assert "branches" in said
+def run(*words: str, program: Sequence[str] = ("-m", "loadtest.fuzz")) -> tuple[int, str]:
+    """Return the status and what was said."""
+    command = [sys.executable, *program, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@linux
+@pytest.mark.parametrize(("target", "runs"), [("codec", 600), ("session", 350)])
+def test_a_short_run_finds_nothing(target: str, runs: int, tmp_path: Path) -> None:
+    status, said = run(target, "--runs", str(runs), "--findings", str(tmp_path))
+    assert status == 0, said
+    assert f"Done {runs} runs" in said
+    assert not [*tmp_path.iterdir()]
+
+
+@linux
+def test_an_input_that_fails_is_kept_and_fails_the_command(tmp_path: Path) -> None:
+    status, said = run("codec", "--runs", "100000", "--findings", str(tmp_path), program=("-c", FAULT))
+    assert status == 1
+    assert "ZeroDivisionError" in said
+    assert [path.read_bytes()[:1] for path in tmp_path.glob("crash-*")] == [b"f"]
+
+
+@linux
+def test_the_fewest_inputs_that_reach_as_much_are_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.hex"
+    assert run("codec", "--keep", str(kept), "--findings", str(tmp_path / "f"))[0] == 0
+    assert 50 < len(inputs([kept])) < len(inputs([SEEDS / "codec.hex"]))
 
 
 def test_without_atheris_the_command_says_so(

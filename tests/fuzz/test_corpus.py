@@ -1,20 +1,18 @@
 """The corpus of the fuzzer, played again: whatever once took a way of its own, or failed, is right now."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from loadtest.fuzz import codec, session
-from loadtest.fuzz.corpus import inputs
+from loadtest.fuzz.__main__ import SEEDS, inputs
 
-CORPUS = Path(__file__).parent / "corpus"
 BYTES_MAX = 200_000
 
 
 @pytest.mark.parametrize(("name", "run", "least"), [("codec", codec.run, 60), ("session", session.run, 60)])
 def test_every_input_is_right(name: str, run: Callable[[bytes], None], least: int) -> None:
-    corpus = inputs([CORPUS / f"{name}.hex"])
+    corpus = inputs([SEEDS / f"{name}.hex"])
     assert len(corpus) >= least
     for data in corpus:
         try:
@@ -26,4 +24,4 @@ def test_every_input_is_right(name: str, run: Callable[[bytes], None], least: in
 
 
 def test_the_corpus_stays_small() -> None:
-    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < BYTES_MAX
+    assert sum(path.stat().st_size for path in SEEDS.rglob("*") if path.is_file()) < BYTES_MAX

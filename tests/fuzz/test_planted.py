@@ -1,7 +1,6 @@
 """Faults that are planted into the server: a fuzzer that finds none of them proves nothing by its silence."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 import protocol.codec
 import protocol.scan
 from loadtest.fuzz import codec, session
-from loadtest.fuzz.corpus import inputs
+from loadtest.fuzz.__main__ import SEEDS, inputs
 from presence.core import Core
 from presence.endings import Endings
 from presence.profiles import Profiles
@@ -19,7 +18,6 @@ from presence.wheel import TimingWheel
 from protocol import Code
 from tests.protocol.vectors import BAD, GOOD
 
-CORPUS = Path(__file__).parent / "corpus"
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -27,7 +25,7 @@ def finds(run: Callable[[bytes], None], name: str) -> bool:
     """Whether one input of the corpus at least fails."""
     frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
     bodies = [bytes([codec.BODY]) + frame[4:] for frame in frames]
-    for data in [*inputs([CORPUS / f"{name}.hex"]), *bodies]:
+    for data in [*inputs([SEEDS / f"{name}.hex"]), *bodies]:
         try:
             run(data)
         except Exception:  # whatever the planted fault leads to
