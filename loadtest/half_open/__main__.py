@@ -7,18 +7,23 @@ that got through, or later by what the hypervisor took of a processor. The exit 
 or if the others were told anything. Needs Linux, root and ``ip``, and the ``embedded`` extra.
 """
 
+import _socket
 import argparse
 import contextlib
+import fcntl
+import os
 import socket
+import struct
 import sys
+import termios
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Final
 
+from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
-from loadtest.half_open.clients import Beats, Client
 from loadtest.half_open.namespace import Namespace, lacking, own_host
 from loadtest.records import Data
 from loadtest.scale.reader import Reader
@@ -31,7 +36,49 @@ SLACK_S: Final = 0.2  # for the way from the tick to the stream
 STEADY_SHARE: Final = 0.25  # so many more clients are not cut off
 PAUSE_S: Final = 0.1  # without beats before the cut: what was sent got through
 LINGER_S: Final = 1.0  # after the last that is due, for events too late or too many
+LOGIN_TIMEOUT_S: Final = 10.0
 _MS: Final = 0.001  # an entry's id is the millisecond in which it was written
+_ESTABLISHED: Final = 1  # linux/tcp_states.h
+
+
+class Beating(Client):
+    """Logs in once, beats until it is told to stop, and remembers when it last sent.
+
+    Args:
+        sock: to connect with, of the network that is cut; None: of this one.
+
+    Attributes:
+        sent: monotonic seconds before the last packet was sent.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, sock: socket.socket | None) -> None:
+        super().__init__(loop, uid)
+        self.returns = False
+        self.sent = 0.0
+        self._sock = sock
+
+    def socket(self) -> _socket.socket:
+        """See `Client`."""
+        return self._sock or super().socket()
+
+    def send(self, frame: bytes) -> None:
+        """See `Client`."""
+        self.sent = time.monotonic()
+        super().send(frame)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Bytes that it has sent and that its kernel does not know to have arrived."""
+        (size,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4)))
+        return int(size)
+
+    @property
+    def is_established(self) -> bool:
+        """Whether neither side has ended the connection, as far as its kernel knows."""
+        if self.fd == AWAY:
+            return False
+        with socket.socket(fileno=os.dup(self.fd)) as twin:
+            return twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
 
 
 @dataclass(frozen=True)
@@ -77,24 +124,24 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
     beat_s = BEAT_SHARE * idle_timeout
     flags = ("--host", host, "--insecure", "--idle-timeout", f"{idle_timeout:g}", "--tick", f"{tick:g}")
     with contextlib.ExitStack() as stack:
-        sockets = stack.enter_context(contextlib.ExitStack())
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
         (server,) = stack.enter_context(running([lambda: PresenceServer("--redis", data.url, *flags)]))
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
-        socks = [*network.sockets(clients), *(socket.socket() for _ in range(int(STEADY_SHARE * clients)))]
-        everybody = [Client(f"user{n}", sockets.enter_context(sock)) for n, sock in enumerate(socks)]
-        for client in everybody:
-            client.log_in(server.address)
-        beats = Beats(everybody, beat_s)
-        beats.run(beat_s + tick)
+        loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
+        socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
+        everybody = [Beating(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
+        loop.bring(everybody)
+        if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.online() == len(everybody)):
+            raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
+        loop.run(beat_s + tick)
         time.sleep(PAUSE_S)
         network.cut()
         gone, steady = everybody[:clients], everybody[clients:]
         last = {client.uid: client.sent for client in gone}
         with Stolen() as stolen:
-            beats.run(idle_timeout + tick + SLACK_S + LINGER_S)
-        unacknowledged = sum(client.unacknowledged > 0 for client in gone)
+            loop.run(idle_timeout + tick + SLACK_S + LINGER_S)
+        unacknowledged = sum(client.fd != AWAY and client.unacknowledged > 0 for client in gone)
         established = sum(client.is_established for client in gone)
         told = [event for event in reader.events if event.type == "offline"]
         broken = [*reader.broken, *server.failures()]

@@ -88,6 +88,7 @@ class Namespace:
 
 def _socket() -> socket.socket:
     sock = socket.socket()
+    sock.setblocking(False)
     # When it is closed nothing is left of it; else the kernel would try for minutes to say so.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return sock
