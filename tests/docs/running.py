@@ -1,5 +1,6 @@
 """Running one fenced block, and saying what is wrong with it."""
 
+import re
 import subprocess
 import threading
 from pathlib import Path
@@ -10,16 +11,20 @@ from tests.docs.stage import PYTHON, Stage
 
 TIME_LIMIT_S = 90.0
 SAID_CHARS = 1500
+TIME = re.compile(r"\s(\d{13})?$")  # at the end of a line, in milliseconds
 SLEEPS = {"sleep(12)": "sleep(0.3)"}  # of a device that beats as it should: the server here is quick
 
 
-def problem_of(block: Block, stage: Stage, until: str | None = None) -> str | None:
+def problem_of(
+    block: Block, stage: Stage, until: str | None = None, printed: list[str] | None = None
+) -> str | None:
     """Run a block; return what is wrong with it, or None.
 
     Args:
         block: of one of the languages that are run.
         stage: where.
         until: for a program that runs for ever, what it prints once it has worked.
+        printed: all lines of one that ends, without times at their ends; None: it may print anything.
     """
     text = stage.real(block.text)
     _keep(text, stage.folder)
@@ -31,7 +36,7 @@ def problem_of(block: Block, stage: Stage, until: str | None = None) -> str | No
         for slow, quick in SLEEPS.items():
             text = text.replace(slow, quick)
         program = [*PYTHON, "-c", text]
-        return _outcome(program, stage) if until is None else _until(program, stage, until)
+        return _outcome(program, stage, printed) if until is None else _until(program, stage, until)
     return f"nobody knows how to run {block.language}"
 
 
@@ -52,7 +57,7 @@ def _toml(text: str, folder: Path) -> str | None:
     return None
 
 
-def _outcome(command: list[str], stage: Stage) -> str | None:
+def _outcome(command: list[str], stage: Stage, printed: list[str] | None = None) -> str | None:
     try:
         run = subprocess.run(
             command,
@@ -66,9 +71,10 @@ def _outcome(command: list[str], stage: Stage) -> str | None:
         )
     except subprocess.TimeoutExpired as error:
         return f"it runs for more than {error.timeout:g} s"
-    return (
-        None if run.returncode == 0 else f"status {run.returncode}: {(run.stdout + run.stderr)[-SAID_CHARS:]}"
-    )
+    if run.returncode:
+        return f"status {run.returncode}: {(run.stdout + run.stderr)[-SAID_CHARS:]}"
+    said = [TIME.sub("", line) for line in run.stdout.splitlines()]
+    return f"it prints {said}" if printed is not None and said != printed else None
 
 
 def _until(command: list[str], stage: Stage, words: str) -> str | None:

@@ -1,0 +1,158 @@
+"""What pages name is there: files, headings, modules, commands with their words, tests, settings, codes."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from presence.cli import argument_parser
+from presence.config import SPECS
+from protocol import Code
+from tests.docs.pages import ROOT, anchors, links, pages, prose
+
+PAGES = pages()
+OUTSIDE = re.compile(r"https?://|mailto:")
+PATHS = re.compile(r"`((?:presence|protocol|tests|loadtest|deploy)/[\w./-]*)`")
+MODULES = re.compile(r"`python\s-m\s((?:presence|loadtest|tests)[\w.]*)([^`]*)`")
+INCOMPLETE = ("are required", "expected one argument")  # of a command that is named and not shown whole
+HELP = """
+import contextlib, io, json, runpy, sys
+told = {}
+for module in sys.argv[1:]:
+    sys.argv = [module, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            told[module] = said.getvalue() if not ended.code else ""
+print(json.dumps(told))
+"""
+
+
+def broken_links(page: str, text: str) -> list[str]:
+    """Return the links of a page that lead nowhere."""
+    found = []
+    for link in links(text):
+        if OUTSIDE.match(link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = ((ROOT / page).parent / target).resolve() if target else ROOT / page
+        if not path.exists():
+            found.append(link)
+        elif anchor:
+            name = str(path.relative_to(ROOT))
+            there = text if name == page else PAGES.get(name, "")
+            if anchor not in anchors(there):
+                found.append(link)
+    return found
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the commands in a page's text, `a|b` as two of them."""
+    found = []
+    for words in re.findall(r"`presence ([a-z][^`]*)`", prose(text)):
+        given = " ".join(words.split())
+        choice = re.search(r"[\w|]*\|[\w|]*", given)
+        options = choice[0].split("|") if choice else [""]
+        found += [given.replace(choice[0], each) if choice else given for each in options]
+    return found
+
+
+def complaint(command: str) -> str | None:
+    """Return what the command line says against some words, if anything."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            argument_parser(words := shlex.split(command)).parse_args(words)
+    except SystemExit as stop:
+        line = said.getvalue().splitlines()[-1]
+        return None if stop.code in {0, None} or any(words in line for words in INCOMPLETE) else line
+    return None
+
+
+def helped(modules: list[str]) -> dict[str, str]:
+    """Return what each module prints that is run with --help; one process, as all load much the same."""
+    seed = {"PYTHONHASHSEED": "0"}  # the simulation begins anew with another
+    command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-c", HELP, *modules]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, **seed}
+    )
+    told: dict[str, str] = json.loads(run.stdout)
+    return told
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_paths_and_commands_of_a_page_are_right(page: str) -> None:
+    text = PAGES[page]
+    assert broken_links(page, text) == []
+    assert [path for path in PATHS.findall(prose(text)) if not (ROOT / path).exists()] == []
+    told = {command: complaint(command) for command in commands_in(text)}
+    assert {command: line for command, line in told.items() if line} == {}
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "presence/docs/timers.md#no-such-heading", "#nor-this-one"])
+def test_a_broken_link_is_found(link: str) -> None:
+    text = f"{PAGES['README.md']}\n[here]({link})\n"
+    assert broken_links("README.md", text) == [link]
+
+
+@pytest.mark.parametrize("command", ["serv", "tail --typ offline", "config show|chek"])
+def test_a_wrong_command_is_found(command: str) -> None:
+    assert any(map(complaint, commands_in(f"Say `presence {command}`.")))
+
+
+def test_the_readme_names_every_page() -> None:
+    named = {str(Path(link.partition("#")[0])) for link in links(PAGES["README.md"])}
+    assert sorted(set(PAGES) - named - {"README.md"}) == []
+
+
+def test_every_module_that_is_to_be_run_is_there_and_knows_its_words() -> None:
+    named = [(name, words.split()) for text in PAGES.values() for name, words in MODULES.findall(text)]
+    modules = {name for name, _ in named}
+    places = [ROOT.joinpath(*name.split(".")) for name in modules]
+    assert [place for place in places if not (place.with_suffix(".py").is_file() or place.is_dir())] == []
+    page = PAGES["presence/docs/reliability.md"]
+    commands = [(name, words.split()) for name, words in MODULES.findall(page)]
+    told = helped(sorted({name for name, _ in commands}))
+    assert len(told) > 8
+    unknown = [
+        (name, word)
+        for name, words in commands
+        for word in words
+        if not re.fullmatch(r"[\d.]+", word) and not re.search(rf"(?<![\w-]){word}(?![\w-])", told[name])
+    ]
+    assert unknown == []
+
+
+def test_codes_have_their_names() -> None:
+    text = PAGES["presence/docs/apps.md"] + PAGES["presence/docs/subscribers.md"]
+    named = [(int(code), name) for name, code in re.findall(r"`([a-z]\w+)` \((\d{3})\)", text)]
+    refusals = (
+        PAGES["presence/docs/operations.md"].partition("\n## Whoever is refused\n")[2].partition("\n## ")[0]
+    )
+    named += [(int(code), name) for code, name in re.findall(r"(\d{3}) `(\w+)`", refusals)]
+    assert len(named) > 15
+    assert [(code, name) for code, name in named if Code(code).reason != name] == []
+
+
+def test_settings_of_apps_have_their_defaults() -> None:
+    page = PAGES["presence/docs/apps.md"]
+    cells = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 4]
+    named = [each for cell in cells for each in re.findall(r"`(\w+)` (\d+|oldest)\b", cell)]
+    assert len(named) >= 9
+    defaults = [(name, str(SPECS[name].default).removesuffix(".0")) for name, _ in named]
+    assert defaults == named
+
+
+def test_settings_that_reliability_names_are_there() -> None:
+    quoted = re.findall(r"`([a-z_]+)`", PAGES["presence/docs/reliability.md"])
+    fields = {"code", "gap", "since_id", "at_ms"}  # of an event, and the word of the page itself
+    assert {*quoted} & {*SPECS} >= {"idle_timeout", "lease", "tick", "disconnect_grace"}
+    assert {*quoted} - {*SPECS} - {code.reason for code in Code} - fields == set()

@@ -1,0 +1,240 @@
+"""The tables of the pages are those of the code: settings, constants, metrics, events, attacks."""
+
+import dataclasses
+import importlib.util
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import presence
+import presence.client
+from loadtest.security.__main__ import CASES
+from presence import subscriber
+from presence.admin.metric_table import TABLE
+from presence.cli import argument_parser
+from presence.config import SPECS
+from protocol import Code
+from tests.docs.pages import ROOT, pages, prose
+from tests.docs.roles import ask
+from tests.store.servers import Server
+
+TOP = Path(presence.__file__).parent
+PAGES = {Path(page).stem: text for page, text in pages().items() if page.startswith("presence/docs/")}
+CONSTANTS = {
+    "protocol.UIDS_MAX": "users in one query or watch",
+    "protocol.META_MAX_BYTES": "bytes of `meta`, packed",
+    "protocol.FRAME_LIMIT_BYTES": "bytes of a frame of a client",
+    "presence.client.pacing.RETURN_MAX_S": "seconds at most before a client tries to connect again",
+    "presence.cluster.BEATS_A_LEASE": "heartbeats of a node within `lease`",
+    "presence.relay.PROBE_INTERVAL_S": "seconds between two checks that Redis has lost nothing",
+    "presence.settling.RETURN_SETTLE_S": "seconds without ends after Redis is back",
+    "presence.settling.SETTLE_S": "seconds at most without ends after a resync",
+    "presence.store.client.CALL_TIMEOUT_S": "seconds that a call of Redis may take",
+    "presence.relay.GATHER_S": "seconds that a change may wait for others of its batch",
+    "presence.transports.epoll.ANSWER_WINDOW_S": "seconds between two batches while clients wait for answers",
+    "presence.ticks.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
+    "presence.outbox.CHANGE_BYTES": "bytes of a change in the outbox, beside its texts",
+    "presence.aside.PATIENCE_S": "seconds after which a file that hangs is given up",
+    "presence.subscriber.link.RETRY_MAX_S": "seconds at most between a subscriber's attempts to reach Redis",
+    "presence.subscriber.link.LOOK_MAX_S": "seconds between two reads of a subscriber at rest, in a cluster",
+    "presence.subscriber.pending.DEAD_LETTERS_MAX": "dead letters kept per shard",
+    "presence.store.followup_keys.PENDING_MAX": "follow-ups that may wait per shard",
+    "presence.store.followup_keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
+    "presence.store.followup_keys.TOLD_A_TURN": "follow-ups told per shard in one call",
+    "presence.rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
+}
+
+
+def settings_table() -> str:
+    """Return the table of settings that the page must hold."""
+    rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
+    group = None
+    for spec in SPECS.values():
+        if spec.group != group:
+            group = spec.group
+            rows.append(f"| **{group}** | | | |")
+        default = (
+            "" if spec.default is None else str(spec.default).lower() if spec.kind is bool else spec.default
+        )
+        expert = " (expert)" if spec.expert else ""
+        rows.append(f"| `{spec.name}`{expert} | {default} | {spec.unit} | {spec.help} |")
+    return "\n".join(rows)
+
+
+def constants_table() -> str:
+    """Return the table of what is no setting, which the page must hold too."""
+    rows = [f"| `{name}` | {pkgutil.resolve_name(name):,} | {text} |" for name, text in CONSTANTS.items()]
+    return "\n".join(["| constant | value | what it is |", "| --- | --- | --- |", *rows])
+
+
+@pytest.mark.parametrize("table", [settings_table, constants_table])
+def test_the_page_on_settings_has_the_tables_as_they_are(table: object) -> None:
+    assert callable(table)
+    assert table() in PAGES["settings"], f"the page must hold:\n{table()}"
+
+
+def test_every_setting_is_on_a_page_of_those_who_meet_it() -> None:
+    others = "".join(text for name, text in pages().items() if not name.endswith("settings.md"))
+    absent = {
+        name
+        for name, spec in SPECS.items()
+        if not re.search(rf"\b{name}\b|{spec.flag}\b|\b{spec.variable}\b", others)
+    }
+    assert absent == set()
+
+
+def test_the_bounds_of_turns_are_those_of_the_code() -> None:
+    bounds = re.findall(r"`((?:presence|protocol)[.\w]*\.[A-Z_]+)` = ([\d.]+)", PAGES["architecture"])
+    assert len(bounds) > 20
+    assert [each for each in bounds if pkgutil.resolve_name(each[0]) != float(each[1])] == []
+
+
+def test_every_package_has_a_place_in_the_architecture() -> None:
+    packages = {str(path.parent.relative_to(ROOT)) for path in TOP.glob("*/__init__.py")}
+    assert len(packages) > 8
+    shown = {"presence/demo"}  # a show of all the others
+    assert {path for path in packages if f"`{path}/`" not in PAGES["architecture"]} <= shown
+
+
+# Operations
+
+
+def section(page: str, heading: str) -> str:
+    """Return what stands below a heading of a page."""
+    text = PAGES[page].partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    assert text, heading
+    return text
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", prose(text))
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of all tables there, their heads left out."""
+    lines = re.findall(r"^\| ?(.+) \|\n(?!\| ---)", text, re.MULTILINE)
+    return [re.split(r" ?\| ?", line) for line in lines if not line.startswith("---")]
+
+
+def test_each_metric_that_is_named_is_one_with_that_label() -> None:
+    metrics = {metric.name: metric for metric in TABLE}
+    named = [text for text in quoted(PAGES["operations"]) if re.match(r"presence_\w+", text)]
+    assert len(named) > 50
+    for text in named:
+        found = re.fullmatch(r"(presence_\w+)(?:\{(\w+)=\"(\w+)\"\})?", text)
+        assert found, text
+        name, label, value = found.groups()
+        assert name in metrics, name
+        if label:
+            metric = metrics[name]
+            assert label in metric.labels, text
+            values = {each for labels in (*metric.places, *(metric.known or ())) for each in labels}
+            assert value in values, text
+
+
+def test_what_is_to_be_changed_after_a_refusal_are_settings() -> None:
+    cells = [row[3] for row in rows(section("operations", "Whoever is refused"))]
+    names = {name for text in cells for name in quoted(text) if re.fullmatch(r"[a-z_]+", name)}
+    assert len(names) > 15
+    assert names <= set(SPECS)
+
+
+def test_each_line_of_the_log_that_is_explained_is_written() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in TOP.rglob("*.py"))
+    events = [event for row in rows(section("operations", "The log")) for event in quoted(row[0])]
+    assert len(events) > 15
+    assert [event for event in events if f'"{event}"' not in sources] == []
+
+
+# Redis
+
+
+SETTINGS = re.findall(r"^\| `([a-z-]+) ([^` ]+)` \|", PAGES["redis"], re.MULTILINE)
+OF_TLS = {name for name, _ in SETTINGS if name.startswith("tls-")}
+
+
+def test_settings_of_redis_take_their_values(server: Server) -> None:
+    plain = [(name, value) for name, value in SETTINGS if name not in OF_TLS]
+    assert len(plain) > 8
+    for name, value in plain:
+        server.client.config_set(name, value)
+
+
+@pytest.mark.parametrize("server", ["redis-server"], indirect=True)
+@pytest.mark.needs("redis-server")  # the embedded one has no TLS
+def test_settings_of_tls_of_redis_are_known(server: Server) -> None:
+    assert OF_TLS
+    assert all(ask(server.client, "CONFIG", "GET", name) for name in OF_TLS)
+
+
+# Security
+
+
+ATTACKS = [row for row in rows(section("security", "Attacks, and what bounds them")) if len(row) > 1]
+
+
+def test_each_attack_says_what_happens_what_tries_it_and_what_it_is_held_to() -> None:
+    assert len(ATTACKS) > 20
+    assert [row for row in ATTACKS if len(row) != 5 or not all((row[0], row[1], row[3], row[4]))] == []
+
+
+def test_settings_of_attacks_are_those_that_bound_strangers() -> None:
+    named = {name for row in ATTACKS for name in quoted(row[2])}
+    assert named <= set(SPECS)
+    bounding = {name for name, spec in SPECS.items() if spec.group in {"limits", "authentication", "tls"}}
+    served = {"tls_cert", "tls_key", "tls_port", "tls_only"}  # where TLS is served, and no bound of anything
+    assert bounding - served <= {*quoted(section("security", "Attacks, and what bounds them"))}
+
+
+def test_what_tries_an_attack_is_there_and_every_case_of_strangers_is_on_the_page() -> None:
+    for each in {name for row in ATTACKS for name in quoted(row[3])} - set(CASES):
+        if each.startswith("python -m "):
+            assert importlib.util.find_spec(each.split()[2]) is not None, each
+        else:
+            assert (ROOT / each).is_file(), each
+    named = {*quoted(PAGES["security"])}
+    assert [case for case in CASES if not {case, f"python -m loadtest.security {case}"} & named] == []
+
+
+# Apps, subscribers and timers
+
+
+def test_types_of_the_client_are_there_and_have_their_codes() -> None:
+    page = PAGES["apps"]
+    names = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", page)
+    assert [name for name in names if not hasattr(presence.client, name)] == []
+    errors = presence.client.errors
+    for name, code in re.findall(r"`([A-Z]\w+)` \((\d{3})\)", page):
+        known = {type(errors.request_failed(int(code), "")), type(errors.ended(int(code), ""))}
+        assert name in {"LoginRefused", *(each.__name__ for each in known)}, name
+
+
+@pytest.mark.parametrize("name", ["Online", "Offline", "Away", "Updated", "Gap"])
+def test_each_event_has_a_row_with_fields_that_it_has(name: str) -> None:
+    (row,) = re.findall(rf"^\| `{name}`.*$", PAGES["subscribers"], re.MULTILINE)
+    known = {field.name for field in dataclasses.fields(getattr(subscriber, name))}
+    named = set(re.findall(r"`([a-z_]+)`", row)) - {code.reason for code in Code}
+    assert named, row
+    assert named <= known, row
+
+
+def test_each_reason_of_a_gap_is_explained() -> None:
+    reasons = re.findall(r"^\| `(dropped|trimmed|lost_writes)` \|", PAGES["subscribers"], re.MULTILINE)
+    assert sorted(reasons) == ["dropped", "lost_writes", "trimmed"]
+
+
+def test_arguments_and_flags_have_their_defaults() -> None:
+    parameters = inspect.signature(subscriber.subscribe).parameters
+    words = " ".join(PAGES["subscribers"].split())
+    assert f"`claim_idle_s` ({parameters['claim_idle_s'].default:g} s)" in words
+    assert f"`max_deliveries` times ({parameters['max_deliveries'].default})" in words
+    command = ["timers", "run", "--kind", "queue", "--name", "n", "--handler", "m:f"]
+    given = vars(argument_parser(command).parse_args(command))
+    named = dict(re.findall(r"`--(\w+)` \(?(\d+)", PAGES["timers"]))
+    assert len(named) >= 6
+    assert {name: given[name if name in given else f"{name}_s"] for name in named} == {
+        name: float(number) for name, number in named.items()
+    }
