@@ -90,11 +90,6 @@ class App:
             self.reload()
 
 
-def make_app(context: Context) -> App:
-    """Return the application."""
-    return App(context)
-
-
 def table(handlers: Handlers, page: PageFiles) -> Table:
     """Return what may be asked, and what it takes."""
     read, act, anybody = Need.READ, Need.ACT, Need.OPEN

@@ -5,16 +5,14 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from presence.admin.answers import ApiError, redis_away, redis_refuses
+from presence.admin.answers import ApiError
+from presence.admin.views import ask_redis
 from presence.store.access import Access
-from presence.store.client import RedisError
-from presence.store.failures import passes
 from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entry
 from presence.subscriber.follower import Follower
 from presence.subscriber.link import Link, Shards
 
 THREADS: Final = 8
-PAGE_S: Final = 1.8
 PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a page, some 300 KB
 
 T = TypeVar("T")
@@ -132,15 +130,7 @@ class BacklogPages:
             self._idle.append(link)
             return found
 
-        try:
-            with trio.fail_after(PAGE_S):
-                return await trio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
-        except trio.TooSlowError:
-            raise redis_away("no answer in time") from None
-        except (RedisError, OSError) as error:
-            raise (redis_away if passes(error) else redis_refuses)(error) from None
-        except ValueError as error:
-            raise redis_refuses(error) from None
+        return await ask_redis(call, self._limiter)
 
 
 def _entries_up_to(access: Access, shards: Shards, after: str) -> dict[int, str]:

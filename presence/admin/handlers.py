@@ -43,7 +43,6 @@ class Context:
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
         lines: the asking ends, see `presence.inquiries`: of the workers 1, 2, …, or of the one that is alone.
         host: where HTTP is served.
-        port: its port.
         url: the same, for people: ``http://127.0.0.1:7480/``.
         http: what is counted of connections and requests.
     """
@@ -52,7 +51,6 @@ class Context:
     redis_url: str
     lines: tuple[socket.socket, ...]
     host: str
-    port: int
     url: str
     http: HttpFigures = field(default_factory=HttpFigures)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 import trio
 
-from presence.admin.app import make_app
+from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.admin.http import serve_http
 from presence.admin.startup import Start
@@ -34,13 +34,12 @@ async def _serve(start: Start, line: socket.socket) -> None:
         redis_url=start.redis_url,
         lines=tuple(socket.socket(fileno=each) for each in start.lines),
         host=start.address.host,
-        port=start.address.port,
         url=start.url,
     )
     line.setblocking(False)
     listeners = [socket.socket(fileno=each) for each in start.listeners]
     async with trio.open_nursery() as nursery:
-        app = make_app(context)
+        app = App(context)
         nursery.start_soon(_obey, line, app.reload, stop)
         nursery.start_soon(_beat, line, start.settings.hang_timeout)
         nursery.start_soon(app.run)

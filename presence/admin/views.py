@@ -101,17 +101,32 @@ class Views:
         limiter: trio.CapacityLimiter | None = None,
         is_asked: bool = False,
     ) -> T:
-        try:
-            with trio.fail_after(within_s):
-                return await trio.to_thread.run_sync(
-                    ask, limiter=limiter or self._limiter, abandon_on_cancel=True
-                )
-        except trio.TooSlowError:
-            raise redis_away("no answer in time") from None
-        except (RedisError, StoreUnavailable, StoreError, OSError) as error:
-            is_away = isinstance(error, StoreUnavailable) or passes(error)
-            raise (redis_away if is_away else redis_refuses)(error) from None
-        except ValueError as error:
-            if is_asked:
-                raise
-            raise redis_refuses(error) from None
+        return await ask_redis(ask, limiter or self._limiter, within_s, is_asked=is_asked)
+
+
+async def ask_redis(
+    ask: Callable[[], T], limiter: trio.CapacityLimiter, within_s: float = ANSWER_S, *, is_asked: bool = False
+) -> T:
+    """Call in a thread what blocks, for a bounded time.
+
+    Args:
+        ask: what is called.
+        limiter: of the threads.
+        within_s: how long it is waited for, a free thread included.
+        is_asked: whether a `ValueError` is about the request, and not about what Redis holds.
+
+    Raises:
+        ApiError: Redis does not answer, or refuses.
+    """
+    try:
+        with trio.fail_after(within_s):
+            return await trio.to_thread.run_sync(ask, limiter=limiter, abandon_on_cancel=True)
+    except trio.TooSlowError:
+        raise redis_away("no answer in time") from None
+    except (RedisError, StoreUnavailable, StoreError, OSError) as error:
+        is_away = isinstance(error, StoreUnavailable) or passes(error)
+        raise (redis_away if is_away else redis_refuses)(error) from None
+    except ValueError as error:
+        if is_asked:
+            raise
+        raise redis_refuses(error) from None

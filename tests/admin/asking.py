@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import trio
 
-from presence.admin.app import App, make_app
+from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.inquiries import Inquiries, line_pair
 from presence.settings import Settings
@@ -189,8 +189,8 @@ async def operators(
     """Run the application for the length of the block."""
     pairs = [line_pair() for _ in range(workers)]
     lines: tuple[socket.socket, ...] = tuple(asking for asking, _ in pairs)
-    context = Context(Settings(**settings), redis_url, lines, host, 7480, f"http://{HOST}/")
-    app = make_app(context)
+    context = Context(Settings(**settings), redis_url, lines, host, f"http://{HOST}/")
+    app = App(context)
     try:
         async with trio.open_nursery() as nursery:
             running = Operators(app, context, nursery)
