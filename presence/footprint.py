@@ -3,7 +3,6 @@
 Each figure costs the same however many connections there are: nothing here lists descriptors but once.
 """
 
-import gc
 import os
 import resource
 import sys
@@ -40,7 +39,6 @@ class Footprint:
             "max_fds": soft if soft != resource.RLIM_INFINITY else None,
             "cpu_user_s": used.ru_utime,
             "cpu_system_s": used.ru_stime,
-            "gc_collections": [each["collections"] for each in gc.get_stats()],
         }
 
 

@@ -14,7 +14,6 @@ def test_figures_are_those_of_this_process() -> None:
     assert 5_000_000 < report["rss_bytes"] < 10**11
     assert 3 <= report["open_fds"] <= report["max_fds"]
     assert report["cpu_user_s"] > 0
-    assert len(report["gc_collections"]) == 3
 
 
 def test_each_descriptor_is_counted() -> None:

@@ -20,6 +20,33 @@ from presence.admin.answers import ApiError, not_found
 from presence.admin.audit import Audit
 from presence.admin.http_figures import OTHER, HttpFigures
 
+GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
+GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
+# Status, message, and the reason by which it is counted.
+_REFUSALS: Final = {
+    "no_token": (401, "give a token: Authorization: Bearer SECRET, or Basic with it as password", "token"),
+    "wrong_token": (401, "this token is not known here", "token"),
+    "no_tokens": (503, "the file of tokens cannot be used: see the server's log", "token"),
+    "wrong_role": (403, "this token may read, and not act", "role"),
+    "wrong_host": (403, "without tokens the Host header must name this machine's loopback address", "host"),
+    "cross_site": (403, "another web page asks", "origin"),
+    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
+}
+
+log = structlog.get_logger("presence.admin")
+
 Handler = Callable[[Request], Awaitable[Response]]
 _CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may hold a slash
 
@@ -87,46 +114,6 @@ def _route(verb: Verb) -> Route:
     for plain, converted in _CONVERTERS.items():
         path = path.replace(plain, converted)
     return Route(path, verb.handler, methods=[verb.method])
-
-
-GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
-GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
-
-HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
-CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
-# Status, message, and the reason by which it is counted.
-_REFUSALS: Final = {
-    "no_token": (
-        401,
-        "give a token: Authorization: Bearer SECRET, or Basic with it as the password",
-        "token",
-    ),
-    "wrong_token": (401, "this token is not known here", "token"),
-    "no_tokens": (
-        503,
-        "nobody can be let in: the file of tokens cannot be used, see the server's log",
-        "token",
-    ),
-    "wrong_role": (403, "this token may read, and not act", "role"),
-    "wrong_host": (
-        403,
-        "the Host header names no address of this machine: without tokens that is needed",
-        "host",
-    ),
-    "cross_site": (403, "another web page asks", "origin"),
-    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
-}
-
-log = structlog.get_logger("presence.admin")
 
 
 class Guard:

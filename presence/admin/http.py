@@ -6,13 +6,11 @@ connection is answered after the other, in HTTP/1.1, whatever protocol its clien
 """
 
 import contextlib
-import json
 import socket
 import struct
 from collections.abc import Sequence
 from email.utils import formatdate
 from functools import partial
-from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,6 +19,7 @@ import structlog
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
+from presence.admin.answers import ApiError
 from presence.admin.http_figures import HttpFigures
 
 CONNECTIONS_MAX: Final = 512
@@ -116,21 +115,6 @@ class _Server:
             await trio.aclose_forcefully(stream)
 
 
-class _Refused(Exception):
-    """A request that is not taken.
-
-    Args:
-        status: of the answer.
-        message: in it.
-        reason: by which it is counted, of `presence.admin.http_figures.REFUSALS`; none: it is not.
-    """
-
-    def __init__(self, status: HTTPStatus, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-
-
 class _Connection:
     """A connection, and the request that is under way."""
 
@@ -150,9 +134,9 @@ class _Connection:
                     return
                 self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
-            await self._refuse(_Refused(HTTPStatus(error.error_status_hint), str(error)))
-        except _Refused as refused:
-            await self._refuse(refused)
+            await self._refuse(ApiError(error.error_status_hint, "bad_request", str(error)))
+        except ApiError as error:
+            await self._refuse(error)
 
     async def _next_request(self) -> h11.Request | None:
         """Return the head of a request; None: there will be none, or not in time."""
@@ -165,7 +149,7 @@ class _Connection:
             if not isinstance(event, h11.Request):
                 return None
             if event.http_version not in _VERSIONS:
-                raise _Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this is HTTP/1.1")
+                raise ApiError(505, "http_version_not_supported", "this is HTTP/1.1")
             return event
         return None
 
@@ -177,10 +161,10 @@ class _Connection:
                     body += event.data
                     if len(body) > BODY_BYTES:
                         text = f"a body has at most {BODY_BYTES} bytes"
-                        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "body")
+                        raise ApiError(413, "request_entity_too_large", text, reason="body")
         except trio.TooSlowError:
             text = f"the body did not come within {BODY_S:g} s"
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, text, "slow_request") from None
+            raise ApiError(408, "request_timeout", text, reason="slow_request") from None
         return bytes(body)
 
     async def _next_event(self) -> object:
@@ -235,7 +219,7 @@ class _Connection:
                     await self._server.app(scope, receive, send)
                 except Exception:
                     log.exception("an answer to an operator failed")
-                    await self._refuse(_Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "see the server's log"))
+                    await self._refuse(ApiError(500, "internal", "see the server's log"))
                 nursery.cancel_scope.cancel()
 
     async def _watch(self) -> None:
@@ -275,18 +259,16 @@ class _Connection:
             more.append((b"connection", b"close"))
         await self._send(h11.Response(status_code=status, headers=[*headers, *more]))
 
-    async def _refuse(self, refused: _Refused) -> None:
+    async def _refuse(self, error: ApiError) -> None:
         """Answer with an error, unless an answer has begun; nothing more is read."""
-        if refused.reason:
-            self._server.figures.refused(refused.reason)
-        if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-            return
-        error = {"code": refused.status.name.lower(), "message": str(refused)}
-        body = json.dumps({"error": error}).encode()
-        kind, size = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
-        await self._send_head(refused.status.value, [kind, size, (b"connection", b"close")])
-        await self._send(h11.Data(data=body))
-        await self._send(h11.EndOfMessage())
+        if error.reason:
+            self._server.figures.refused(error.reason)
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            response = error.response()
+            headers = [*response.raw_headers, (b"connection", b"close")]
+            await self._send_head(error.status, headers)
+            await self._send(h11.Data(data=bytes(response.body)))
+            await self._send(h11.EndOfMessage())
 
     async def _send(self, event: h11.Event) -> None:
         """Send something; a client that does not take it in time, or is gone, is given up."""
