@@ -1,18 +1,21 @@
 """The live page in a real browser, before a real server."""
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from loadtest.client_loop import ClientLoop, LoopThread
 from presence.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
-from tests.admin.crowd import crowd
+from tests.admin.processes import ADMIN, admin_of, answers, found, url_of
 from tests.live.server_process import ServerProcess, running_server
+from tests.live.swarm import Client
 
 T_S = 10.0
 STRANGE = "<img/src=x/onerror=alert(1)>"  # white space is not for uids; markup needs none
@@ -70,17 +73,27 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield driven
 
 
+@contextlib.contextmanager
+def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, Client]]:
+    """Clients that are logged in and beat by themselves for the length of the block, by uid."""
+    loop = ClientLoop(address, sources=0)
+    with LoopThread(loop) as thread:
+        clients = [Client(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
+        thread.bring(clients, 2000.0, 30)
+        yield {client.uid: client for client in clients}
+
+
+def silence(clients: Iterable[Client], within_s: float) -> None:
+    """Let these fall silent one after the other."""
+    chosen = list(clients)
+    for place, client in enumerate(chosen):
+        client.silent_from = time.monotonic() + within_s * place / len(chosen)
+
+
 def page_of(server: ServerProcess) -> str:
     """Return where the page is, once the process that serves it does."""
-    wait_until(
-        lambda: any(line["event"] == "operators are served" for line in server.lines), "HTTP is served"
-    )
-    return str(next(line["url"] for line in server.lines if line["event"] == "operators"))
-
-
-def serving_pid(server: ServerProcess) -> int:
-    """Return the process that serves HTTP now."""
-    return int([line["pid"] for line in server.lines if line["event"] == "operators are served"][-1])
+    found(lambda: answers(url_of(server)))
+    return url_of(server)
 
 
 def open_page(browser: Browser, url: str) -> None:
@@ -92,15 +105,15 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
     redis_server: EmbeddedRedis, browser: Browser
 ) -> None:
     uids = [STRANGE, *(f"user-{n:04d}" for n in range(999))]
-    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--idle-timeout", str(T_S))
-    with running_server(*flags) as server, crowd(server.address, uids, beat_s=0.4 * T_S) as clients:
+    flags = ("--redis", redis_server.url, *ADMIN, "--idle-timeout", str(T_S))
+    with running_server(*flags) as server, crowd(server.address, uids) as clients:
         url = page_of(server)
         open_page(browser, url)
         wait_until(lambda: browser.text("figure-online") == "1,000", "all are online")
         assert_the_wheel_turns(browser)
 
         silent = [STRANGE, *uids[-99:]]
-        clients.silence(silent, within_s=3)
+        silence((clients[uid] for uid in silent), within_s=3)
         wait_until(lambda: browser.text("figure-online") == "900", "a hundred fewer are online")
         assert_the_silence_is_listed(browser, set(silent))
         wait_until(lambda: "100 silences told" in browser.text("delay-summary"), "their delays are counted")
@@ -114,9 +127,9 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         wait_until(lambda: browser.find("kick").is_displayed(), "who is online can be kicked")
         browser.find("kick").click()
         assert uids[2] in browser.text("kick-title"), "only after a question"
-        assert not clients.clients[uids[2]].closed
+        assert not clients[uids[2]].closed
         browser.find("kick-sure").click()
-        wait_until(lambda: clients.clients[uids[2]].closed, "his connection is closed")
+        wait_until(lambda: clients[uids[2]].closed, "his connection is closed")
         wait_until(lambda: browser.text("kick-outcome").startswith("kicked"), "and the page says so")
         wait_until(lambda: "(kicked)" in browser.text("user-facts"), "and why he is offline")
         assert len(browser.run(LABEL_TOPS)) == 1, "labels of figures are in line"
@@ -168,14 +181,14 @@ def test_the_page_is_readable_wherever_it_is_read(
     redis_server: EmbeddedRedis, browser: Browser, tmp_path: Path
 ) -> None:
     pictures = Path(os.environ.get("TESTS_PICTURES", tmp_path))
-    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--workers", "2")
+    flags = ("--redis", redis_server.url, *ADMIN, "--workers", "2")
     uids = [LONG, STRANGE, *(f"user-{n:04d}" for n in range(500))]
     with (
         running_server(*flags, "--idle-timeout", str(T_S)) as server,
-        crowd(server.address, uids, beat_s=0.4 * T_S) as clients,
+        crowd(server.address, uids) as clients,
     ):
         open_page(browser, page_of(server))
-        clients.silence(uids[-40:], within_s=T_S)
+        silence((clients[uid] for uid in uids[-40:]), within_s=T_S)
         browser.search(uids[2])
         wait_until(lambda: browser.text("user-status") == "online", "somebody is looked at")
         for dark in (False, True):
@@ -219,26 +232,16 @@ def assert_keys_suffice(browser: Browser) -> None:
     wait_until(lambda: browser.find("user").is_displayed(), "Enter searches")
 
 
-def test_the_page_says_when_it_is_stale_and_comes_back_with_a_new_server(
-    redis_server: EmbeddedRedis, browser: Browser
+def test_the_page_says_what_is_wrong_and_comes_back(
+    redis_server: EmbeddedRedis, browser: Browser, tmp_path: Path
 ) -> None:
-    with running_server("--redis", redis_server.url, "--admin", "127.0.0.1:0") as server:
-        open_page(browser, page_of(server))
-        serving = serving_pid(server)
-        os.kill(serving, signal.SIGSTOP)
-        wait_until(lambda: browser.state() == "stale", "no sample comes, and the page says so")
-        assert "No sample for" in browser.text("message-text")
-        os.kill(serving, signal.SIGCONT)
-        wait_until(lambda: browser.state() == "live", "samples come again")
-        os.kill(serving, signal.SIGKILL)
-        wait_until(lambda: serving_pid(server) != serving, "another process serves")
-        wait_until(lambda: browser.state() == "live", "the page has come back by itself")
-        assert not browser.find("message").is_displayed()
-
-
-def test_the_page_says_since_when_redis_is_away(redis_server: EmbeddedRedis, browser: Browser) -> None:
-    with running_server("--redis", redis_server.url, "--admin", "127.0.0.1:0") as server:
-        open_page(browser, page_of(server))
+    tokens = tmp_path / "tokens"
+    first, second = "the-first-of-two-secrets", "the-second-of-two-secrets"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"act ann {first}\n")
+    flags = ("--redis", redis_server.url, *ADMIN, "--admin-tokens", str(tokens))
+    with running_server(*flags) as server:
+        open_page(browser, page_of(server).replace("//", f"//ann:{first}@"))
         wait_until(lambda: browser.text("redis-state") == "ok", "Redis was asked")
         redis_server.process.send_signal(signal.SIGSTOP)
         try:
@@ -249,20 +252,20 @@ def test_the_page_says_since_when_redis_is_away(redis_server: EmbeddedRedis, bro
             redis_server.process.send_signal(signal.SIGCONT)
         wait_until(lambda: not browser.find("message").is_displayed(), "and that it is back")
 
+        serving = admin_of(server)
+        os.kill(serving, signal.SIGSTOP)
+        wait_until(lambda: browser.state() == "stale", "no sample comes, and the page says so")
+        assert "No sample for" in browser.text("message-text")
+        os.kill(serving, signal.SIGCONT)
+        wait_until(lambda: browser.state() == "live", "samples come again")
+        os.kill(serving, signal.SIGKILL)
+        serving = admin_of(server, not_this=serving)
+        wait_until(lambda: browser.state() != "live", "nobody serves")
+        wait_until(lambda: browser.state() == "live", "the page has come back by itself")
+        assert not browser.find("message").is_displayed()
 
-def test_a_token_that_is_renewed_is_asked_for(
-    redis_server: EmbeddedRedis, browser: Browser, tmp_path: Path
-) -> None:
-    tokens = tmp_path / "tokens"
-    first, second = "the-first-of-two-secrets", "the-second-of-two-secrets"
-    tokens.touch(mode=0o600)
-    tokens.write_text(f"act ann {first}\n")
-    flags = ("--redis", redis_server.url, "--admin", "127.0.0.1:0", "--admin-tokens", str(tokens))
-    with running_server(*flags) as server:
-        open_page(browser, page_of(server).replace("//", f"//ann:{first}@"))
         assert not browser.find("token").is_displayed()
         tokens.write_text(f"act ann {second}\n")
-        serving = serving_pid(server)
         os.kill(serving, signal.SIGKILL)
         wait_until(lambda: browser.state() == "token", "the page says that it needs a token")
         assert browser.find("token").is_displayed()
@@ -271,6 +274,5 @@ def test_a_token_that_is_renewed_is_asked_for(
         wait_until(lambda: browser.state() == "live", "with the token it is live again")
         browser.run(LOOK_UP, "bob")
         wait_until(lambda: browser.text("user-status") == "offline", "and its questions are answered")
-        assert second not in browser.run(
-            "return JSON.stringify([localStorage, sessionStorage, document.cookie])"
-        )
+        kept = "return JSON.stringify([localStorage, sessionStorage, document.cookie])"
+        assert second not in browser.run(kept)
