@@ -62,3 +62,23 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(is_lost: bool) -> Non
     assert world.core.endings.displace(session.key, world.registry.session_id(session))
     statistics = world.core.statistics()
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
+
+
+def test_a_login_while_stopping_is_told_when_to_return() -> None:
+    world = World()
+    handle = world.sockets.connect()
+    world.core.refuse_logins(lambda: 1.5)
+    world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
+    (answer,) = world.sockets.answers(handle)
+    assert (answer.kind, answer.id) == (Kind.ERROR, 7)
+    assert (answer.payload["code"], answer.payload["retry_after"]) == (Code.SERVER_DRAIN, 1.5)
+    assert world.is_hung_up(handle)
+
+
+def test_a_session_is_served_while_its_server_stops() -> None:
+    world = World()
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.core.refuse_logins(lambda: 1.5)
+    world.sockets.feed(handle, protocol.encode(protocol.keepalive(3)))
+    assert [(each.kind, each.id) for each in world.sockets.answers(handle)] == [(Kind.OK, 3)]

@@ -38,34 +38,21 @@ def test_both_may_be_in_one_file(tmp_path: Path) -> None:
     assert Certificate(both).context
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["missing", "fifo"])
+@pytest.mark.parametrize("setting", ["cert", "key"])
+def test_what_is_no_regular_file_is_named_at_once(tmp_path: Path, setting: str, given: str) -> None:
+    files = dict(zip(("cert", "key"), write(tmp_path), strict=True))
+    files[setting] = tmp_path / given
+    if given == "fifo":
+        os.mkfifo(files[setting])
+    why = "Not a regular file" if given == "fifo" else "No such file or directory"
+    assert problem(files["cert"], files["key"]) == f"{files[setting]}: {why}"
+
+
+def test_files_that_hold_something_else_are_named(tmp_path: Path) -> None:
     cert, key = write(tmp_path)
-    missing = tmp_path / "missing.pem"
-    assert problem(missing, key) == f"{missing}: No such file or directory"
-    assert problem(cert, missing) == f"{missing}: No such file or directory"
-
-
-def test_a_fifo_is_named_at_once(tmp_path: Path) -> None:
-    cert, key = write(tmp_path)
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    assert problem(fifo, key) == f"{fifo}: Not a regular file"
-    assert problem(cert, fifo) == f"{fifo}: Not a regular file"
-
-
-def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
-    cert, key = write(tmp_path)
-    cert.write_text("nothing of the kind\n")
-    assert problem(cert, key) == f"{cert}: does not begin with a certificate in PEM form"
-
-
-def test_a_file_without_a_key_is_named(tmp_path: Path) -> None:
-    cert, _ = write(tmp_path)
     assert problem(cert, None) == f"{cert}: holds no private key in PEM form"
-
-
-def test_the_key_of_another_certificate_is_named(tmp_path: Path) -> None:
-    cert, key = write(tmp_path)
+    assert problem(key, key) == f"{key}: does not begin with a certificate in PEM form"
     key.write_bytes(issued(1).private_key_pem.bytes())
     assert problem(cert, key) == f"{key}: is not the key of {cert}"
 
