@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presence.embedded import EmbeddedRedis
-from presence.reader import Page, PresenceReader
+from presence.reader import PresenceReader
 from presence.store.access import Access
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
@@ -130,25 +130,17 @@ def test_user_with_one_session_on_a_node_that_lives_is_online(client: Redis, acc
     assert state(access, "ann")["status"] == "online"
 
 
-def test_user_offline_was_last_seen(client: Redis, access: Access) -> None:
-    client.zadd(KEYS.seen(KEYS.shard("bob")), {"bob": 1_700_000_000_123})
-    assert state(access, "bob") == {
-        "status": "offline",
-        "since_ms": None,
-        "last_seen_ms": 1_700_000_000_123,
-        "id": None,
-        "sessions": [],
-    }
-
-
-def test_user_nobody_heard_of_is_offline(client: Redis, access: Access) -> None:
-    assert state(access, "nobody")["status"] == "offline"
-    assert state(access, "nobody")["last_seen_ms"] is None
-
-
-def test_who_was_last_seen_at_no_time_at_all_is_offline(client: Redis, access: Access) -> None:
-    client.zadd(KEYS.seen(KEYS.shard("bob")), {"bob": float("inf")})
-    assert state(access, "bob")["last_seen_ms"] is None
+@pytest.mark.parametrize(
+    ("score", "seen_ms"), [(1_700_000_000_123, 1_700_000_000_123), (float("inf"), None), (None, None)]
+)
+def test_user_offline_may_have_been_seen(
+    client: Redis, access: Access, score: float | None, seen_ms: int | None
+) -> None:
+    if score is not None:
+        client.zadd(KEYS.seen(KEYS.shard("bob")), {"bob": score})
+    unknown: dict[str, Any] = {"since_ms": None, "id": None, "sessions": []}
+    assert state(access, "bob") == {"status": "offline", "last_seen_ms": seen_ms, **unknown}
+    assert read_states(access, KEYS, []) == {}
 
 
 def test_users_of_all_shards_come_in_the_order_asked_for(client: Redis, access: Access) -> None:
@@ -159,10 +151,6 @@ def test_users_of_all_shards_come_in_the_order_asked_for(client: Redis, access: 
     states = read_states(access, KEYS, [*uids, uids[0]])
     assert list(states) == uids
     assert [states[uid]["status"] for uid in uids] == ["online", "offline"] * 25
-
-
-def test_asking_for_nobody_is_no_error(client: Redis, access: Access) -> None:
-    assert read_states(access, KEYS, []) == {}
 
 
 def _recorded(**damaged: object) -> str:
@@ -187,9 +175,13 @@ def _recorded(**damaged: object) -> str:
         _recorded(since_ms=1e999),
     ],
 )
-def test_damaged_record_counts_as_absent(client: Redis, access: Access, record: str) -> None:
+def test_damaged_record_counts_as_absent(
+    client: Redis, access: Access, reader: PresenceReader, record: str
+) -> None:
+    client.hset("presence:meta", "shards", KEYS.shards)
     client.hset(KEYS.online(KEYS.shard("eve")), "eve", record)
     assert state(access, "eve")["status"] == "offline"
+    assert [page.states for page in reader.pages()] == [{}] * KEYS.shards
 
 
 def test_shards_are_those_that_the_server_stored(client: Redis, access: Access) -> None:
@@ -275,10 +267,6 @@ def test_users_who_stay_are_named_though_others_come_and_go(client: Redis, reade
     assert set(staying) <= named
 
 
-def test_a_page_of_nobody_is_the_last(reader: PresenceReader) -> None:
-    assert reader.page() == Page({}, None)
-
-
 @pytest.mark.parametrize("cursor", ["x", "0", "9-0", "-1-0", "0-1-2"])
 def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
@@ -289,11 +277,6 @@ def test_a_page_tells_whose_nodes_are_silent(client: Redis, reader: PresenceRead
     put_online(client, ["ann"])
     set_lease(client, "n1", -1)
     assert [each["status"] for page in reader.pages() for each in page.states.values()] == ["unknown"]
-
-
-def test_a_damaged_record_is_on_no_page(client: Redis, reader: PresenceReader) -> None:
-    client.hset(KEYS.online(0), "eve", "no json")
-    assert reader.page().states == {}
 
 
 def test_threads_may_share_a_reader(client: Redis, reader: PresenceReader) -> None:
@@ -320,7 +303,7 @@ def test_a_node_is_told_as_it_told_of_itself(table: RedisLeaseTable, reader: Pre
     assert node.lease_left_s == pytest.approx(10, abs=2)
 
 
-def test_nodes_are_silent_before_they_are_dead(
+def test_nodes_are_silent_before_they_are_dead_and_gone_when_they_are_swept(
     client: Redis, table: RedisLeaseTable, reader: PresenceReader
 ) -> None:
     for node in ("b", "a", "c"):
@@ -328,26 +311,20 @@ def test_nodes_are_silent_before_they_are_dead(
     set_lease(client, "b", -5)
     set_lease(client, "c", -50)
     assert table.claim("c", "1", "1 a 1")
+    table.renew("swept", 1, "{}", [])
+    assert table.claim("swept", "1", "")
+    table.claim("new", "", "0 n2 1")
     nodes = [(each.node, each.status, each.sweeper) for each in reader.nodes()]
-    assert nodes == [("a", "alive", None), ("b", "silent", None), ("c", "dead", "a")]
-    assert [each.lease_left_s for each in reader.nodes()][1] == pytest.approx(-5, abs=2)
-
-
-def test_a_swept_node_is_none_any_more(table: RedisLeaseTable, reader: PresenceReader) -> None:
-    table.renew("n1", 1, "{}", [])
-    assert table.claim("n1", "1", "")
-    assert reader.nodes() == []
+    assert nodes == [("a", "alive", None), ("b", "silent", None), ("c", "dead", "a"), ("new", "dead", "n2")]
+    left_s = [each.lease_left_s for each in reader.nodes()]
+    assert left_s[1] == pytest.approx(-5, abs=2)
+    assert left_s[3] is None
 
 
 @pytest.mark.parametrize("stats", ["no json", "[]", '{"a":' + "[" * 200_000])
 def test_damaged_stats_tell_nothing(table: RedisLeaseTable, reader: PresenceReader, stats: str) -> None:
     table.renew("n1", 1, stats, [])
     assert reader.nodes()[0].sessions is None
-
-
-def test_a_node_that_never_had_a_lease_is_told(table: RedisLeaseTable, reader: PresenceReader) -> None:
-    table.claim("n1", "", "0 n2 1")
-    assert (reader.nodes()[0].status, reader.nodes()[0].lease_left_s) == ("dead", None)
 
 
 def test_a_reader_gives_meta_as_the_map_that_the_client_gave(
