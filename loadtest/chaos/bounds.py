@@ -206,6 +206,8 @@ class Bounds:
     def _is_waited_for(self, trouble: Trouble) -> bool:
         if trouble.kind is Kind.FLUSH:
             return True
+        if trouble.kind is Kind.PRIMARY_KILL:
+            return False  # a node that does not call this shard meanwhile sees no more than a blink
         return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BLINK_S
 
     def known_by(self, login: Login, at: float, *, follows: bool) -> float:
