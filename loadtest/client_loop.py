@@ -274,6 +274,7 @@ class ClientLoop:
             source_addresses(address[0], sources) if isinstance(sources, int) else itertools.cycle(sources)
         )
         self._address = address
+        self._begun, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
         self._epoll = select.epoll()
         self._by_fd: dict[int, Client] = {}
@@ -323,6 +324,11 @@ class ClientLoop:
         now = time.monotonic()
         for number, client in enumerate(clients):
             self.at(now + number / per_second, client.connect)
+
+    def load(self) -> str:
+        """Return in words what this load takes of a core; if that is much, it is what was measured."""
+        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._begun)
+        return f"{share:.0%} of a core, late by {self.late_max_s * 1000:.0f} ms at most"
 
     def online(self) -> int:
         """Return how many are logged in."""

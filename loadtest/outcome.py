@@ -1,5 +1,6 @@
 """What came of a scenario, what was wrong in it, and a table of it."""
 
+import math
 import sys
 import threading
 from collections import Counter
@@ -74,8 +75,21 @@ def say(line: str) -> None:
 
 def spread(seconds: Iterable[float]) -> str:
     """Return median, 99th percentile and maximum, as text."""
-    rising = sorted(seconds)
-    if not rising:
+    times = [*seconds]
+    if not times:
         return "none"
-    p50, p99 = rising[len(rising) // 2], rising[min(len(rising) - 1, len(rising) * 99 // 100)]
-    return f"p50 {p50:.2f} p99 {p99:.2f} max {rising[-1]:.2f} s"
+    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} s"
+
+
+def spread_ms(seconds: Iterable[float]) -> str:
+    """Return the same in milliseconds."""
+    times = [each * 1000 for each in seconds]
+    if not times:
+        return "none"
+    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} ms"
+
+
+def percentile(times: Iterable[float], share: float) -> float:
+    """Return the time below which that share of them lies, by nearest rank; nan without any."""
+    rising = sorted(times)
+    return rising[min(len(rising) - 1, int(share * len(rising)))] if rising else math.nan

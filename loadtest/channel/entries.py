@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from loadtest.checker.periods import id_order
+from loadtest.events import Event
+
 EntryId = tuple[int, int]
 State = Mapping[str, Any]
 
@@ -35,16 +38,6 @@ class Entry(NamedTuple):
         return bool(self.state["status"] == OFFLINE)
 
 
-def parse_id(text: str) -> EntryId:
-    """Return the two numbers of an entry's id, which rise.
-
-    Raises:
-        ValueError: it is none.
-    """
-    ms, _, number = text.partition("-")
-    return int(ms), int(number)
-
-
 def entry_of(id: str, fields: Mapping[str, str]) -> Entry:
     """Return what an entry says; its type is one of `TYPES`."""
     state: dict[str, Any] = {"id": id}
@@ -56,7 +49,12 @@ def entry_of(id: str, fields: Mapping[str, str]) -> Entry:
         state |= {"status": fields.get("status", "online"), "since_ms": since_ms, "last_seen_ms": None}
         if fields.get("meta"):
             state["meta"] = json.loads(fields["meta"])
-    return Entry(parse_id(id), fields["uid"], int(fields["at_ms"]), int(fields["code"]), state, fields)
+    return Entry(id_order(id), fields["uid"], int(fields["at_ms"]), int(fields["code"]), state, fields)
+
+
+def read_entries(events: Iterable[Event]) -> list[Entry]:
+    """Return those that led a user to a state."""
+    return [entry_of(event.id, event.fields) for event in events if event.type in TYPES]
 
 
 def by_user(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

@@ -5,14 +5,11 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from loadtest.channel.entries import by_user
+from loadtest.channel.entries import by_user, read_entries
 from loadtest.channel.flapping_judge import Life, Promise, judge
-from loadtest.channel.report import Report, percentiles, spread_ms
-from loadtest.channel.streams import read_entries
+from loadtest.channel.report import Report, staged
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.outcome import say
-from loadtest.records import Data
-from loadtest.servers import PresenceServer
+from loadtest.outcome import say, spread_ms
 from presence.store.keys import Keys
 from protocol import KEEPALIVE
 
@@ -106,16 +103,11 @@ def flapping(plan: Plan, seed: int) -> Report:
         *("--max-grace", f"{plan.grace_max_s:g}", "--idle-timeout", f"{plan.idle_s:g}"),
         *("--tick", f"{plan.tick_s:g}", "--flap-returns", str(RETURNS_MAX)),
     )
-    with Data() as data:
-        serving = PresenceServer("--redis", data.url, *flags)
-        try:
-            with ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop:
-                wild = [Flapper(loop, f"wild-{number}") for number in range(plan.clients)]
-                calm = [Flapper(loop, f"calm-{number}") for number in range(plan.calm)]
-                _play(plan, chance, loop, wild, calm)
-            entries = by_user(read_entries(data.client, Keys()))
-        finally:
-            serving.stop()
+    with staged(*flags, beat_s=0.4 * plan.idle_s) as stage:
+        wild = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
+        calm = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
+        _play(plan, chance, stage.loop, wild, calm)
+        entries = by_user(read_entries(stage.data.events(Keys())))
     flaps = plan.drops > RETURNS_MAX and plan.minute_s <= 60.0
     flapped = None if flaps and plan.workers > 1 else flaps
     lives = {each.uid: each.life(flapped=flapped) for each in wild}
@@ -124,7 +116,6 @@ def flapping(plan: Plan, seed: int) -> Report:
     drops = sum(each.drops for each in wild)
     told = [entry for each in wild for entry in entries.get(each.uid, ())]
     told_calm = sum(len(entries.get(each.uid, ())) for each in calm)
-    spread = percentiles(graces)
     report = Report(
         f"flapping: {plan.clients} clients, {plan.drops} drops each in {plan.minute_s:g} s, "
         f"grace {plan.grace_s:g} s, {plan.workers} workers"
@@ -133,10 +124,10 @@ def flapping(plan: Plan, seed: int) -> Report:
         "dropped, and back within the grace": f"{drops:,} times",
         "events of these, but for the first login": f"{len(told) - len(wild):,}, due {2 * len(wild):,}",
         "events of calm clients' long absence": f"{told_calm - len(calm):,}, due {2 * len(calm):,}",
-        "longer graces, as the events name them": f"{len(graces)}: {spread_ms(spread)}",
+        "longer graces, as the events name them": f"{len(graces)}: {spread_ms(ms / 1000 for ms in graces)}",
     }
-    report.figures = {"seed": seed, "drops": drops, "graces_ms": spread, "wrong": verdict.wrong}
-    report.broken = verdict.broken + serving.failures()
+    report.figures = {"drops": drops, "graces_ms": graces}
+    report.broken = verdict.broken + stage.server.failures()
     if drops < plan.clients * plan.drops:
         report.broken.append(f"only {drops:,} drops took place")
     return report
@@ -149,7 +140,7 @@ def _play(
     everybody = [*wild, *calm]
     loop.bring(everybody)
     if not loop.run(LOGIN_S, lambda: loop.online() == len(everybody)):
-        raise SystemExit(f"only {loop.online()} of {len(everybody)} could log in")
+        raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
     begun = time.monotonic()
     every_s = plan.minute_s / plan.drops
     for client in wild:

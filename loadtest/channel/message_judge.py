@@ -16,7 +16,8 @@ from loadtest.outcome import Verdict
 from protocol import Code
 
 
-class Sent(NamedTuple):
+@dataclass(slots=True)
+class Message:
     """A message; its place among all that were sent is its number.
 
     Attributes:
@@ -25,6 +26,8 @@ class Sent(NamedTuple):
         handed: to how many sessions, as the answer says.
         code: of the error that was the answer, or 0.
         over: which of the sender's connections it was sent over.
+        due: when it was to be sent, monotonic seconds.
+        answered_s, received_s: seconds from then to the answer, and to the first receipt; below 0: none came.
     """
 
     sender: str
@@ -33,6 +36,9 @@ class Sent(NamedTuple):
     handed: int = 0
     code: int = 0
     over: int = 0
+    due: float = 0.0
+    answered_s: float = -1.0
+    received_s: float = -1.0
 
 
 class Received(NamedTuple):
@@ -65,7 +71,10 @@ class MessageVerdict(Verdict):
 
 
 def judge(
-    sent: Sequence[Sent], receipts: Receipts, stayed: Mapping[str, int], absent: frozenset[str] = frozenset()
+    sent: Sequence[Message],
+    receipts: Receipts,
+    stayed: Mapping[str, int],
+    absent: frozenset[str] = frozenset(),
 ) -> MessageVerdict:
     """Judge a run that is over.
 
@@ -82,7 +91,7 @@ def judge(
     return verdict
 
 
-def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Receipts) -> Counter[int]:
+def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Message], receipts: Receipts) -> Counter[int]:
     """Judge what each device received; return by how many devices each message was."""
     received: Counter[int] = Counter()
     for (uid, device), messages in receipts.items():
@@ -91,7 +100,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Rec
         for each in messages:
             number, sender = each
             story = (uid, device, each)
-            if not 0 <= number < len(sent) or sent[number][:2] != (sender, uid):
+            if not 0 <= number < len(sent) or (sent[number].sender, sent[number].recipient) != (sender, uid):
                 verdict.note("received what nobody sent", story)
                 continue
             if number in seen:
@@ -110,7 +119,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Sent], receipts: Rec
 def _judge_message(
     verdict: MessageVerdict,
     number: int,
-    message: Sent,
+    message: Message,
     received: int,
     stayed: Mapping[str, int],
     absent: frozenset[str],

@@ -2,16 +2,18 @@
 
 import random
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from loadtest.channel.letters import Correspondent, Ledger
-from loadtest.channel.message_judge import MessageVerdict, judge
-from loadtest.channel.report import Load, Report, percentiles, spread_ms
-from loadtest.client_loop import ClientLoop
-from loadtest.outcome import say
-from loadtest.records import Data
-from loadtest.servers import PresenceServer
-from protocol import Code
+import msgpack
+
+from loadtest.channel.message_judge import Message, MessageVerdict, Received, judge
+from loadtest.channel.report import Report, staged
+from loadtest.client_loop import Client, ClientLoop
+from loadtest.outcome import percentile, say, spread_ms
+from protocol import Code, Kind
 
 LOGIN_S = 30.0
 SETTLE_S = 1.0  # after the logins, until Redis knows of all
@@ -23,6 +25,8 @@ P99_MAX_MS = 100.0
 TWO_DEVICES = 10  # one in so many users has a second device
 ABSENT = 50  # and one in so many never logs in
 BEAT_S = 10.0
+PADDING = "x" * 100  # a body is about as long as a line of a chat
+FIRST_ID = 1000  # of a packet; the message's number is added
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,102 @@ class Plan:
     p99_max_ms: float = P99_MAX_MS
 
 
+class Ledger:
+    """All messages of a run, by number.
+
+    Attributes:
+        sent: what became of each.
+        open: how many wait for their answer.
+        answered_at: when the last answer came.
+        connections: how many there were: no two have the same number.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.open = self.connections = 0
+        self.answered_at = 0.0
+
+    def answered(self, number: int, payload: Mapping[str, Any], now: float) -> None:
+        """Note an answer."""
+        message = self.sent[number]
+        self.open -= not message.answers
+        message.answers += 1
+        message.handed, message.code = payload.get("delivered", 0), payload.get("code", 0)
+        message.answered_s = now - message.due
+        self.answered_at = now
+
+    def received(self, number: int, now: float) -> None:
+        """Note a receipt."""
+        if 0 <= number < len(self.sent) and self.sent[number].received_s < 0:
+            self.sent[number].received_s = now - self.sent[number].due
+
+
+class Correspondent(Client):
+    """Somebody who sends and receives.
+
+    Attributes:
+        inbox: what was received, in order.
+        stays: whether the connection has never ended.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: Ledger) -> None:
+        super().__init__(loop, uid, device)
+        self.inbox: list[Received] = []
+        self.stays = True
+        self._ledger = ledger
+        self._over = self._open = 0
+        self._moves = False
+
+    @property
+    def can_send(self) -> bool:
+        """Whether it is logged in, and not about to move."""
+        return self.is_in and not self._moves
+
+    def write_to(self, recipient: str, count: int, due: float) -> None:
+        """Send so many messages to a user in one go."""
+        frames, sent = bytearray(), self._ledger.sent
+        for _ in range(count):
+            packet = [Kind.MESSAGE, FIRST_ID + len(sent), {"to": recipient, "body": [len(sent), PADDING]}]
+            sent.append(Message(self.uid, recipient, over=self._over, due=due))
+            body = msgpack.packb(packet)
+            frames += len(body).to_bytes(4, "big") + body
+        self._open += count
+        self._ledger.open += count
+        self.send(bytes(frames))
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """It is another connection."""
+        self._ledger.connections += 1
+        self._over = self._ledger.connections
+
+    def move(self) -> None:
+        """Lose the connection as soon as all that was sent is answered, and be back somewhere soon."""
+        if self.is_in:
+            self._moves, self.stays = True, False
+            self._move_on()
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note it."""
+        if kind == Kind.DELIVER:
+            number = payload["body"][0]
+            self.inbox.append(Received(number, payload["from"]))
+            self._ledger.received(number, now)
+        elif id is not None and id >= FIRST_ID:
+            self._open -= 1
+            self._ledger.answered(id - FIRST_ID, payload, now)
+            self._move_on()
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """Not what was wanted."""
+        self._open, self.stays, self._moves = 0, False, False
+
+    def _move_on(self) -> None:
+        if self._moves and not self._open and self.is_in:
+            self._moves = False
+            self.drop(reset=random.random() < 0.5)
+            self.loop.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
+
+
 class Play:
     """One run."""
 
@@ -61,14 +161,13 @@ class Play:
         self._plan, self._loop = plan, loop
         self._chance = random.Random(seed)
         self.ledger = Ledger()
-        everybody = range(plan.users)
-        self.absent = frozenset(f"user-{number}" for number in everybody if number % ABSENT == ABSENT - 1)
-        self._uids = [f"user-{number}" for number in everybody]
+        self._uids = [f"user-{number}" for number in range(plan.users)]
+        self.absent = frozenset(self._uids[ABSENT - 1 :: ABSENT])
         self.people = [
             Correspondent(loop, uid, device, self.ledger)
             for number, uid in enumerate(self._uids)
             if uid not in self.absent
-            for device in ("", *(("pad",) if number % TWO_DEVICES == 0 else ()))
+            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
         ]
         self._movers = self.people[: plan.movers]
         self.moves = 0
@@ -76,35 +175,34 @@ class Play:
 
     def run(self) -> tuple[float, int]:
         """Play it; return how many messages a second were handed, and how many were sent by then."""
-        loop = self._loop
+        loop, plan, ledger = self._loop, self._plan, self.ledger
         loop.bring(self.people)
         if not loop.run(LOGIN_S, lambda: loop.online() == len(self.people)):
-            raise SystemExit(f"only {loop.online()} of {len(self.people)} could log in")
+            raise RuntimeError(f"only {loop.online()} of {len(self.people)} could log in")
         loop.run(SETTLE_S)
         self._moving = True
         self._move()
         begun = time.monotonic()
         self._fill()
-        loop.run(600.0, lambda: len(self.ledger) >= self._plan.messages)
-        loop.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
-        seconds, fast = self.ledger.answered_at - begun, len(self.ledger)
-        rate = sum(handed > 0 for handed in self.ledger.handed) / seconds
+        loop.run(600.0, lambda: len(ledger.sent) >= plan.messages)
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
+        seconds, fast = ledger.answered_at - begun, len(ledger.sent)
+        rate = sum(message.handed > 0 for message in ledger.sent) / seconds
         say(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
         self._send_evenly(time.monotonic(), time.monotonic())
-        loop.run(self._plan.seconds)
+        loop.run(plan.seconds)
         self._moving = False
-        loop.run(LAST_ANSWERS_S, lambda: not self.ledger.open)
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
         loop.run(1.0)  # what is handed may be on its way
         return rate, fast
 
     def _fill(self) -> None:
         """Send as long as not too many wait for their answers."""
-        ledger, plan = self.ledger, self._plan
-        now = time.monotonic()
-        while ledger.open < plan.window and len(ledger) < plan.messages:
-            count = min(self._chance.randint(1, AT_ONCE), plan.messages - len(ledger))
+        ledger, plan, now = self.ledger, self._plan, time.monotonic()
+        while ledger.open < plan.window and len(ledger.sent) < plan.messages:
+            count = min(self._chance.randint(1, AT_ONCE), plan.messages - len(ledger.sent))
             self._sender().write_to(self._chance.choice(self._uids), count, now)
-        if len(ledger) < plan.messages:
+        if len(ledger.sent) < plan.messages:
             self._loop.at(now + SEND_TICK_S, self._fill)
 
     def _send_evenly(self, begun: float, sent_until: float) -> None:
@@ -131,56 +229,33 @@ class Play:
 
 def messages(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
-    with Data() as data:
-        flags = ("--workers", str(plan.workers), "--shards", str(plan.shards))
-        serving = PresenceServer("--redis", data.url, *flags)
-        try:
-            with ClientLoop(serving.address, beat_s=BEAT_S) as loop:
-                load = Load()
-                play = Play(plan, seed, loop)
-                rate, fast = play.run()
-                share = load.core_share()
-        finally:
-            serving.stop()
+    with staged("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
+        play = Play(plan, seed, stage.loop)
+        rate, fast = play.run()
+        load = stage.loop.load()
     moved = {each.uid for each in play.people if not each.stays}
-    stayed: dict[str, int] = {}
-    for each in play.people:
-        if each.uid not in moved:
-            stayed[each.uid] = stayed.get(each.uid, 0) + 1
+    stayed = Counter(each.uid for each in play.people if each.uid not in moved)
     inboxes = {(each.uid, each.device): each.inbox for each in play.people}
-    verdict = judge(play.ledger.sent(), inboxes, stayed, play.absent)
+    verdict = judge(play.ledger.sent, inboxes, stayed, play.absent)
     report = _report(plan, play, verdict, rate, fast)
-    report.rows["the load itself"] = f"{share:.0%} of a core, late by {loop.late_max_s * 1000:.0f} ms at most"
-    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": loop.late_max_s}
-    report.figures["endings"] = loop.endings
-    report.broken += serving.failures()
-    if loop.endings:
-        report.broken.append(f"connections ended by the server: {dict(loop.endings)}")
+    report.rows["the load itself"] = load
+    report.broken += stage.server.failures()
+    if endings := stage.loop.endings:
+        report.broken.append(f"connections ended by the server: {dict(endings)}")
     return report
 
 
 def _report(plan: Plan, play: Play, verdict: MessageVerdict, rate: float, fast: int) -> Report:
-    ledger = play.ledger
-    answered = percentiles([each * 1000 for each in ledger.answered_s[fast:] if each >= 0])
-    received = percentiles([each * 1000 for each in ledger.received_s[fast:] if each >= 0])
-    outcomes = {
-        "sent": len(ledger),
-        "handed": verdict.handed,
-        "refused": verdict.refused,
-        "lost": verdict.lost.total(),
-        "received": verdict.received,
-        "missed": verdict.missed,
-    }
-    lost = ", ".join(f"{count:,} {Code(code).reason}" for code, count in verdict.lost.items())
-    report = Report(
-        f"messages: {plan.users:,} users, {plan.workers} workers, {plan.shards} shards, "
-        f"{plan.movers} users moving"
-    )
+    sent, lost = play.ledger.sent, verdict.lost
+    reasons = ", ".join(f"{count:,} {Code(code).reason}" for code, count in lost.items())
+    outcomes = verdict.handed + verdict.refused + lost.total()
+    answered = [each.answered_s for each in sent[fast:] if each.answered_s >= 0]
+    received = [each.received_s for each in sent[fast:] if each.received_s >= 0]
+    report = Report(f"messages: {plan.users:,} users, {plan.workers} workers, {plan.movers} users moving")
     report.rows = {
-        "sent": f"{len(ledger):,}",
-        "handed + refused + reported lost": f"{verdict.handed:,} + {verdict.refused:,} + "
-        f"{verdict.lost.total():,} = {verdict.handed + verdict.refused + verdict.lost.total():,}"
-        + (f" ({lost})" if lost else ""),
+        "sent": f"{len(sent):,}",
+        "handed + refused + reported lost": f"{verdict.handed:,} + {verdict.refused:,} + {lost.total():,} "
+        f"= {outcomes:,} ({reasons or 'none lost'})",
         "received by devices": f"{verdict.received:,}",
         "handed to whoever moved, and missed": f"{verdict.missed:,}",
         "moves": f"{play.moves:,}",
@@ -188,15 +263,13 @@ def _report(plan: Plan, play: Play, verdict: MessageVerdict, rate: float, fast: 
         f"at {plan.rate:,.0f} a second, to the receipt": spread_ms(received),
         f"at {plan.rate:,.0f} a second, to the answer": spread_ms(answered),
     }
-    report.figures = {**outcomes, "codes": verdict.lost, "rate": rate, "even_rate": plan.rate}
-    report.figures["moves"] = play.moves
-    report.figures |= {"received_ms": received, "answered_ms": answered, "wrong": verdict.wrong}
+    report.figures = {"handed": verdict.handed, "refused": verdict.refused, "moves": play.moves, "rate": rate}
     report.broken = list(verdict.broken)
     if rate < plan.rate_min:
         report.broken.append(f"only {rate:,.0f} messages a second, promised {plan.rate_min:,.0f}")
-    for what, found in (("receipt", received), ("answer", answered)):
-        if found["p99"] > plan.p99_max_ms:
-            report.broken.append(f"to the {what} p99 {found['p99']:.0f} ms, {plan.p99_max_ms:.0f} promised")
-    if verdict.handed + verdict.refused + verdict.lost.total() != len(ledger):
+    for what, times in (("receipt", received), ("answer", answered)):
+        if (p99_ms := percentile(times, 0.99) * 1000) > plan.p99_max_ms:
+            report.broken.append(f"to the {what} p99 {p99_ms:.0f} ms, {plan.p99_max_ms:.0f} promised")
+    if outcomes != len(sent):
         report.broken.append("handed + refused + reported lost is not what was sent")
     return report

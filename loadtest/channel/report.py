@@ -1,10 +1,43 @@
-"""What came of a run: a table, and the same as JSON."""
+"""What a scenario plays on, and what came of it: a table, and the same as JSON."""
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from loadtest.client_loop import ClientLoop
+from loadtest.records import Data
+from loadtest.servers import PRESENCE, PresenceServer
+
+
+class Stage(NamedTuple):
+    """A server, its Redis, and what drives the clients."""
+
+    data: Data
+    server: PresenceServer
+    loop: ClientLoop
+
+
+@contextmanager
+def staged(
+    *flags: str, beat_s: float, keep: bool = False, program: Sequence[str] = PRESENCE
+) -> Iterator[Stage]:
+    """Run a server for the length of a ``with`` block.
+
+    Args:
+        flags: of `presence serve`.
+        beat_s: how often clients beat.
+        keep: whether Redis keeps every write over a kill.
+        program: what Python is given to run `presence`.
+    """
+    with Data(keep=keep) as data:
+        server = PresenceServer("--redis", data.url, *flags, program=program)
+        try:
+            with ClientLoop(server.address, beat_s=beat_s) as loop:
+                yield Stage(data, server, loop)
+        finally:
+            server.stop()
 
 
 @dataclass
@@ -14,7 +47,7 @@ class Report:
     Attributes:
         scenario: its name, and with what it was played.
         rows: what was measured, in words, by what it is.
-        figures: the same as numbers, for a file.
+        figures: some of it as numbers.
         broken: each promise that was broken, in words.
     """
 
@@ -33,31 +66,3 @@ class Report:
         """Return it as one object."""
         found = {"scenario": self.scenario, "rows": self.rows, **self.figures, "broken": self.broken}
         return json.dumps(found, indent=1)
-
-
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return p50, p99 and the maximum; zeros of nothing."""
-    rising = sorted(values)
-    if not rising:
-        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
-    return {
-        "p50": rising[len(rising) // 2],
-        "p99": rising[min(len(rising) - 1, len(rising) * 99 // 100)],
-        "max": rising[-1],
-    }
-
-
-def spread_ms(found: Mapping[str, float]) -> str:
-    """Return percentiles as text; they are in ms."""
-    return ", ".join(f"{name} {value:,.1f}" for name, value in found.items()) + " ms"
-
-
-class Load:
-    """What the load itself takes of a core; if that is much, it is what was measured."""
-
-    def __init__(self) -> None:
-        self._begun, self._cpu = time.monotonic(), time.process_time()
-
-    def core_share(self) -> float:
-        """Return it, since the start."""
-        return (time.process_time() - self._cpu) / (time.monotonic() - self._begun)

@@ -1,24 +1,33 @@
 """``slow``: many who watch and never read, and what they cost the server and those who do read."""
 
+import _socket
 import itertools
+import os
+import socket
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import protocol
 from loadtest import usage
-from loadtest.channel.report import Load, Report, percentiles, spread_ms
-from loadtest.channel.viewers import Changer, Changes, Deaf, Viewer
+from loadtest.channel.entries import EntryId
+from loadtest.channel.report import Report, Stage, staged
+from loadtest.checker.periods import id_order
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.outcome import say
-from loadtest.records import Data
-from loadtest.servers import PresenceServer
+from loadtest.outcome import percentile, say, spread_ms
+from protocol import Kind
 
 SMALL_BUFFERS = ("-m", "loadtest.channel.small_buffers")
+SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
+RECEIVE_BYTES = 4096
+TEXT = "x" * 200  # a state's meta
 LOGIN_S = 60.0
-LOGINS_A_SECOND = 300.0  # each watches at once, which costs more than a login
+LOGINS_A_SECOND = 300.0  # each watches immediately, which costs more than a login
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
 MEMORY_SHARE_MAX = 1.1
@@ -27,6 +36,7 @@ FILL_S = 60.0
 LOOK_S = 1.0
 STILL_LOOKS = 3  # looks at which no byte more has gone into the kernel, until they are taken for stuck
 WAKE_S = 60.0
+BEAT_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -50,31 +60,142 @@ class Plan:
     pairs: int = 3
 
 
+class Changes:
+    """What was changed when, by number; each number is the meta of a user for a while."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        self.newest: dict[str, int] = {}
+
+    def next(self, uid: str) -> Mapping[str, Any]:
+        """Return a user's next meta, which is sent now."""
+        self.newest[uid] = len(self.sent)
+        self.sent.append(time.monotonic())
+        return {"n": self.newest[uid], "text": TEXT}
+
+
+class Changer(Client):
+    """Somebody whom others watch, and who changes.
+
+    Attributes:
+        refused: changes that the server did not take.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, changes: Changes) -> None:
+        super().__init__(loop, uid)
+        self.refused = 0
+        self._changes = changes
+
+    def change(self) -> int:
+        """Change; return the number of it."""
+        number = len(self._changes.sent)
+        self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
+        return number
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note a refusal."""
+        self.refused += kind == Kind.ERROR
+
+
+class Viewer(Client):
+    """Watches, and knows the newest of each user.
+
+    Attributes:
+        delays: where to note by how much each push came after its change, seconds; None: nowhere.
+        seen: by uid, the number of the newest change.
+        pushes: how many came.
+        fallen: pushes whose ids do not rise.
+        is_answered: whether the watch is.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, uids: list[str], changes: Changes) -> None:
+        super().__init__(loop, uid)
+        self.delays: list[float] | None = None
+        self.seen: dict[str, int] = {}
+        self.pushes = self.fallen = 0
+        self.is_answered = False
+        self._last: dict[str, EntryId] = {}
+        self._uids, self._changes = uids, changes
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """Watch."""
+        self.send(protocol.encode(protocol.watch(self._uids, id=100)))
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note it."""
+        if kind == Kind.PRESENCE:
+            self.pushes += 1
+            uid, entry_id = payload["uid"], id_order(payload["id"])
+            self.fallen += entry_id <= self._last.get(uid, (0, 0))
+            self._last[uid] = entry_id
+            number = payload.get("meta", {}).get("n", -1)
+            self.seen[uid] = number
+            if self.delays is not None and number >= 0:
+                self.delays.append(now - self._changes.sent[number])
+        elif kind == Kind.OK and "presence" in payload:
+            self.is_answered = True
+            known = {uid: state["meta"]["n"] for uid, state in payload["presence"].items() if "meta" in state}
+            self.seen.update(known)
+
+
+class Deaf(Viewer):
+    """Reads until its watch is answered, and then no more, until it is woken."""
+
+    def socket(self) -> _socket.socket:
+        """See `Client`: keep the kernels from holding much between server and client."""
+        sock = super().socket()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        return sock
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """See `Viewer`."""
+        super().heard(kind, id, payload, now)
+        if kind == Kind.OK and "presence" in payload:
+            self.loop.hear(self, on=False)
+
+    def name(self) -> str:
+        """Return the address that it has connected from, as `/proc/net/tcp` writes it."""
+        with socket.socket(fileno=os.dup(self.fd)) as twin:
+            host, port = twin.getsockname()
+        return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+
+    def wake(self) -> None:
+        """Read all that waits."""
+        self.loop.hear(self, on=True)
+
+
 @dataclass(frozen=True)
 class Pair:
     """One comparison.
 
     Attributes:
-        without, within: ms from a change to its push to those who read; percentiles.
+        without, within: seconds from a change to its push to those who read.
         grown: bytes of memory by which the server grew while nobody of those who are deaf read, at its peak.
         stuck: how many of them had bytes waiting in the server's kernel, of which none left.
         pushes: that those who are deaf were given in the end, of those that there were for them.
         broken: what was not as it has to be.
     """
 
-    without: dict[str, float]
-    within: dict[str, float]
+    without: list[float]
+    within: list[float]
     grown: int
     stuck: int
     pushes: tuple[int, int]
     broken: list[str]
 
+    @property
+    def ratio(self) -> float:
+        """How many times as long the 99th percentile is with them."""
+        return percentile(self.within, 0.99) / percentile(self.without, 0.99)
+
 
 class Play:
     """All pairs on one server."""
 
-    def __init__(self, plan: Plan, serving: PresenceServer, loop: ClientLoop) -> None:
-        self._plan, self._loop, self._serving = plan, loop, serving
+    def __init__(self, plan: Plan, stage: Stage) -> None:
+        self._plan, self._loop, self._server = plan, stage.loop, stage.server
+        loop = stage.loop
         self._changes = Changes()
         self._uids = [f"user-{number}" for number in range(plan.users)]
         self._users = [Changer(loop, uid, self._changes) for uid in self._uids]
@@ -99,7 +220,7 @@ class Play:
         self._bring(deaf, lambda: all(each.is_answered for each in deaf))
         say(f"slow: {len(deaf):,} watch and read no more")
         self._loop.run(LOOK_S)
-        pid, first = self._serving.process.pid, len(self._changes.sent)
+        pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._fill(deaf)
@@ -142,9 +263,9 @@ class Play:
     def _bring(self, clients: Sequence[Client], done: Callable[[], bool]) -> None:
         self._loop.bring(clients, LOGINS_A_SECOND)
         if not self._loop.run(LOGIN_S, done):
-            raise SystemExit(f"not all of {len(clients)} could log in and watch")
+            raise RuntimeError(f"not all of {len(clients)} could log in and watch")
 
-    def _measure(self) -> dict[str, float]:
+    def _measure(self) -> list[float]:
         """Return the delays to those who read, while changes go on."""
         delays: list[float] = []
         self._change(on=True)
@@ -155,7 +276,7 @@ class Play:
         self._loop.run(LOOK_S)
         for each in self._others:
             each.delays = None
-        return percentiles([each * 1000 for each in delays])
+        return delays
 
     def _fill(self, deaf: list[Deaf]) -> None:
         """Let changes go on until nothing more goes into the kernel's buffers for those who never read.
@@ -178,7 +299,7 @@ class Play:
 
     def _waiting(self, deaf: list[Deaf]) -> list[int]:
         """Return the bytes in the server's kernel that have not left, of each for whom there are any."""
-        port = f":{self._serving.address[1]:04X}"
+        port = f":{self._server.address[1]:04X}"
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
         queues = {row[2]: int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port)}
         return [size for each in deaf if each.is_in and (size := queues.get(each.name(), 0))]
@@ -202,27 +323,15 @@ class Play:
 
 def slow(plan: Plan, _seed: int) -> Report:
     """Play it, and judge."""
-    with Data() as data:
-        serving = PresenceServer(
-            "--redis", data.url, "--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}", program=SMALL_BUFFERS
-        )
-        try:
-            with ClientLoop(serving.address, beat_s=12.0) as loop:
-                load = Load()
-                play = Play(plan, serving, loop)
-                play.begin()
-                pairs = [play.pair(number) for number in range(plan.pairs)]
-                share = load.core_share()
-        finally:
-            serving.stop()
-    return _report(plan, pairs, share, loop.late_max_s, serving.failures())
-
-
-def _report(plan: Plan, pairs: list[Pair], share: float, late_max_s: float, failures: list[str]) -> Report:
+    timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
+    with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
+        play = Play(plan, stage)
+        play.begin()
+        pairs = [play.pair(number) for number in range(plan.pairs)]
+        load = stage.loop.load()
     bound = plan.deaf * UNSENT_BYTES
     grown = max(pair.grown for pair in pairs)
-    ratios = [pair.within["p99"] / pair.without["p99"] for pair in pairs]
-    ratio = statistics.median(ratios)
+    ratio = statistics.median(pair.ratio for pair in pairs)
     given, due = pairs[-1].pushes
     report = Report(
         f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
@@ -234,19 +343,12 @@ def _report(plan: Plan, pairs: list[Pair], share: float, late_max_s: float, fail
         f"{grown / bound:.3f} of what may wait ({UNSENT_BYTES // 1024} KiB each)",
         "others' pushes without them": "; ".join(spread_ms(pair.without) for pair in pairs),
         "others' pushes with them": "; ".join(spread_ms(pair.within) for pair in pairs),
-        "p99 with / without": f"{ratio:.2f} (median of {', '.join(f'{each:.2f}' for each in ratios)})",
+        "p99 with / without": f"{ratio:.2f} (median of {', '.join(f'{pair.ratio:.2f}' for pair in pairs)})",
         "pushed to each of them in the end": f"{given / plan.deaf:,.0f} of {due / plan.deaf:,.0f} changes",
-        "the load itself": f"{share:.0%} of a core, late by {late_max_s * 1000:.0f} ms at most",
+        "the load itself": load,
     }
-    report.figures = {
-        "pairs": [vars(pair) for pair in pairs],
-        "grown_bytes": grown,
-        "bound_bytes": bound,
-        "p99_ratios": ratios,
-        "p99_ratio": ratio,
-        "load_core_share": share,
-    }
-    report.broken = [*(words for pair in pairs for words in pair.broken), *failures]
+    report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
+    report.broken = [*(words for pair in pairs for words in pair.broken), *stage.server.failures()]
     if grown > MEMORY_SHARE_MAX * bound:
         report.broken.append(f"memory grew by {grown / bound:.2f} of what may wait")
     if ratio > P99_RATIO_MAX:

@@ -1,29 +1,41 @@
 """``watch``: many who watch, while those whom they watch come, go and change, and servers and Redis fail."""
 
+import contextlib
+import itertools
+import os
 import random
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from loadtest.channel.entries import Entry, by_user
-from loadtest.channel.faults import Faults
-from loadtest.channel.people import Person, Watcher
-from loadtest.channel.report import Load, Report, percentiles, spread_ms
-from loadtest.channel.streams import Count, read_entries
-from loadtest.channel.watch_judge import Truth, WatchVerdict, judge
-from loadtest.client_loop import ClientLoop
-from loadtest.outcome import say
-from loadtest.records import Data
-from loadtest.servers import PresenceServer
+import protocol
+from loadtest.channel.entries import Entry, by_user, read_entries
+from loadtest.channel.report import Report, Stage, staged
+from loadtest.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, WatchVerdict, judge
+from loadtest.client_loop import AWAY, Client, ClientLoop
+from loadtest.outcome import say, spread_ms
+from loadtest.servers import wait_for
+from presence.store.client import RedisError
 from presence.store.keys import Keys
+from protocol import Kind
 
 LOGIN_S = 30.0
 QUIET_S = 3.0
 LOOK_S = 0.5
+COUNT_EACH_S = 0.3
 SAY_S = 10.0
 STALE_MAX_MS = 2500.0
 TWO_DEVICES = 5  # one in so many users has a second device
 RESTLESS = 10  # and one in so many watchers looks away, or loses the connection, now and then
+PROOF_S = 15.0  # until a worker that was killed is replaced
+AFTER_S = 5.0  # after Redis' return what waited for it is told; not as in calm
+STATUS_TEXTS = ("at work", "im Zug", "おはよう", "")
+VERSIONS = 40
+RETRY_S = 0.5  # where the server names no time
 
 
 @dataclass(frozen=True)
@@ -59,14 +71,11 @@ class Plan:
     @property
     def flags(self) -> tuple[str, ...]:
         """Of `presence serve`."""
-        seconds = {
-            "--idle-timeout": self.idle_s,
-            "--lease": self.lease_s,
-            "--tick": self.tick_s,
-            "--disconnect-grace": self.grace_s,
-        }
-        words = [word for name, value in seconds.items() for word in (name, f"{value:g}")]
-        return ("--workers", str(self.workers), "--shards", str(self.shards), *words)
+        return (
+            *("--workers", str(self.workers), "--shards", str(self.shards), "--lease", f"{self.lease_s:g}"),
+            *("--idle-timeout", f"{self.idle_s:g}", "--tick", f"{self.tick_s:g}"),
+            *("--disconnect-grace", f"{self.grace_s:g}"),
+        )
 
     @property
     def settle_s(self) -> float:
@@ -74,41 +83,249 @@ class Plan:
         return self.lease_s + self.idle_s + self.tick_s + self.grace_s + QUIET_S
 
 
-class Play:
-    """One run.
+class Person(Client):
+    """Somebody whom others watch: at each `act` does one of the things that devices do.
 
     Args:
-        plan: what is played.
-        seed: of what is drawn.
-        count: of the entries.
+        grace_s: the server's; the pauses are made of it.
     """
 
     def __init__(
-        self, plan: Plan, seed: int, store: Data, serving: PresenceServer, loop: ClientLoop, count: Count
+        self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
     ) -> None:
-        self._plan, self._loop, self._store = plan, loop, store
+        super().__init__(loop, uid, device)
+        self.returns = False
+        self._chance = chance
+        self._grace_s = grace_s
+        self._is_away = False
+        self._acts: dict[Callable[[], object], int] = {
+            self._log_out: 16,
+            self._go: 8,
+            self._move: 10,
+            self._fall_silent: 4,
+            self._turn: 27,
+            self._tell: 35,
+        }
+
+    def act(self) -> None:
+        """Do something, whatever is possible now."""
+        if self.fd == AWAY:
+            self._is_away, self.beats = False, True
+            self.meta = self._some_meta() if self._chance.random() < 0.6 else None
+            self.connect()
+        elif self.is_in and self.beats:
+            self._chance.choices([*self._acts], [*self._acts.values()])[0]()
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """Return soon where the server has gone, but not each time; others have to be told then."""
+        if payload is None and self.beats and self._chance.random() < 0.5:
+            self.loop.at(now + self._chance.uniform(0.0, 1.5), self.connect)
+
+    def _log_out(self) -> None:
+        self.beats = False
+        self.send(protocol.encode(protocol.logout(self._chance.choice(("logout", "background")))))
+
+    def _go(self) -> None:
+        self.drop(reset=self._chance.random() < 0.5)
+
+    def _move(self) -> None:
+        self._go()
+        self.loop.at(time.monotonic() + self._chance.uniform(0.0, 0.6 * self._grace_s), self.connect)
+
+    def _fall_silent(self) -> None:
+        self.beats = False
+
+    def _turn(self) -> None:
+        self._is_away = not self._is_away
+        self.send(protocol.encode(protocol.update(status="away" if self._is_away else "online")))
+
+    def _tell(self) -> None:
+        meta = {} if self._chance.random() < 0.1 else self._some_meta()
+        self.send(protocol.encode(protocol.update(meta=meta)))
+
+    def _some_meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"app": f"4.{self._chance.randrange(VERSIONS)}", "dev": self.device}
+        if text := self._chance.choice(STATUS_TEXTS):
+            found["text"] = text
+        return found
+
+
+class Watcher(Client):
+    """Somebody who watches, and writes down what comes.
+
+    Args:
+        uids: whom.
+
+    Attributes:
+        history: what has come so far, for the judge.
+        refused: watches that were refused, by the code; they are asked again.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
+        super().__init__(loop, uid)
+        self.history: list[Answered | Pushed | Unwatched | Lost] = []
+        self.refused: Counter[int] = Counter()
+        self._uids = uids
+        self._asked: dict[int, tuple[float, Sequence[str], bool]] = {}
+        self._ids = itertools.count(100)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is logged in and waits for no answer."""
+        return self.is_in and not self._asked
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """Watch."""
+        self._ask(self._uids, watch=True)
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Write it down."""
+        at_ms = self.loop.unix_ms(now)
+        if kind == Kind.PRESENCE:
+            self.history.append(Pushed(at_ms, payload["uid"], payload))
+        elif id in self._asked:
+            asked_ms, uids, watch = self._asked.pop(id)
+            if kind == Kind.ERROR:
+                self.refused[payload["code"]] += 1
+                self._retry(now + payload.get("retry_after", RETRY_S), uids, watch=watch)
+            elif watch:
+                self.history.append(Answered(asked_ms, at_ms, uids, payload["presence"]))
+            else:
+                self.history.append(Unwatched(uids))
+        else:
+            raise AssertionError(f"not asked for: {kind} {id} {payload}")
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """All watches are gone."""
+        self._asked.clear()
+        self.history.append(Lost())
+
+    def leave(self) -> None:
+        """Drop the connection, and be back soon."""
+        if self.is_in:
+            now = time.monotonic()
+            self.drop(reset=True)
+            self.ended(None, now)
+            self.loop.at(now + random.uniform(0.0, 1.0), self.connect)
+
+    def look_away(self) -> None:
+        """Watch some no more, and then again."""
+        if self.is_answered:
+            some = random.sample(self._uids, len(self._uids) // 2)
+            self._ask(some, watch=False)
+            self._ask(some, watch=True)
+
+    def _ask(self, uids: Sequence[str], *, watch: bool) -> None:
+        id = next(self._ids)
+        self._asked[id] = (self.loop.unix_ms(time.monotonic()), uids, watch)
+        self.send(protocol.encode((protocol.watch if watch else protocol.unwatch)(uids, id=id)))
+
+    def _retry(self, moment: float, uids: Sequence[str], *, watch: bool) -> None:
+        fd = self.fd
+
+        def ask() -> None:
+            if self.is_in and self.fd == fd:  # a new connection has asked for all
+                self._ask(uids, watch=watch)
+
+        self.loop.at(moment, ask)
+
+
+class Faults:
+    """What is done to workers and to Redis while clients go on: by turns, each at its share of transitions.
+
+    Attributes:
+        proofs: that each took place, in words.
+        failed: which did not.
+        spans_ms: in which Redis was away or had just come back.
+    """
+
+    def __init__(self, plan: Plan, stage: Stage) -> None:
+        kinds: list[Callable[[], None]] = []
+        for number in range(max(plan.kills, plan.restarts)):
+            kinds += [self._kill] * (number < plan.kills) + [self._restart] * (number < plan.restarts)
+        share = plan.transitions / (len(kinds) + 1)
+        self._due = [((number + 1) * share, kind) for number, kind in enumerate(kinds)]
+        self._away_s, self._stage = plan.away_s, stage
+        self._thread: threading.Thread | None = None
+        self.proofs: Counter[str] = Counter()
+        self.failed: list[str] = []
+        self.spans_ms: list[tuple[float, float]] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether all have been done, and the last is over."""
+        return not self._due and not self._is_busy
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def inject(self, transitions: int) -> None:
+        """Do the next if it is due; in a thread, because the clients go on."""
+        if self._due and transitions >= self._due[0][0] and not self._is_busy:
+            _, kind = self._due.pop(0)
+            self._thread = threading.Thread(target=kind, daemon=True)
+            self._thread.start()
+
+    def _kill(self) -> None:
+        server = self._stage.server
+        number, pid = random.choice(sorted(server.workers().items()))
+        os.kill(pid, signal.SIGKILL)
+        if wait_for(lambda: server.workers()[number] != pid, PROOF_S):
+            self.proofs["worker killed (kill -9) and replaced"] += 1
+        else:
+            self.failed.append("a killed worker was not replaced")
+
+    def _restart(self) -> None:
+        begun, data = time.time() * 1000, self._stage.data
+        before = data.client.info("server")["run_id"]
+        data.kill()
+        time.sleep(self._away_s)
+        data.start()
+        self.spans_ms.append((begun, (time.time() + AFTER_S) * 1000))
+        if data.client.info("server")["run_id"] != before:
+            self.proofs[f"Redis killed for {self._away_s:g} s, and back with its data"] += 1
+        else:
+            self.failed.append("Redis did not restart")
+
+
+class Play:
+    """One run."""
+
+    def __init__(self, plan: Plan, seed: int, stage: Stage) -> None:
+        self._plan, self._stage, self._loop = plan, stage, stage.loop
         self._chance = random.Random(seed)
         self._keys = Keys(shards=plan.shards)
         uids = [f"user-{number}" for number in range(plan.users)]
         self._people = [
-            Person(loop, uid, device, self._chance, plan.grace_s)
+            Person(stage.loop, uid, device, self._chance, plan.grace_s)
             for number, uid in enumerate(uids)
-            for device in ("", *(("pad",) if number % TWO_DEVICES == 0 else ()))
+            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
         ]
         self.watchers = [
-            Watcher(loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
+            Watcher(stage.loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
             for number in range(plan.watchers)
         ]
-        self.faults = Faults(plan.kills, plan.restarts, plan.transitions, plan.away_s, store, serving)
-        self._count = count
+        self.faults = Faults(plan, stage)
+        self._entries = self._looks = 0  # in the streams, by the last look that Redis answered
         self._acting = False
+        self._is_over = threading.Event()
 
     def run(self) -> None:
         """Play it until all is quiet."""
+        counting = threading.Thread(target=self._count, daemon=True)
+        counting.start()
+        try:
+            self._run()
+        finally:
+            self._is_over.set()
+            counting.join()
+
+    def _run(self) -> None:
         loop, plan = self._loop, self._plan
         loop.bring(self.watchers)
         if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
-            raise SystemExit(f"only {loop.online()} of {plan.watchers} could log in and watch")
+            raise RuntimeError(f"only {loop.online()} of {plan.watchers} could log in and watch")
         self._acting = True
         self._act()
         self._disturb()
@@ -123,19 +340,27 @@ class Play:
         say(f"watch: {self._transitions:,} transitions; waiting until all is quiet")
         loop.run(plan.settle_s)
         before = (-1, -1)
-        while before[0] != self._count.entries or before[1] == self._count.looks:
-            before = self._count.entries, self._count.looks
+        while before[0] != self._entries or before[1] == self._looks:
+            before = self._entries, self._looks
             loop.run(QUIET_S)
 
     def entries(self) -> list[Entry]:
         """Return what the streams say of those who are watched."""
-        found = read_entries(self._store.client, self._keys)
+        found = read_entries(self._stage.data.events(self._keys))
         return [entry for entry in found if entry.uid.startswith("user-")]
 
     @property
     def _transitions(self) -> int:
         """How many there were, about: the watchers themselves are told of, too."""
-        return self._count.entries - len(self.watchers)
+        return self._entries - len(self.watchers)
+
+    def _count(self) -> None:
+        """Look how many entries there are, in a thread: Redis may be away, and clients go on."""
+        client, keys = self._stage.data.client, self._keys
+        while not self._is_over.wait(COUNT_EACH_S):
+            with contextlib.suppress(RedisError):
+                self._entries = sum(client.xlen(keys.events(shard)) for shard in range(keys.shards))
+                self._looks += 1
 
     def _act(self) -> None:
         if self._acting:
@@ -152,26 +377,15 @@ class Play:
 
 def watch(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
-    with Data(keep=True) as store:
-        serving = PresenceServer("--redis", store.url, *plan.flags)
-        try:
-            with (
-                ClientLoop(serving.address, beat_s=0.4 * plan.idle_s) as loop,
-                Count(store.client, Keys(shards=plan.shards)) as count,
-            ):
-                load = Load()
-                play = Play(plan, seed, store, serving, loop, count)
-                play.run()
-                share = load.core_share()
-                entries = play.entries()
-                verdict = judge({each.uid: each.history for each in play.watchers}, Truth(by_user(entries)))
-                unanswered = sum(not each.is_answered for each in play.watchers)
-        finally:
-            serving.stop()
+    with staged(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
+        play = Play(plan, seed, stage)
+        play.run()
+        load, entries = stage.loop.load(), play.entries()
+        verdict = judge({each.uid: each.history for each in play.watchers}, Truth(by_user(entries)))
+        unanswered = sum(not each.is_answered for each in play.watchers)
     report = _report(plan, play, entries, verdict)
-    report.rows["the load itself"] = f"{share:.0%} of a core, late by {loop.late_max_s * 1000:.0f} ms at most"
-    report.figures |= {"seed": seed, "load_core_share": share, "load_late_max_s": loop.late_max_s}
-    report.broken += play.faults.failed + serving.failures()
+    report.rows["the load itself"] = load
+    report.broken += play.faults.failed + stage.server.failures()
     if unanswered:
         report.broken.append(f"{unanswered} watchers have no answer in the end")
     if len(entries) < plan.transitions:
@@ -180,48 +394,33 @@ def watch(plan: Plan, seed: int) -> Report:
 
 
 def _report(plan: Plan, play: Play, entries: list[Entry], verdict: WatchVerdict) -> Report:
+    faults = play.faults
+    types = Counter(entry.fields["type"] for entry in entries)
+    refused = sum((each.refused for each in play.watchers), Counter[int]())
+    in_calm = [
+        delay
+        for stood_ms, delay in verdict.decided_ms
+        if not any(begun <= stood_ms <= end for begun, end in faults.spans_ms)
+    ]
     report = Report(
         f"watch: {plan.watchers} watchers of {plan.each} users each, {plan.users:,} users, "
         f"{plan.workers} workers, {plan.shards} shards"
     )
-    calm_only = [
-        delay
-        for stood_ms, delay in verdict.decided_ms
-        if not any(begun <= stood_ms <= end for begun, end in play.faults.spans_ms)
-    ]
-    spreads = {
-        "decided_ms": percentiles([delay for _, delay in verdict.decided_ms]),
-        "decided_in_calm_ms": percentiles(calm_only),
-        "stood_ms": percentiles([delay for _, delay in verdict.stood_ms]),
-        "stale_ms": percentiles(verdict.stale_ms),
-    }
-    types = Counter(entry.fields["type"] for entry in entries)
-    refused = sum((each.refused for each in play.watchers), Counter[int]())
     report.rows = {
-        "transitions": f"{len(entries):,}: "
-        + ", ".join(f"{count:,} {name}" for name, count in types.items()),
-        "injected": "; ".join(f"{count} x {what}" for what, count in play.faults.proofs.items()) or "nothing",
+        "transitions": f"{len(entries):,}: {', '.join(f'{count:,} {name}' for name, count in types.items())}",
+        "injected": "; ".join(f"{count} x {what}" for what, count in faults.proofs.items()) or "nothing",
         "pushes that were right": f"{verdict.pushes:,}",
         "states in answers that were right": f"{verdict.answers:,}",
-        "from the decision to the push": spread_ms(spreads["decided_ms"]),
-        "the same, but for Redis' outages": spread_ms(spreads["decided_in_calm_ms"]),
-        "from the entry to the push": spread_ms(spreads["stood_ms"]),
-        "answers over when asked for, by": spread_ms(spreads["stale_ms"]),
+        "from the decision to the push": spread_ms(delay / 1000 for _, delay in verdict.decided_ms),
+        "the same, but for Redis' outages": spread_ms(delay / 1000 for delay in in_calm),
+        "from the entry to the push": spread_ms(delay / 1000 for _, delay in verdict.stood_ms),
+        "answers over when asked for, by": spread_ms(delay / 1000 for delay in verdict.stale_ms),
         "watches refused and asked again": f"{refused.total():,} {dict(refused) if refused else ''}",
     }
-    report.figures = {
-        **spreads,
-        "transitions": len(entries),
-        "types": types,
-        "injected": play.faults.proofs,
-        "pushes": verdict.pushes,
-        "answers": verdict.answers,
-        "refused": refused,
-        "wrong": verdict.wrong,
-    }
+    report.figures = {"transitions": len(entries), "pushes": verdict.pushes, "injected": faults.proofs}
     report.broken = list(verdict.broken)
-    if spreads["stale_ms"]["max"] > STALE_MAX_MS:
-        report.broken.append(f"an answer was over by {spreads['stale_ms']['max']:,.0f} ms when asked for")
-    if not play.faults.proofs and plan.kills + plan.restarts:
+    if (stale_ms := max(verdict.stale_ms, default=0.0)) > STALE_MAX_MS:
+        report.broken.append(f"an answer was over by {stale_ms:,.0f} ms when asked for")
+    if not faults.proofs and plan.kills + plan.restarts:
         report.broken.append("nothing was injected")
     return report

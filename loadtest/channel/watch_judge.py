@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.channel.entries import OFFLINE, Entry, EntryId, State, differences, parse_id
+from loadtest.channel.entries import OFFLINE, Entry, EntryId, State, differences
+from loadtest.checker.periods import id_order
 from loadtest.outcome import Verdict
 
 BEFORE = -1  # the place of whoever has no entry yet
@@ -169,7 +170,7 @@ class _Eyes:
     def _check(self, uid: str, state: State) -> int | None:
         """Return the place of the entry that a state is of, if it is as that entry says."""
         try:
-            place = self._truth.place(uid, parse_id(state["id"]))
+            place = self._truth.place(uid, id_order(state["id"]))
         except ValueError:
             place = None
         if place is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import protocol
 from loadtest import usage
-from loadtest.outcome import Outcome, say
+from loadtest.outcome import Outcome, percentile, say, spread_ms
 from loadtest.records import Data
 from loadtest.security.credentials import login as token_login
 from loadtest.security.credentials import spoilt
@@ -31,7 +31,7 @@ from loadtest.security.load import (
     logins,
     processes,
 )
-from loadtest.security.samples import percentile, ratio, spread_ms
+from loadtest.security.samples import ratio
 from loadtest.security.stage import UNBOUNDED, Stage, Wire, faults, login, staged
 from loadtest.servers import PresenceServer, Setup, running, wait_for
 from presence.settings import Settings

@@ -1,22 +1,12 @@
-"""Samples of times: percentiles, and whether two samples can be told apart. No clock, no I/O."""
+"""Samples of times: how much longer they are, and whether two samples can be told apart. No clock, no I/O."""
 
 import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-
-def percentile(times: Iterable[float], share: float) -> float:
-    """Return the time below which that share of them lies, by nearest rank; nan without any."""
-    ranked = sorted(times)
-    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else math.nan
-
-
-def spread_ms(times: Sequence[float]) -> str:
-    """Return median, 99th percentile and greatest of some seconds, in words."""
-    figures = percentile(times, 0.5), percentile(times, 0.99), max(times, default=math.nan)
-    return " / ".join(f"{time * 1000:.2f}" for time in figures) + " ms"
+from loadtest.outcome import percentile
 
 
 def ratio(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], share: float) -> float:

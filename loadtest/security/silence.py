@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
-from loadtest.outcome import Outcome, say
+from loadtest.outcome import Outcome, say, spread_ms
 from loadtest.records import Data
 from loadtest.security.credentials import trusting_nobody
 from loadtest.security.load import (
@@ -35,7 +35,7 @@ from loadtest.security.load import (
     processes,
     strangers,
 )
-from loadtest.security.samples import ratio, spread_ms
+from loadtest.security.samples import ratio
 from loadtest.security.stage import Stage, Wire, faults, login, staged
 from loadtest.servers import PresenceServer, running, wait_for
 from protocol import Code, Kind, Packet
@@ -113,7 +113,7 @@ def judge_silent(found: Found) -> Outcome:
         (not times <= SLOWER_MAX, f"p99 of logins {times:.3f} times as long, {SLOWER_MAX} allowed"),
     )
     measured = (
-        f"{told}; logins' p50 / p99 / max beside them {spread_ms([*chain(*beside)])}, with them "
+        f"{told}; logins beside them {spread_ms([*chain(*beside)])}, with them "
         f"elsewhere {spread_ms([*chain(*elsewhere)])}; ratio of p99 by {len(beside)} pairs {times:.3f}"
     )
     slow = sum(each.sent > 1 for each in found.stays)

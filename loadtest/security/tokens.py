@@ -14,10 +14,10 @@ import msgpack
 import protocol
 from loadtest.client_loop import ClientLoop, LoopThread
 from loadtest.links import LOGIN_ID
-from loadtest.outcome import Outcome
+from loadtest.outcome import Outcome, percentile
 from loadtest.security.credentials import Issuer, login, spoilt, write_keys
 from loadtest.security.mutations import mutations
-from loadtest.security.samples import mann_whitney, percentile
+from loadtest.security.samples import mann_whitney
 from loadtest.security.stage import (
     OTHERS_BEAT_S,
     TIMEOUT_S,

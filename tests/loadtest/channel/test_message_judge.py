@@ -1,16 +1,18 @@
 """Whether the judge of messages sees what is wrong."""
 
+from dataclasses import replace
+
 import pytest
 
-from loadtest.channel.message_judge import Received, Sent, judge
+from loadtest.channel.message_judge import Message, Received, judge
 from protocol import Code
 
 STAYED = {"ann": 1, "bob": 2}  # dan moves, eve is never there
-HANDED = Sent("bob", "ann", 1, 1)
-BOTH = Sent("ann", "bob", 1, 2)
-REFUSED = Sent("ann", "eve", 1, 0, Code.RECIPIENT_OFFLINE)
-LOST = Sent("ann", "bob", 1, 0, Code.SERVER_ERROR)
-TO_DAN = Sent("ann", "dan", 1, 1)
+HANDED = Message("bob", "ann", 1, 1)
+BOTH = Message("ann", "bob", 1, 2)
+REFUSED = Message("ann", "eve", 1, 0, Code.RECIPIENT_OFFLINE)
+LOST = Message("ann", "bob", 1, 0, Code.SERVER_ERROR)
+TO_DAN = Message("ann", "dan", 1, 1)
 Inbox = dict[tuple[str, str], list[Received]]
 
 
@@ -23,7 +25,7 @@ def inbox(**received: list[tuple[int, str]]) -> Inbox:
     return found
 
 
-def wrong(sent: list[Sent], found: Inbox) -> list[str]:
+def wrong(sent: list[Message], found: Inbox) -> list[str]:
     return [*judge(sent, found, STAYED, frozenset({"eve"})).wrong]
 
 
@@ -48,12 +50,12 @@ def test_who_was_told_that_it_is_lost_need_not_mind_if_it_is_not() -> None:
         ([HANDED], inbox(ann=[(0, "dan")]), "received what nobody sent"),
         ([HANDED], inbox(ann=[(0, "bob")], dan=[(0, "bob")]), "received what nobody sent"),
         ([HANDED], inbox(ann=[(0, "bob"), (7, "bob")]), "received what nobody sent"),
-        ([HANDED._replace(answers=0)], inbox(ann=[(0, "bob")]), "never answered"),
-        ([HANDED._replace(answers=2)], inbox(ann=[(0, "bob")]), "answered more than once"),
+        ([replace(HANDED, answers=0)], inbox(ann=[(0, "bob")]), "never answered"),
+        ([replace(HANDED, answers=2)], inbox(ann=[(0, "bob")]), "answered more than once"),
         ([HANDED], inbox(), "handed and not received"),
         ([BOTH], inbox(bob=[(0, "ann")]), "handed and not received"),
         (
-            [BOTH._replace(handed=1)],
+            [replace(BOTH, handed=1)],
             inbox(bob=[(0, "ann")]),
             "handed to another number of sessions than there are",
         ),
@@ -62,33 +64,33 @@ def test_who_was_told_that_it_is_lost_need_not_mind_if_it_is_not() -> None:
             inbox(dan=[(0, "ann")], dan_pad=[(0, "ann")]),
             "received by more than it was handed to",
         ),
-        ([TO_DAN._replace(handed=0)], inbox(), "handed to nobody, and granted"),
-        ([REFUSED._replace(recipient="dan")], inbox(dan=[(0, "ann")]), "refused, and received"),
-        ([REFUSED._replace(recipient="bob")], inbox(), "refused though the recipient was connected"),
+        ([replace(TO_DAN, handed=0)], inbox(), "handed to nobody, and granted"),
+        ([replace(REFUSED, recipient="dan")], inbox(dan=[(0, "ann")]), "refused, and received"),
+        ([replace(REFUSED, recipient="bob")], inbox(), "refused though the recipient was connected"),
         (
-            [LOST._replace(code=Code.BUSY)],
+            [replace(LOST, code=Code.BUSY)],
             inbox(bob=[(0, "ann")]),
             "said to be surely not delivered, and received",
         ),
-        ([REFUSED._replace(code=0, handed=1)], inbox(), "handed to somebody who was never there"),
+        ([replace(REFUSED, code=0, handed=1)], inbox(), "handed to somebody who was never there"),
     ],
 )
-def test_each_fault_has_a_name(sent: list[Sent], found: Inbox, complaint: str) -> None:
+def test_each_fault_has_a_name(sent: list[Message], found: Inbox, complaint: str) -> None:
     assert complaint in wrong(sent, found)
 
 
 def test_two_senders_are_in_no_order() -> None:
-    sent = [HANDED, HANDED._replace(sender="dan")]
+    sent = [HANDED, replace(HANDED, sender="dan")]
     assert wrong(sent, inbox(ann=[(1, "dan"), (0, "bob")])) == []
 
 
 def test_two_devices_of_a_sender_are_in_no_order() -> None:
-    sent = [HANDED, HANDED._replace(over=1)]
+    sent = [HANDED, replace(HANDED, over=1)]
     assert wrong(sent, inbox(ann=[(1, "bob"), (0, "bob")])) == []
 
 
 def test_each_device_of_a_sender_has_an_order_of_its_own() -> None:
-    sent = [HANDED, HANDED._replace(over=1), HANDED]
+    sent = [HANDED, replace(HANDED, over=1), HANDED]
     assert wrong(sent, inbox(ann=[(2, "bob"), (1, "bob"), (0, "bob")])) == ["received out of order"]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.channel.entries import Entry, by_user, entry_of, parse_id
+from loadtest.channel.entries import Entry, by_user, entry_of
 from loadtest.channel.watch_judge import (
     Answered,
     History,
@@ -15,6 +15,7 @@ from loadtest.channel.watch_judge import (
     WatchVerdict,
     judge,
 )
+from loadtest.checker.periods import id_order
 
 
 def entry(ms: int, type: str, uid: str = "ann", **fields: Any) -> Entry:
@@ -56,7 +57,7 @@ def test_an_entry_is_the_state_that_the_protocol_shows() -> None:
     }
     assert WENT.state == {"id": "3000-0", "status": "offline", "since_ms": 2995, "last_seen_ms": 2950}
     assert CAME.state["since_ms"] == 1000
-    assert parse_id("3000-12") == (3000, 12)
+    assert id_order("3000-12") == (3000, 12)
 
 
 def test_whoever_is_told_all_has_nothing_to_complain_about() -> None:
