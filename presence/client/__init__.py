@@ -70,9 +70,7 @@ from presence.client.pushes import (
     UserState,
     WatchEnded,
 )
-from presence.client.states import State
-from presence.client.tokens import BlockingTokenSource, TokenSource
-from presence.client.verbs import Statistics
+from presence.client.types import BlockingTokenSource, State, Statistics, TokenSource
 from protocol import EncodeError
 
 if TYPE_CHECKING:

@@ -10,18 +10,10 @@ import protocol
 from presence.client.blocking_link import Link, Server
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.machine import Machine
-from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
-from presence.client.states import State
-from presence.client.tokens import BlockingTokenSource
-from presence.client.verbs import (
-    MAX_PUSHES,
-    REQUEST_TIMEOUT_S,
-    Payload,
-    Statistics,
-    delivered,
-    tls_context,
-)
+from presence.client.session import ASK_EVERY
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, tls_context
+from presence.client.types import BlockingTokenSource, Payload, State, Statistics
 from protocol import Packet
 
 
@@ -186,7 +178,7 @@ class BlockingClient:
     def statistics(self) -> Statistics:
         """Return counters since the start."""
         with self._link.news:
-            return Statistics.of(self._link.machine, self._link.inbox)
+            return self._link.machine.statistics(self._link.inbox)
 
     def wait_online(self, timeout: float | None = None) -> None:
         """Wait until the client is logged in.

@@ -1,20 +1,28 @@
 """What keeps a client alive without an event loop: a thread that connects, reads, writes and keeps time."""
 
+import os
+import select
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from errno import EINPROGRESS
+from typing import Any, NamedTuple
 
-from presence.client import wire
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import Machine
 from presence.client.session import Answer, Caused
-from presence.client.states import State
-from presence.client.tokens import BlockingTokenSource
-from presence.client.verbs import Payload, why
+from presence.client.shell import READ_BYTES, why
+from presence.client.types import BlockingTokenSource, Payload, State
+
+READABLE = select.POLLIN
+WRITABLE = select.POLLOUT
+_WAIT_MAX_S = 3600.0  # poll takes no arbitrarily large number
+_TRY_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+Wait = Callable[[socket.socket, int], None]
 
 
 class Server(NamedTuple):
@@ -46,7 +54,7 @@ class Link:
         self._source = source
         self._fetching: threading.Thread | None = None  # the source may block, and beats must go on
         self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
-        self._waiter = wire.Waiter()
+        self._waiter = Waiter()
 
     def answer(self, id: int) -> Payload:
         """Wait for the answer to a request, under the lock; raise it if it is an error."""
@@ -129,15 +137,13 @@ class Link:
             self._fetching = None  # and with it this thread needs nothing that `close` frees
 
     def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        with suppress(TimeoutError, wire.Interrupted):
+        with suppress(TimeoutError, Interrupted):
             self._waiter.wait(sock, events, deadline)
 
     def _open(self, deadline: float) -> socket.socket | None:
         try:
-            sock = wire.open_socket(
-                *self._server, lambda sock, events: self._waiter.wait(sock, events, deadline)
-            )
-        except wire.Interrupted:
+            sock = open_socket(*self._server, lambda sock, events: self._waiter.wait(sock, events, deadline))
+        except Interrupted:
             return None  # by `close`; whatever else it was is looked at before the next attempt
         except (OSError, UnicodeError) as error:
             with self.news:
@@ -162,19 +168,19 @@ class Link:
                 unsent += self.machine.take_outgoing()
                 deadline = self.machine.deadline
             try:
-                wire.send(sock, unsent)
+                send(sock, unsent)
             except OSError:  # the answer to what was sent before may still be there to be read
                 deaf = True
             if deaf:
                 unsent.clear()
-            self._rest(sock, wire.READABLE | (wire.WRITABLE if unsent else 0), deadline)
+            self._rest(sock, READABLE | (WRITABLE if unsent else 0), deadline)
             self._read(sock)
 
     def _read(self, sock: socket.socket) -> None:
         """Read all that lies there."""
         message = "the server closed it"
         try:
-            while data := wire.receive(sock):
+            while data := receive(sock):
                 with self.news:
                     self.perform(self.machine.received(data, time.monotonic()))
                     if not self.machine.connected:
@@ -184,3 +190,123 @@ class Link:
         if data is not None:
             with self.news:
                 self.perform(self.machine.disconnected(message, time.monotonic()))
+
+
+# A socket that never blocks, and the waiting that goes with it
+
+
+class Interrupted(Exception):
+    """The wait was ended by `Waiter.interrupt`."""
+
+
+class Waiter:
+    """Waits for a socket; any other thread can end the wait."""
+
+    def __init__(self) -> None:
+        self._inside, self._outside = socket.socketpair()
+        self._inside.setblocking(False)
+        self._outside.setblocking(False)
+
+    def interrupt(self) -> None:
+        """End the present wait, or the next one if there is none."""
+        with suppress(BlockingIOError):  # it is full of wishes that it end
+            self._outside.send(b"!")
+
+    def wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
+        """Wait until `sock` is ready for any of `events`.
+
+        Raises:
+            TimeoutError: `deadline`, of the monotonic clock, has come.
+            Interrupted: somebody wants that the wait ends.
+        """
+        poll = select.poll()
+        poll.register(self._inside, READABLE)
+        if sock is not None:
+            poll.register(sock, events)
+        while True:
+            left_s = deadline - time.monotonic()
+            ready = poll.poll(min(_WAIT_MAX_S, max(0.0, left_s)) * 1000)
+            if any(fd == self._inside.fileno() for fd, _ in ready):
+                with suppress(BlockingIOError):
+                    self._inside.recv(READ_BYTES)
+                raise Interrupted
+            if ready:
+                return
+            if left_s <= 0:
+                raise TimeoutError
+
+    def close(self) -> None:
+        """Free both ends."""
+        self._inside.close()
+        self._outside.close()
+
+
+def open_socket(host: str, port: int, ssl_context: ssl.SSLContext | None, wait: Wait) -> socket.socket:
+    """Connect to the first address of `host` that answers. The look-up of the name cannot be interrupted.
+
+    Raises:
+        OSError, UnicodeError: no address could be connected to, or the last one's handshake failed.
+    """
+    failure: OSError | None = None
+    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, proto)
+        try:
+            _connect(sock, address, wait)
+            if ssl_context is not None:
+                sock = ssl_context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+                _shake_hands(sock, wait)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{host} has no address")
+
+
+def _connect(sock: socket.socket, address: Any, wait: Wait) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    code = sock.connect_ex(address)
+    if code == EINPROGRESS:
+        wait(sock, WRITABLE)
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _shake_hands(sock: ssl.SSLSocket, wait: Wait) -> None:
+    while True:
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            wait(sock, READABLE)
+        except ssl.SSLWantWriteError:
+            wait(sock, WRITABLE)
+        else:
+            return
+
+
+def receive(sock: socket.socket) -> bytes | None:
+    """Return what lies there, ``b""`` at the end of the stream, None if there is nothing yet.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    try:
+        return sock.recv(READ_BYTES)
+    except _TRY_AGAIN:
+        return None
+
+
+def send(sock: socket.socket, data: bytearray) -> None:
+    """Send as much as goes without waiting, and remove it from `data`.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    with suppress(*_TRY_AGAIN):
+        while data:
+            del data[: sock.send(data)]

@@ -19,8 +19,6 @@ class Inbox:
         superseded: how many stale changes went.
     """
 
-    __slots__ = ("_latest", "_most", "_next", "_stale", "_waiting", "dropped", "superseded")
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: OrderedDict[int, Push] = OrderedDict()

@@ -18,16 +18,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import protocol
-from presence.client.connection import Connection
+from presence.client.connection import TOKEN_TIMEOUT_S, Connection
 from presence.client.errors import ConnectionLost, Ended, NotConnected, NoToken, PresenceError, ended
-from presence.client.lasting import Lasting
-from presence.client.pacing import ASK_EVERY, Beats, Chance
+from presence.client.inbox import Inbox
 from presence.client.pushes import Connected, Disconnected, Goodbye
-from presence.client.renewal import TOKEN_TIMEOUT_S
-from presence.client.returning import Loss, Returning
-from presence.client.session import Answer, Caused, Session
-from presence.client.states import CONNECTED, State
-from presence.client.tokens import given, left_s
+from presence.client.reconnect import Chance, Loss, Returning
+from presence.client.session import ASK_EVERY, Answer, Beats, Caused, Session
+from presence.client.state import Lasting
+from presence.client.types import CONNECTED, State, Statistics, given, left_s
 from protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
@@ -59,21 +57,6 @@ class Machine:
     Raises:
         protocol.EncodeError: the login breaks a rule of the protocol.
     """
-
-    __slots__ = (
-        *(
-            "_ask_every",
-            "_chance",
-            "_connection",
-            "_decoder",
-            "_due",
-            "_fetches",
-            "_ids",
-            "_logout_id",
-            "_offset_s",
-        ),
-        *("_outgoing", "beats", "error", "lasting", "returns", "state"),
-    )
 
     def __init__(
         self,
@@ -126,6 +109,18 @@ class Machine:
     def round_trip_s(self) -> float | None:
         """Seconds from the last beat that asked to its answer, on this connection; None before one."""
         return self._connection.session.beats.round_trip_s if self._connection else None
+
+    def statistics(self, inbox: Inbox) -> Statistics:
+        """Read the counters."""
+        return Statistics(
+            self.returns.logins,
+            self.returns.losses,
+            self.beats,
+            self.round_trip_s,
+            len(inbox),
+            inbox.superseded,
+            inbox.dropped,
+        )
 
     @property
     def has_outgoing(self) -> bool:
@@ -307,7 +302,7 @@ class Machine:
             return self._take_goodbye(packet.payload, now)
         if self._connection is None:
             return self._take_login_answer(packet, now)
-        caused = self._connection.take(packet, now)
+        caused = self._connection.session.take(packet, now)
         over = any(isinstance(each, Answer) and each.id == self._logout_id for each in caused)
         return caused + self._end(None) if over else caused
 
@@ -373,4 +368,4 @@ class Machine:
     def _drop(self, error: PresenceError) -> Caused:
         connection, self._connection = self._connection, None
         self._outgoing.clear()
-        return connection.fail(error) if connection else []
+        return connection.session.fail(error) if connection else []

@@ -1,17 +1,24 @@
 """One logged-in connection as the client sees it: its beats, its requests, and what comes unasked."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import protocol
 from presence.client.errors import PresenceError, RecipientDisconnected, RequestTimeout, request_failed
-from presence.client.lasting import Lasting
-from presence.client.pacing import Beats, Chance
 from presence.client.pushes import Delivered, PresenceChanged, Push, user_state
+from presence.client.reconnect import Chance
+from presence.client.state import Lasting
 from protocol import Code, Kind, Packet
 
+BEAT_JITTER = 0.1  # a beat comes up to this share of the interval early, never late: lateness costs slack
+BEAT_MIN_S = 0.02  # whatever a server dictates, a client is no flood
+# Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
+# a client whose path broke is back before it counts as offline. One of three would take four intervals.
+ASK_EVERY = 1
+RETRY_S: Final = 1.0  # between two attempts to reach a recipient who may return at any moment
 # After these errors the server closes; others refuse one request.
-_ENDS_CONNECTION = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
+_ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
 
 
 class Answer(NamedTuple):
@@ -21,10 +28,70 @@ class Answer(NamedTuple):
     result: Mapping[str, Any] | PresenceError
 
 
+Result = Mapping[str, Any] | PresenceError
 Caused = list[Push | Answer]
+Done = Callable[[Result, float], Caused]
 
 
-RETRY_S: Final = 1.0  # between two attempts to reach a recipient who may return at any moment
+class Beats:
+    """The beats of one logged-in connection, and whether the server is still there.
+
+    The first beat comes at a random moment of the first interval, so that clients who came together do
+    not beat together. The first of every `ask_every` beats asks for an answer: after one that asked,
+    something must arrive within an interval, or the server is dead. A server that stops is therefore
+    noticed at most ``ask_every + 1`` intervals later, and one interval after the first beat that it owes
+    an answer.
+
+    Args:
+        interval_s: what the server dictates.
+        ask_every: 1: each beat asks.
+        now: when the login was answered.
+        chance: see `presence.client.reconnect`.
+
+    Attributes:
+        next_at: when the next beat is due.
+        dead_at: when the server counts as dead; infinite while no answer is due.
+        asked: id of the beat whose answer is due.
+        sent: beats so far.
+        round_trip_s: of the last answered beat; None before.
+    """
+
+    def __init__(self, interval_s: float, ask_every: int, now: float, chance: Chance) -> None:
+        self._interval_s = max(BEAT_MIN_S, interval_s)
+        self._ask_every = ask_every
+        self._asked_at = 0.0
+        self.next_at = now + self._interval_s * chance()
+        self.dead_at = math.inf
+        self.asked: int | None = None
+        self.sent = 0
+        self.round_trip_s: float | None = None
+
+    def beat(self, now: float, chance: Chance) -> bool:
+        """Count a beat that is sent now; return whether it should carry an id.
+
+        The next is due an interval from now: beats that were missed are not made up for.
+        """
+        asks = self.sent % self._ask_every == 0 and self.asked is None
+        self.sent += 1
+        self.next_at = now + self._interval_s * (1.0 - BEAT_JITTER * chance())
+        return asks
+
+    def ask(self, id: int, now: float) -> None:
+        """The beat just counted carries this id."""
+        self.asked = id
+        self._asked_at = now
+        self.dead_at = now + self._interval_s
+
+    def heard(self, now: float) -> None:
+        """Something arrived: whoever sends is alive, though the answer may stand behind other things."""
+        if self.asked is not None:
+            self.dead_at = now + self._interval_s
+
+    def answered(self, now: float) -> None:
+        """The answer to the beat that asked has come."""
+        self.round_trip_s = now - self._asked_at
+        self.asked = None
+        self.dead_at = math.inf
 
 
 class _Pending(NamedTuple):
@@ -34,6 +101,7 @@ class _Pending(NamedTuple):
         packet: what is asked.
         deadline: when its time is over.
         retries: whether a message is sent again to a recipient that has lost its connection.
+        done: told the answer in place of the program, for a request of the client's own.
         again_at: when it is to be sent again; None: its answer is awaited.
         refusal: why.
     """
@@ -41,6 +109,7 @@ class _Pending(NamedTuple):
     packet: Packet
     deadline: float
     retries: bool = False
+    done: Done | None = None
     again_at: float | None = None
     refusal: PresenceError | None = None
 
@@ -48,6 +117,10 @@ class _Pending(NamedTuple):
     def due(self) -> float:
         """When something is to be done about it."""
         return self.deadline if self.again_at is None else min(self.again_at, self.deadline)
+
+    def answered(self, id: int, result: Result, now: float) -> Caused:
+        """Return what an answer means."""
+        return [Answer(id, result)] if self.done is None else self.done(result, now)
 
 
 class Session:
@@ -65,8 +138,6 @@ class Session:
         beats: as given.
         refusal: code, reason and message of an error after which a server closes, if it came last.
     """
-
-    __slots__ = ("_held", "_ids", "_lasting", "_outgoing", "_requests", "beats", "refusal", "since")
 
     def __init__(
         self, beats: Beats, now: float, ids: Iterator[int], outgoing: bytearray, lasting: Lasting
@@ -86,8 +157,16 @@ class Session:
         due = [pending.due for pending in self._requests.values()]
         return min(self.beats.next_at, self.beats.dead_at, *due)
 
-    def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
-        """Send a request and return its id.
+    def request(
+        self,
+        packet: Packet,
+        timeout_s: float,
+        now: float,
+        *,
+        retries: bool = False,
+        done: Done | None = None,
+    ) -> int:
+        """Send a request and return its id; its `Answer` comes later, or `done` is called in place of it.
 
         With `retries` a message is sent again, within its time, while its recipient may return. What follows
         to the same recipient waits behind it, so that all of it arrives in order.
@@ -97,7 +176,7 @@ class Session:
         """
         id = next(self._ids)
         encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
-        pending = _Pending(packet, now + timeout_s, retries)
+        pending = _Pending(packet, now + timeout_s, retries, done)
         if retries and (before := self._held.get(packet.payload["to"])) is not None:
             pending = pending._replace(again_at=before.again_at, refusal=before.refusal)
         else:
@@ -126,7 +205,8 @@ class Session:
             pending = self._requests[id]
             if now >= pending.deadline:
                 self.give_up(id)
-                caused.append(Answer(id, pending.refusal or RequestTimeout("no answer came in time")))
+                error = pending.refusal or RequestTimeout("no answer came in time")
+                caused += pending.answered(id, error, now)
                 continue
             self._held.pop(pending.packet.payload["to"], None)
             self._requests[id] = pending._replace(again_at=None, refusal=None)
@@ -142,11 +222,11 @@ class Session:
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
 
     def fail(self, error: PresenceError) -> Caused:
-        """The connection has ended: nothing more will be answered."""
+        """The connection has ended: nothing more will be answered. The next one makes own requests anew."""
         self._lasting.watches.left()
         requests = list(self._requests.items())
         self._requests.clear()
-        return [Answer(id, pending.refusal or error) for id, pending in requests]
+        return [Answer(id, each.refusal or error) for id, each in requests if each.done is None]
 
     def take(self, packet: Packet, now: float) -> Caused:
         """Take any packet but a goodbye. Kinds that this version does not know are ignored."""
@@ -173,7 +253,8 @@ class Session:
         if pending is None:
             return []  # a beat, or a request that was given up
         if packet.kind == Kind.OK:
-            return [Answer(id, payload), *self._lasting.granted(id, pending.packet, payload)]
+            changes = self._lasting.granted(id, pending.packet, payload)
+            return [*pending.answered(id, payload, now), *changes]
         self._lasting.watches.refuse(id)
         error = request_failed(
             payload["code"], payload["reason"], payload["message"], payload.get("retry_after")
@@ -186,7 +267,7 @@ class Session:
             if held.due < held.deadline:
                 self._held[to] = self._requests[id] = held
                 return []
-        return [Answer(id, error)]
+        return pending.answered(id, error, now)
 
 
 def _ends_connection(code: int, pending: _Pending | None) -> bool:

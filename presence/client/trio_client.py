@@ -11,19 +11,11 @@ import trio
 import protocol
 from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
 from presence.client.machine import Machine
-from presence.client.pacing import ASK_EVERY
 from presence.client.pushes import Push, UserState, user_states
-from presence.client.states import State
-from presence.client.tokens import TokenSource
+from presence.client.session import ASK_EVERY
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, tls_context
 from presence.client.trio_link import Link, OpenStream, open_tcp
-from presence.client.verbs import (
-    MAX_PUSHES,
-    REQUEST_TIMEOUT_S,
-    Payload,
-    Statistics,
-    delivered,
-    tls_context,
-)
+from presence.client.types import Payload, State, Statistics, TokenSource
 from protocol import Packet
 
 
@@ -130,8 +122,6 @@ class Client:
     the server has ended the client for good. Requests raise `NotConnected` while the client is not logged in;
     they are not queued, for what they would say may be stale by then.
     """
-
-    __slots__ = ("_link", "_request_timeout_s")
 
     def __init__(self, link: Link, request_timeout_s: float) -> None:
         self._link = link
@@ -301,7 +291,7 @@ class Client:
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        return Statistics.of(self._link.machine, self._link.inbox)
+        return self._link.machine.statistics(self._link.inbox)
 
     async def wait_online(self) -> None:
         """Wait until the client is logged in.

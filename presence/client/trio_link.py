@@ -16,9 +16,8 @@ from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import Machine
 from presence.client.session import Answer, Caused
-from presence.client.states import State
-from presence.client.tokens import TokenSource
-from presence.client.verbs import READ_BYTES, Payload, why
+from presence.client.shell import READ_BYTES, why
+from presence.client.types import Payload, State, TokenSource
 
 OpenStream = Callable[[], Awaitable[Stream]]
 T = TypeVar("T")
@@ -32,11 +31,6 @@ class Link:
         inbox: what came and nobody took yet.
         news: parks those who wait for pushes or another state.
     """
-
-    __slots__ = (
-        *("_fetching", "_open_stream", "_running", "_source", "_timer", "_waiting", "_wake", "_wish"),
-        *("inbox", "machine", "news"),
-    )
 
     def __init__(
         self, machine: Machine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
@@ -173,8 +167,6 @@ class Link:
 
 class _Slot:
     """Where a request waits for its answer."""
-
-    __slots__ = ("done", "result")
 
     def __init__(self) -> None:
         self.done = trio.Event()

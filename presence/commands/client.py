@@ -28,7 +28,7 @@ from presence.client import (
     WatchEnded,
     connect,
 )
-from presence.client.verbs import why
+from presence.client.shell import why
 from presence.commands.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.config import DEFAULT_SOURCE, TOKEN_VARIABLE

@@ -9,7 +9,7 @@ import protocol
 from presence.client.machine import Machine
 from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import Answer
-from presence.client.states import State
+from presence.client.types import State
 from protocol import Packet
 
 T = 30.0

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
+from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
-from presence.client.pacing import RETURN_MAX_S
-from presence.client.renewal import TOKEN_TIMEOUT_S
+from presence.client.reconnect import RETURN_MAX_S
 from presence.client.session import Answer, Caused
 from protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token

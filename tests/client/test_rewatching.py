@@ -4,7 +4,7 @@ import pytest
 
 import protocol
 from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, State, UserState, WatchEnded
-from presence.client.rewatching import ANSWER_TIMEOUT_S, AT_ONCE
+from presence.client.connection import ANSWER_TIMEOUT_S, AT_ONCE
 from protocol import Code, Kind, Packet
 from tests.client.driving import Driven
 

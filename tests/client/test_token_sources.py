@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 import protocol
-from presence.client import Disconnected, LoginRefused, NoToken, State, connect, connect_blocking
-from presence.client.renewal import TOKEN_TIMEOUT_S
-from protocol import Code, Kind, Packet
+from presence.client import Disconnected, NoToken, State, connect, connect_blocking
+from presence.client.connection import TOKEN_TIMEOUT_S
+from protocol import Kind, Packet
 from tests.client.driving import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
 
@@ -62,23 +62,6 @@ async def test_what_it_raises_is_raised() -> None:
     assert isinstance(failure.value.__cause__, OSError)
 
 
-async def test_a_failure_is_tried_again_where_one_does_not_wait(autojump_clock: MockClock) -> None:
-    failures = [OSError("no way there")] * 3
-    mint = Mint()
-
-    async def sometimes() -> str:
-        await trio.lowlevel.checkpoint()
-        if failures:
-            raise failures.pop()
-        return mint()
-
-    script = ScriptedServer()
-    async with connect("nowhere", 1, token=sometimes, wait=False, open_stream=script.open) as client:
-        pushes = [await anext(client) for _ in range(4)]
-        assert client.state is State.ONLINE
-    assert [push.reason for push in pushes if isinstance(push, Disconnected)] == ["no_token"] * 3
-
-
 async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
     calls: list[float] = []
 
@@ -110,16 +93,6 @@ async def test_one_that_hangs_while_online_holds_up_nothing(autojump_clock: Mock
         assert (client.state, client.statistics().losses) == (State.ONLINE, 0)
     assert len(calls) >= 3
     assert tokens(script, Kind.UPDATE) == []
-
-
-async def test_another_token_than_a_refused_one_is_tried_once(autojump_clock: MockClock) -> None:
-    script = ScriptedServer(protocol.error(1, Code.AUTH_FAILED, "no"))
-    mint = Mint()
-    with pytest.raises(LoginRefused, match="auth_failed"):
-        async with connect("nowhere", 1, token=mint, open_stream=script.open):
-            pytest.fail("it was refused")
-    assert tokens(script, Kind.LOGIN) == mint.made
-    assert len(mint.made) == 2
 
 
 # Without an event loop

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence.client import tokens
+from presence.client.types import given as given_token
+from presence.client.types import left_s
 from protocol import TOKEN_MAX_BYTES, EncodeError
 from tests.client.driving import token
 
@@ -18,11 +19,11 @@ def claiming(claims: Any) -> str:
 
 
 def test_what_is_left_is_told_by_the_servers_clock() -> None:
-    assert tokens.left_s(token(1_000_060), 1_000_000.5) == 59.5
+    assert left_s(token(1_000_060), 1_000_000.5) == 59.5
 
 
 def test_without_the_servers_clock_a_token_counts_as_new() -> None:
-    assert tokens.left_s(token(1_000_060, iat=1_000_000), None) == 60.0
+    assert left_s(token(1_000_060, iat=1_000_000), None) == 60.0
 
 
 @pytest.mark.parametrize(
@@ -34,23 +35,23 @@ def test_without_the_servers_clock_a_token_counts_as_new() -> None:
     ],
 )
 def test_a_token_that_cannot_be_read_has_no_end(opaque: str) -> None:
-    assert tokens.left_s(opaque, 0.0) is None
-    assert tokens.left_s(opaque, None) is None
+    assert left_s(opaque, 0.0) is None
+    assert left_s(opaque, None) is None
 
 
 @given(st.text() | st.binary().map(lambda data: f"a.{base64.urlsafe_b64encode(data).decode()}.b"))
 @settings(max_examples=200, deadline=None)
 def test_no_token_is_a_reason_to_fail(text: str) -> None:
-    left = tokens.left_s(text, 0.0)
+    left = left_s(text, 0.0)
     assert left is None or isinstance(left, float)
 
 
 @pytest.mark.parametrize("wrong", [None, b"bytes", 7, "", "x" * (TOKEN_MAX_BYTES + 1)])
 def test_what_breaks_the_protocol_is_no_token(wrong: object) -> None:
     with pytest.raises(EncodeError, match="token"):
-        tokens.given(wrong)
+        given_token(wrong)
 
 
 def test_a_source_that_failed_is_heard() -> None:
     with pytest.raises(OSError, match="no way there"):
-        tokens.given(OSError("no way there"))
+        given_token(OSError("no way there"))

@@ -1,7 +1,7 @@
 """The trio client over memory streams against the server's own transport, in virtual time."""
 
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -17,15 +17,12 @@ from presence.client import (
     Disconnected,
     EncodeError,
     Ended,
-    LoginRefused,
-    NotConnected,
     PresenceChanged,
     PresenceError,
     Replaced,
     RequestTimeout,
     State,
     Unreachable,
-    Unsupported,
     UserState,
     connect,
 )
@@ -119,45 +116,11 @@ async def test_a_cut_connection_is_come_back_from_within_the_grace(
         assert {story[0] for story in server.story()} == {"login"}
 
 
-async def test_a_network_that_is_away_is_tried_less_and_less(
-    autojump_clock: MockClock, network: Network
-) -> None:
-    network.up = False
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open, wait=False) as client:
-        await trio.sleep(3600)
-        attempts = client.statistics().losses
-        network.up = True
-        with trio.fail_after(61):
-            await client.wait_online()
-    assert 60 < attempts < 300
-
-
 async def test_a_first_attempt_without_a_server_is_raised(network: Network) -> None:
     network.up = False
     with pytest.raises(Unreachable, match="no route to host"):
         async with connect("nowhere", 1, uid="ann", open_stream=network.open):
             pytest.fail("there is no server")
-
-
-async def test_a_first_attempt_that_is_refused_is_raised() -> None:
-    script = ScriptedServer(protocol.error(1, Code.BUSY, "full", 5.0))
-    with pytest.raises(LoginRefused) as refusal:
-        async with connect("nowhere", 1, uid="ann", open_stream=script.open):
-            pytest.fail("it was refused")
-    assert (refusal.value.code, refusal.value.retry_after) == (Code.BUSY, 5.0)
-
-
-async def test_a_dead_server_is_noticed_though_bytes_still_go_out(autojump_clock: MockClock) -> None:
-    script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
-        await trio.sleep(60)
-        script.answers = False
-        stopped_at = trio.current_time()
-        async for push in client:
-            if isinstance(push, Disconnected):
-                assert push.reason == "dead_server"
-                break
-        assert trio.current_time() - stopped_at <= 4 * 12
 
 
 async def test_a_peer_that_takes_no_bytes_does_not_stop_the_clock(autojump_clock: MockClock) -> None:
@@ -186,29 +149,6 @@ async def test_a_take_over_ends_the_iteration_with_its_error(
                 await client.query(["bob"])
 
 
-async def test_another_device_takes_nobody_over(autojump_clock: MockClock, network: Network) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        async with connect("nowhere", 1, uid="ann", device="phone", open_stream=network.open):
-            await trio.sleep(60)
-        assert client.state is State.ONLINE
-
-
-@pytest.mark.parametrize("verb", ["message", "query", "watch", "unwatch"])
-async def test_what_this_server_does_not_serve_is_an_error_of_its_own(
-    autojump_clock: MockClock, network: Network, verb: str
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        verbs: dict[str, Callable[[], Awaitable[object]]] = {
-            "message": lambda: client.send_message("bob", "hi"),
-            "query": lambda: client.query(["bob"]),
-            "watch": lambda: client.watch(["bob"]),
-            "unwatch": client.unwatch,
-        }
-        with pytest.raises(Unsupported) as error:
-            await verbs[verb]()
-    assert error.value.code == Code.UNSUPPORTED
-
-
 async def test_answers_are_given_as_python_values() -> None:
     script = ScriptedServer()
     states = {"bob": {"status": "online", "since_ms": 5, "id": "5-0", "last_seen_ms": None}}
@@ -217,24 +157,6 @@ async def test_answers_are_given_as_python_values() -> None:
         bob = UserState("online", 5, None, "5-0")
         assert await client.send_message("bob", b"hi") == 2
         assert await client.query(["bob"]) == await client.watch(["bob"]) == {"bob": bob}
-
-
-async def test_a_message_that_comes_is_pushed() -> None:
-    script = ScriptedServer(login_ok(), protocol.deliver("bob", {"n": 1}, 7))
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
-        assert isinstance(await anext(client), Connected)
-        assert await anext(client) == Delivered("bob", {"n": 1}, 7)
-
-
-async def test_requests_while_offline_fail_at_once(autojump_clock: MockClock, network: Network) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        network.up = False
-        await network.cut()
-        assert await kinds(client, 2) == ["Connected", "Disconnected"]
-        began = trio.current_time()
-        with pytest.raises(NotConnected):
-            await client.send_message("bob", "hi")
-        assert trio.current_time() == began
 
 
 async def test_a_request_without_an_answer_times_out(autojump_clock: MockClock) -> None:
@@ -268,17 +190,6 @@ async def test_a_cancelled_watch_is_taken_back(autojump_clock: MockClock) -> Non
         assert client.watched == {}
 
 
-async def test_an_unwatch_is_done_though_nobody_confirms_it(autojump_clock: MockClock) -> None:
-    script = ScriptedServer()
-    script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, request_timeout=3) as client:
-        await client.watch(["bob"])
-        script.answers = False
-        with pytest.raises(RequestTimeout):
-            await client.unwatch(["bob"])
-        assert client.watched == {}
-
-
 async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None:
     script = ScriptedServer()
     script.answer = {"presence": {uid: {"status": "online", "id": "5-0"} for uid in ("bob", "eve")}}
@@ -297,20 +208,6 @@ async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None
         assert script.heard[-1].kind == Kind.LOGIN, "there is nobody to be watched again"
 
 
-async def test_away_is_what_later_logins_say(autojump_clock: MockClock) -> None:
-    script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, meta={"app": "1"}) as client:
-        await client.away()
-        await script.hang_up()
-        await trio.sleep(2)
-        await client.back()
-        await script.hang_up()
-        await trio.sleep(5)
-    logins = [packet.payload for packet in script.heard if packet.kind == Kind.LOGIN]
-    assert [login.get("status") for login in logins] == [None, "away", None]
-    assert {login["meta"]["app"] for login in logins} == {"1"}
-
-
 async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockClock) -> None:
     script = ScriptedServer()
     script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
@@ -319,23 +216,6 @@ async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockCloc
         assert client.watched == {"bob": UserState("unknown")}
         assert isinstance(await anext(client), Connected)
         assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "watched")
-
-
-async def test_a_full_queue_leaves_out_stale_changes_first() -> None:
-    pushes = [
-        protocol.presence("bob", {"status": "online", "id": f"{number}-0"}, "login")
-        for number in range(6, 16)
-    ]
-    script = ScriptedServer()
-    script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
-        await client.watch(["bob"])
-        await script.say(protocol.deliver("bob", "hi", 7), *pushes)
-        while client.statistics().pushes_superseded < 8:
-            await trio.lowlevel.checkpoint()
-        got = [await anext(client) for _ in range(4)]
-    assert [type(push).__name__ for push in got] == ["Connected", "Delivered", *["PresenceChanged"] * 2]
-    assert client.statistics().pushes_dropped == 0
 
 
 async def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted() -> None:

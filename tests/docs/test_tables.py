@@ -27,7 +27,7 @@ CONSTANTS = {
     "protocol.UIDS_MAX": "users in one query or watch",
     "protocol.META_MAX_BYTES": "bytes of `meta`, packed",
     "protocol.FRAME_LIMIT_BYTES": "bytes of a frame of a client",
-    "presence.client.pacing.RETURN_MAX_S": "seconds at most before a client tries to connect again",
+    "presence.client.reconnect.RETURN_MAX_S": "seconds at most before a client tries to connect again",
     "presence.cluster.BEATS_A_LEASE": "heartbeats of a node within `lease`",
     "presence.relay.PROBE_INTERVAL_S": "seconds between two checks that Redis has lost nothing",
     "presence.settling.RETURN_SETTLE_S": "seconds without ends after Redis is back",

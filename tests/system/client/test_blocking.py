@@ -19,7 +19,6 @@ from presence.client import (
     Delivered,
     Disconnected,
     Ended,
-    LoginRefused,
     NotConnected,
     Replaced,
     State,
@@ -28,7 +27,7 @@ from presence.client import (
     connect,
     connect_blocking,
 )
-from protocol import Code, Packet, deliver, encode, error, ok
+from protocol import Packet, deliver, encode
 from tests.client.driving import login_ok
 from tests.client.quick_server import QuickServer, T, quick_server
 
@@ -172,14 +171,6 @@ def test_no_server_is_raised() -> None:
             pytest.fail("there is no server")
 
 
-def test_a_refusal_is_raised(scripted: Callable[..., tuple[str, int]]) -> None:
-    address = scripted(error(1, Code.BUSY, "full", 5.0))
-    with pytest.raises(LoginRefused) as refusal:
-        with connect_blocking(*address, uid="ann"):
-            pytest.fail("it was refused")
-    assert refusal.value.retry_after == 5.0
-
-
 def test_a_push_is_waited_for_as_long_as_the_caller_says(scripted: Callable[..., tuple[str, int]]) -> None:
     address = scripted(login_ok(), deliver("bob", "hi", 7))
     with connect_blocking(*address, uid="ann") as client:
@@ -188,28 +179,6 @@ def test_a_push_is_waited_for_as_long_as_the_caller_says(scripted: Callable[...,
         with pytest.raises(TimeoutError):
             client.receive(0.05)
         client.close()  # this server would not answer a logout
-
-
-def test_a_request_without_an_answer_times_out(scripted: Callable[..., tuple[str, int]]) -> None:
-    address = scripted(login_ok())
-    with connect_blocking(*address, uid="ann", request_timeout=0.1) as client:
-        with pytest.raises(TimeoutError):
-            client.query(["bob"])
-        client.close()
-
-
-def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted(
-    scripted: Callable[..., tuple[str, int]],
-) -> None:
-    address = scripted(login_ok(), *(deliver("bob", number, 7) for number in range(10)), ok(99))
-    with connect_blocking(*address, uid="ann", max_pushes=4) as client:
-        give_up = time.monotonic() + 5
-        while client.statistics().pushes_dropped < 7:
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
-        pushes = [client.receive(1) for _ in range(4)]
-        client.close()
-    assert [push.body for push in pushes if isinstance(push, Delivered)] == [6, 7, 8, 9]
 
 
 # As at a terminal, whoever runs the tests: what is started in the background of a shell ignores SIGINT.
@@ -248,9 +217,3 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, ui
     assert complaint.rstrip().endswith("KeyboardInterrupt")
     assert "ExceptionGroup" not in complaint
     assert server.told(uid) == ["online login", "offline closed"]
-
-
-def test_a_script_needs_no_trio() -> None:
-    program = "import sys, presence.client.blocking\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"trio", "redis", "structlog"}.isdisjoint(done.stdout.split())

@@ -14,7 +14,6 @@ from presence.client import (
     Connected,
     Delivered,
     Disconnected,
-    LimitReached,
     PresenceChanged,
     Push,
     RecipientOffline,
@@ -135,38 +134,6 @@ async def test_what_a_user_says_of_himself_is_shown(servers: Servers, ann: str, 
             assert (await watcher.query([bob]))[bob] == watcher.watched[bob]
 
 
-async def test_of_several_devices_the_one_that_looks_decides(servers: Servers, ann: str, bob: str) -> None:
-    async with connect(*servers.first.address, uid=ann) as watcher:
-        await watcher.watch([bob])
-        async with connect(*servers.second.address, uid=bob, device="phone", status="away"):
-            assert await changed(watcher) == ("away", "login")
-            async with connect(*servers.first.address, uid=bob, device="desk"):
-                assert (await taken(watcher, PresenceChanged)).state.status == "online"
-            assert (await taken(watcher, PresenceChanged)).state.status == "away"
-        assert await changed(watcher) == ("offline", "logout")
-
-
-async def test_who_is_watched_no_more_is_not_told_about(servers: Servers, ann: str, bob: str) -> None:
-    other = bob + "-2"
-    async with connect(*servers.first.address, uid=ann) as watcher:
-        await watcher.watch([bob, other])
-        await watcher.unwatch([bob])
-        async with connect(*servers.second.address, uid=bob):
-            async with connect(*servers.second.address, uid=other):
-                assert (await taken(watcher, PresenceChanged)).uid == other
-        assert watcher.watched.keys() == {other}
-
-
-async def test_a_watch_too_many_is_refused_and_changes_nothing(servers: Servers, ann: str, bob: str) -> None:
-    async with connect(*servers.first.address, uid=ann) as watcher:
-        await watcher.watch([bob])
-        with pytest.raises(LimitReached):
-            await watcher.watch([f"{bob}-{number}" for number in range(MAX_WATCHES)])
-        assert watcher.watched.keys() == {bob}
-        async with connect(*servers.second.address, uid=bob):
-            assert await changed(watcher) == ("online", "login")
-
-
 async def test_a_watch_without_waiting_needs_no_connection_yet(servers: Servers, ann: str, bob: str) -> None:
     async with connect(*servers.second.address, uid=bob) as client:
         await got_round(client, bob)
@@ -283,12 +250,6 @@ async def both_are_known(sender: Client, uid: str) -> None:
             except RecipientOffline:
                 pass
             await trio.sleep(0.05)
-
-
-async def test_nobody_to_reach_is_an_error_of_its_own(servers: Servers, ann: str, bob: str) -> None:
-    async with connect(*servers.first.address, uid=ann) as sender:
-        with pytest.raises(RecipientOffline):
-            await sender.send_message(bob, "hello")
 
 
 # Limits

@@ -1,11 +1,44 @@
-"""Whether a client comes back after a connection that ended or could not be had, and when."""
+"""Whether a client comes back after a connection that ended or could not be had, and when.
 
-from collections.abc import Mapping
+Time and chance are arguments: ``chance()`` is uniform in [0, 1).
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from presence.client.errors import LoginRefused, PresenceError, Unreachable
-from presence.client.pacing import Backoff, Chance
 from protocol import Code
+
+Chance = Callable[[], float]
+
+RETURN_FIRST_S = 1.0
+RETURN_MAX_S = 60.0
+STABLE_S = 60.0  # so long online, and the next return is quick again
+
+
+class Backoff:
+    """Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
+
+    The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
+    """
+
+    def __init__(self) -> None:
+        self._returns = 0
+
+    def next_s(self, chance: Chance, online_s: float = 0.0, retry_after_s: float | None = None) -> float:
+        """Return how long to stay away, in seconds.
+
+        Args:
+            chance: see above.
+            online_s: how long the connection that was lost had been logged in.
+            retry_after_s: what the server asked for. The jitter comes on top, or all clients that were
+                told the same would come at the same moment.
+        """
+        if online_s >= STABLE_S:
+            self._returns = 0
+        most_s = min(RETURN_MAX_S, RETURN_FIRST_S * 2.0 ** min(self._returns, 16))
+        self._returns += 1
+        return (retry_after_s or 0.0) + most_s * chance()
 
 
 class Loss(NamedTuple):
@@ -38,15 +71,13 @@ class Returning:
         server: its address, for people.
         persistent: whether a first attempt that fails is repeated like any later one.
         fetches: whether the program may have another token than the one that was refused.
-        chance: see `presence.client.pacing`.
+        chance: see above.
 
     Attributes:
         refusal: of the token of the last login, if that is to be tried with another; None without one.
         logins: how often the client came online.
         losses: how often a connection was lost, or could not be had.
     """
-
-    __slots__ = ("_backoff", "_chance", "_fetches", "_persistent", "_server", "logins", "losses", "refusal")
 
     def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:
         self._server = server

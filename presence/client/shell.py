@@ -1,0 +1,33 @@
+"""What both shells share, the one on trio and the one of threads: limits, TLS, what a broken socket means."""
+
+import os
+import ssl
+
+from presence.client.types import Payload
+
+REQUEST_TIMEOUT_S = 10.0
+MAX_PUSHES = 1000  # that wait to be taken
+READ_BYTES = 65_536
+
+
+def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
+    """Return what to connect with; None: without TLS."""
+    return (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
+
+
+def delivered(payload: Payload) -> int:
+    """Return the number of sessions that a message went to."""
+    count: int = payload.get("delivered", 0)
+    return count
+
+
+def why(error: BaseException) -> str:
+    """Return in words what broke a connection: trio wraps the system's own error, once for each address."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError):
+        error = cause
+    if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
+        return os.strerror(error.errno)  # ssl and the resolver have numbers of their own
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
