@@ -42,7 +42,7 @@ def run(
         writer: for the line that says ready.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
         notifier: of the service manager.
-        operators: the processes that serve operators; they run already.
+        operators: the process that serves operators; it runs already.
 
     Returns:
         The exit status.

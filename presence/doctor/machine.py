@@ -29,7 +29,7 @@ _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 # 59 MB for one process; of each connection 600 bytes of the process, with TLS 16.3 KB, 4 KiB of the kernel.
 FIRST_PROCESS_BYTES: Final = 60_000_000
 FURTHER_PROCESS_BYTES: Final = 15_000_000
-OPERATORS_BYTES: Final = 80_000_000  # the process for HTTP, and its keeper
+OPERATORS_BYTES: Final = 55_000_000  # the process for HTTP
 SESSION_BYTES: Final = 600 + 4096
 TLS_SESSION_BYTES: Final = 16_300 + 4096
 FEWEST_CONNECTIONS: Final = 1_000  # that are worth a server
