@@ -81,7 +81,8 @@ def measure(
     absent = _absences(users, begin, end, places) if not of_redis else []
     figures, broken = [], []
     if fault.kind in DEATHS or down:
-        figures.append(f"node_down {len(down):,}, {spread(down)} after it began (promised {setup.death_s:g})")
+        promised = f" (promised {setup.death_s:g})" if fault.kind in DEATHS else ""
+        figures.append(f"node_down {len(down):,}, {spread(down)} after it began{promised}")
     if back:
         figures.append(f"online again {len(back):,}, {spread(back)} after its end")
     if absent:
