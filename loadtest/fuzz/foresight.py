@@ -1,6 +1,7 @@
 """What a server has to answer to bytes of one connection: the specification's table, and a second decoder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from loadtest.fuzz.oracle import Refused, Taken, judge, length_of
@@ -24,8 +25,6 @@ from protocol import (
 _KINDS: Final = {int(kind): kind for kind in Kind}
 _LIMITS: Final = {State.CONNECTED: FRAME_LIMIT_BEFORE_LOGIN_BYTES, State.LOGGED_IN: FRAME_LIMIT_BYTES}
 _REMEMBERED: Final = 20_000  # bodies and answers; most inputs hold the same ones
-_verdicts: dict[bytes, Taken | Refused] = {}
-_read: dict[bytes, list[Packet]] = {}
 
 
 class Told(NamedTuple):
@@ -44,21 +43,19 @@ class Told(NamedTuple):
     answer: Packet | None
 
 
-def packets(data: bytes | bytearray) -> list[Packet]:
+def packets(data: bytes | bytearray) -> Sequence[Packet]:
     """Return what a client reads; a server's own mistake is a `ProtocolError` here, and so a finding."""
-    if not data:
-        return []
-    known = _read.get(whole := bytes(data))
-    if known is None:
-        decoder = Decoder()
-        decoder.feed(whole)
-        known = []
-        while (packet := decoder.next()) is not None:
-            known.append(packet)
-        if len(_read) >= _REMEMBERED:
-            _read.clear()
-        _read[whole] = known
-    return known
+    return _packets(bytes(data)) if data else ()
+
+
+@lru_cache(_REMEMBERED)
+def _packets(data: bytes) -> Sequence[Packet]:
+    decoder = Decoder()
+    decoder.feed(data)
+    return [*iter(decoder.next, None)]
+
+
+_judged: Final = lru_cache(_REMEMBERED)(judge)
 
 
 def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
@@ -148,12 +145,3 @@ def _trigger(verdict: Taken | Refused) -> Kind | Other:
     if isinstance(verdict, Taken):
         return _KINDS.get(verdict.kind, Other.UNKNOWN)
     return Other.MALFORMED if verdict.kind is None else Other.INVALID
-
-
-def _judged(body: bytes) -> Taken | Refused:
-    verdict = _verdicts.get(body)
-    if verdict is None:
-        if len(_verdicts) >= _REMEMBERED:
-            _verdicts.clear()
-        verdict = _verdicts[body] = judge(body)
-    return verdict

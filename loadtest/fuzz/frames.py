@@ -1,6 +1,7 @@
 """What clients of a fuzzed session send: a table of packets, and ways to spoil one."""
 
 import struct
+from functools import cache
 from typing import Any, Final
 
 import protocol
@@ -53,23 +54,15 @@ PACKETS: Final = tuple(protocol.encode(packet) for packet in _packets())
 
 def login(choices: Choices) -> bytes:
     """Return a login of one of few users on one of few devices."""
-    uid, device, shown = choices.of((*UIDS, None)), choices.of(DEVICES), choices.of(_SHOWN)
+    uid, device, shown = choices.of((*UIDS, None)), choices.of(DEVICES), choices.below(len(_SHOWN))
     wish, token = choices.of(_WISHES), choices.of((*TOKENS, None))
-    return _login(uid, device, wish, token, tuple(shown))
+    return _login(uid if token else uid or UIDS[0], device, wish, token, shown)
 
 
-_made: dict[Any, bytes] = {}
-
-
-def _login(uid: str | None, device: str | None, wish: float | None, token: str | None, names: Any) -> bytes:
-    key = (uid, device, wish, token, names)
-    frame = _made.get(key)
-    if frame is None:
-        (shown,) = [each for each in _SHOWN if tuple(each) == names]
-        uid = uid if token else uid or UIDS[0]
-        packet = protocol.login(uid, id=1, device=device, token=token, idle_timeout=wish, **shown)
-        frame = _made[key] = protocol.encode(packet)
-    return frame
+@cache
+def _login(uid: str | None, device: str | None, wish: float | None, token: str | None, shown: int) -> bytes:
+    packet = protocol.login(uid, id=1, device=device, token=token, idle_timeout=wish, **_SHOWN[shown])
+    return protocol.encode(packet)
 
 
 def spoilt(frame: bytes, choices: Choices) -> bytes:

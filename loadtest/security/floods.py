@@ -21,10 +21,7 @@ from loadtest.security.load import (
     SOURCES,
     Attempt,
     Flooded,
-    Frame,
-    Frames,
     Logins,
-    Plain,
     ask,
     flood,
     log_in,
@@ -81,11 +78,11 @@ class Load:
         return f"{self.offered:,.0f}/s: granted {self.goodput:,.0f}/s in {times}"
 
 
-def offer(stage: Stage, frame: Frame, per_second: float, seconds: float) -> Load:
+def offer(stage: Stage, frames: Sequence[bytes] | str, per_second: float, seconds: float) -> Load:
     """Offer a server so many logins a second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
-        ended = pool.submit(logins, Logins(stage.server.address, frame, count, per_second, begin)).result()
+        ended = pool.submit(logins, Logins(stage.server.address, frames, count, per_second, begin)).result()
     return Load(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
 
 
@@ -104,8 +101,7 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Outc
         signed = [stage.issuers[0].login(f"user-{number}") for number in range(TOKENS)] if tokens else []
         loads = []
         for times in (1, 2, 10):
-            frame = Frames(signed) if tokens else Plain(f"flood{times}")
-            loads.append(offer(stage, frame, times * capacity, seconds))
+            loads.append(offer(stage, signed or f"flood{times}", times * capacity, seconds))
             say(str(loads[-1]))
         return judge_flood("flood-tokens" if tokens else "flood", loads, stage.others_hurt())
 
@@ -157,9 +153,9 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outco
     with staged("--uid-login-rate", "0", algorithms=("EdDSA",)) as stage, processes(2) as pool:
         issuer, address = stage.issuers[0], stage.server.address
         count = int(honest * (SETTLE_S + seconds))
-        good = Frames([issuer.login(f"honest-{number % PREPARED}") for number in range(count)])
+        good = [issuer.login(f"honest-{number % PREPARED}") for number in range(count)]
         uids = [f"forged-{number}" for number in range(PREPARED)]
-        bad = Frames([token_login(uid, spoilt(issuer.token(uid))) for uid in uids])
+        bad = [token_login(uid, spoilt(issuer.token(uid))) for uid in uids]
         for rate in rates:
             begin = time.monotonic() + LEAD_S
             plan = Logins(address, good, count, honest, begin, sources[:1])
@@ -377,7 +373,7 @@ class _Cycling:
 
     def cycle(self, count: int, per_second: float) -> Rest:
         """Let so many come and go; return what the server is at rest then."""
-        name = Plain(f"cycle{self.codes.total()}")
+        name = f"cycle{self.codes.total()}"
         plan = Logins(self._server.address, name, count, per_second, reset=True, at_once=UNDER_WAY)
         log_in(plan, self._over, self._is_told)
         wait_for(lambda: self._untold() <= 0, REST_S, look_s=LOOK_S)

@@ -23,7 +23,6 @@ from loadtest.links import plain_login
 from protocol import Code, Kind
 
 Address = tuple[str, int]
-Frame = Callable[[int], bytes]
 
 LEAD_S = 0.5  # from an order to the first connection
 SOURCES = 64  # addresses to connect from
@@ -66,34 +65,13 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Makes logins of users of their own."""
-
-    name: str
-
-    def __call__(self, number: int) -> bytes:
-        """Return a login's frame."""
-        return plain_login(f"{self.name}-{number}")
-
-
-@dataclass(frozen=True)
-class Frames:
-    """Logins that were made before, because it takes longer to sign one than to send it."""
-
-    frames: Sequence[bytes]
-
-    def __call__(self, number: int) -> bytes:
-        """Return a login's frame; after the last comes the first again."""
-        return self.frames[number % len(self.frames)]
-
-
-@dataclass(frozen=True)
 class Logins:
     """What attempts are to be made: connect, log in, read the answer, close.
 
     Attributes:
         address: the server's.
-        frame: makes the login of an attempt from its number.
+        frames: logins that were made before, because it takes longer to sign one than to send it; after the
+            last comes the first again. Or what the names of users begin with, who say no more than that.
         count: how many.
         per_second: how many are due in a second.
         begin: monotonic seconds at which the first is due; 0.0: immediately.
@@ -103,13 +81,19 @@ class Logins:
     """
 
     address: Address
-    frame: Frame
+    frames: Sequence[bytes] | str
     count: int
     per_second: float
     begin: float = 0.0
     sources: Sequence[str] | int = SOURCES
     reset: bool = False
     at_once: int = 10_000
+
+    def frame(self, number: int) -> bytes:
+        """Return the login of an attempt."""
+        if isinstance(self.frames, str):
+            return plain_login(f"{self.frames}-{number}")
+        return self.frames[number % len(self.frames)]
 
 
 class _Login(Client):

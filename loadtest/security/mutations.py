@@ -19,67 +19,31 @@ from presence.auth.keys import ALGORITHMS, PUBLIC
 from presence.auth.making import Signer, make_key, public_part
 
 TTL_S = 3600
+AUDIENCE = "presence"
 Entry: TypeAlias = Mapping[str, Any]
 Headers: TypeAlias = dict[str, Any]
 Mutation: TypeAlias = Callable[[], str]
 
 _ALPHABET = string.ascii_letters + string.digits + "-_"
+# Of each claim or header what it must not be; what is no string comes last.
 _WRONG_AUDIENCES: tuple[Any, ...] = (
-    None,
-    "",
-    "other",
-    [],
-    ["other"],
-    7,
-    True,
-    {"presence": 1},
-    "PRESENCE",
-    [[]],
+    *("", "other", "PRESENCE", None, [], ["other"], 7, True, {"presence": 1}, [[]]),
 )
-_WRONG_ENDS: tuple[Any, ...] = (None, -1, 0, 1, "9999999999", True, [], {}, 1e300, float("nan"), float("inf"))
+_WRONG_ENDS: tuple[Any, ...] = ("9999999999", None, -1, 0, 1, True, [], {}, 1e300, float("nan"), float("inf"))
 _WRONG_SUBJECTS: tuple[Any, ...] = (
-    *(None, "", 7, True, [], ["ann"], {}, "a b", "a\n", "{a}", "a" * 129, "\ud800", "a\0"),
+    *("", "a b", "a\n", "{a}", "a" * 129, "\ud800", "a\0", None, 7, True, [], ["ann"], {}),
 )
 _WRONG_KIDS: tuple[Any, ...] = (
-    None,
-    "",
-    7,
-    True,
-    [],
-    {},
-    "nobody",
-    "../../etc/passwd",
-    "' OR 1=1 --",
-    "k" * 65,
+    *("", "nobody", "../../etc/passwd", "' OR 1=1 --", "k" * 65, None, 7, True, [], {}),
 )
 _WRONG_ALGS: tuple[Any, ...] = (
-    *(
-        None,
-        "",
-        "none",
-        "None",
-        "NONE",
-        "nOnE",
-        7,
-        [],
-        ["HS256"],
-        "HS384",
-        "ES256",
-        "PS256",
-        "hs256",
-        "EdDSA ",
-    ),
+    *("", "none", "None", "NONE", "nOnE", "HS384", "ES256", "PS256", "hs256", "EdDSA "),
+    *(None, 7, [], ["HS256"]),
 )
 
 
 def mutations(
-    entry: Entry,
-    uid: str,
-    *,
-    seed: int,
-    others: Sequence[Entry] = (),
-    audience: str = "presence",
-    now: float | None = None,
+    entry: Entry, uid: str, *, seed: int, others: Sequence[Entry] = (), now: float | None = None
 ) -> Iterator[tuple[str, str]]:
     """Return changes of a user's token without end: what was changed, and the token.
 
@@ -88,10 +52,9 @@ def mutations(
         uid: whom these are made out for.
         seed: makes the same changes each time, at the same `now`.
         others: more keys that the server knows, to mix them up with; of other algorithms, too.
-        audience: that good tokens name.
         now: Unix seconds; None: as of now.
     """
-    mutator = Mutator(entry, others, uid, audience, time.time() if now is None else now, seed)
+    mutator = Mutator(entry, others, uid, time.time() if now is None else now, seed)
     while True:
         for kind, mutate in mutator.kinds.items():
             yield kind, mutate()
@@ -104,14 +67,11 @@ class Mutator:
         kinds: what makes a token with a change, by the kind of change.
     """
 
-    def __init__(
-        self, entry: Entry, others: Sequence[Entry], uid: str, audience: str, now: float, seed: int
-    ) -> None:
+    def __init__(self, entry: Entry, others: Sequence[Entry], uid: str, now: float, seed: int) -> None:
         self._entry = entry
         self._signer = Signer(entry)
         self._others = [each for each in others if each["kid"] != entry["kid"]]
         self._uid = uid
-        self._audience = audience
         self._now = now
         self._random = random.Random(seed)
         self._stranger = make_key(entry["kid"], entry["alg"])
@@ -135,7 +95,7 @@ class Mutator:
     def _signed(self, claims: Mapping[str, Any], signer: Signer | None = None) -> str:
         return (signer or self._signer).token(
             self._uid,
-            audience=self._audience,
+            audience=AUDIENCE,
             now=self._now,
             ttl_s=TTL_S + self._random.randrange(TTL_S),
             **claims,
@@ -154,22 +114,21 @@ class Mutator:
     def _signature(self) -> str:
         head, _, signature = self.good().rpartition(".")
         raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
-        how = self._random.randrange(7)
-        if how == 0:
-            raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
-        elif how == 1:
-            del raw[self._random.randrange(len(raw)) :]
-        elif how == 2:
-            raw += self._random.randbytes(1 + self._random.randrange(8))
-        elif how == 3:
-            raw[:] = bytes(len(raw))
-        elif how == 4:
-            raw[:] = self._random.randbytes(len(raw))
-        elif how == 5:  # of another token
-            signature = self._signed({"jti": str(self._random.random())}).rpartition(".")[2]
-            return f"{head}.{signature}"
-        else:  # by a key of the thief's own, of the same name
-            return self._signed({}, self._strange_signer)
+        match self._random.randrange(7):
+            case 0:
+                raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
+            case 1:
+                del raw[self._random.randrange(len(raw)) :]
+            case 2:
+                raw += self._random.randbytes(1 + self._random.randrange(8))
+            case 3:
+                raw[:] = bytes(len(raw))
+            case 4:
+                raw[:] = self._random.randbytes(len(raw))
+            case 5:  # of another token
+                return f"{head}.{self._signed({'jti': str(self._random.random())}).rpartition('.')[2]}"
+            case _:  # by a key of the thief's own, of the same name
+                return self._signed({}, self._strange_signer)
         return f"{head}.{_encoded(bytes(raw))}"
 
     def _alg(self) -> str:
@@ -202,21 +161,15 @@ class Mutator:
         return self._signed_as(headers)
 
     def _aud(self) -> str:
-        audience = self._random.choice((*_WRONG_AUDIENCES, self._audience[:-1], f"{self._audience}x"))
+        audience = self._random.choice((*_WRONG_AUDIENCES, AUDIENCE[:-1], f"{AUDIENCE}x"))
         return self._signed({"aud": audience})
 
     def _exp(self) -> str:
         now = int(self._now)
-        ends = (
-            *_WRONG_ENDS,
-            now,
-            now - self._random.randrange(10**6),
-            (now + TTL_S) * 1000,
-            str(now + TTL_S),
-        )
+        past, later = now - self._random.randrange(10**6), now + TTL_S
+        ends = (*_WRONG_ENDS, now, past, later * 1000, str(later))
         claims = [{"exp": end} for end in ends]
-        claims += [{"nbf": now + TTL_S}, {"nbf": "now"}, {"nbf": None}]
-        return self._signed(self._random.choice(claims))
+        return self._signed(self._random.choice([*claims, {"nbf": later}, {"nbf": "now"}, {"nbf": None}]))
 
     def _sub(self) -> str:
         if self._random.randrange(2):
@@ -229,28 +182,20 @@ class Mutator:
         """Return a token whose header brings its own key, or asks for what is not understood."""
         stranger = self._stranger
         brought = {"jwk": dict(public_part(stranger))} if stranger["alg"] != "HS256" else {"x5u": "file:///"}
-        how = self._random.randrange(4)
-        if how == 0:
-            return self._signed_as({**self._headers(), **brought}, self._strange_signer.sign)
-        if how == 1:
-            return self._signed_as({**self._headers(), "crit": ["exp"]})
-        if how == 2:
-            return self._signed_as({**self._headers(), "b64": False, "crit": ["b64"]})
-        return self._signed_as({**self._headers(), "b64": True})
+        asked = ({"crit": ["exp"]}, {"b64": False, "crit": ["b64"]}, {"b64": True})
+        if how := self._random.randrange(4):
+            return self._signed_as({**self._headers(), **asked[how - 1]})
+        return self._signed_as({**self._headers(), **brought}, self._strange_signer.sign)
 
     def _form(self) -> str:
         token = self.good()
         header, payload, signature = token.split(".")
         forms = (
             *(f"{token}=", f"{token}==", f"{token} ", f" {token}", f"{token}\n", f"{token}\0", f"{token}."),
-            *(
-                f"{header}.{payload}",
-                f"{header}.{payload}.",
-                f".{payload}.{signature}",
-                f"{header}..{signature}",
-            ),
-            *(f"{payload}.{header}.{signature}", f"{header}.{payload}.{signature}.{signature}", token[::-1]),
-            *(header, "", "..", ".", "Bearer " + token, token.upper(), token.swapcase(), token * 2),
+            *(f"{header}.{payload}", f"{header}.{payload}.", f".{payload}.{signature}"),
+            *(f"{header}..{signature}", f"{payload}.{header}.{signature}", token[::-1], token * 2),
+            *(f"{token}.{signature}", header, "", "..", ".", f"Bearer {token}", token.upper()),
+            token.swapcase(),
             f"{header}.{_packed([])}.{signature}",
             f"{_encoded(b'[' * 500)}.{payload}.{signature}",
             f"{_encoded(b'not JSON')}.{payload}.{signature}",

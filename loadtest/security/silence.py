@@ -28,7 +28,6 @@ from loadtest.security.load import (
     Attempt,
     Habit,
     Logins,
-    Plain,
     Stay,
     Strangers,
     logins,
@@ -88,7 +87,7 @@ def silent(sizes: Sizes) -> Outcome:
                 is_here = run % 4 in (0, 3)
                 begin, at = time.monotonic() + LEAD_S, (here if is_here else there).address
                 count = int(sizes.seconds * sizes.logins)
-                users = Logins(here.address, Plain(f"honest{run}"), count, sizes.logins, begin)
+                users = Logins(here.address, f"honest{run}", count, sizes.logins, begin)
                 watched_s = LOGIN_TIMEOUT_S + 2 * LATE_S
                 come = Strangers(at, habits, sizes.strangers, sizes.per_second, watched_s, begin)
                 honest, stays = pool.submit(logins, users), pool.submit(strangers, come)

@@ -18,7 +18,6 @@ from loadtest.security.load import (
     Attempt,
     Habit,
     Logins,
-    Plain,
     Strangers,
     flood,
     log_in,
@@ -71,7 +70,7 @@ def grant_or_refuse(number: int, client: socket.socket) -> None:
 
 def test_each_attempt_is_due_in_its_time_and_told_with_what_came_of_it() -> None:
     with answering(grant_or_refuse) as address:
-        ended = logins(Logins(address, Plain("ann"), 30, 300.0, sources=["127.0.0.1"]))
+        ended = logins(Logins(address, "ann", 30, 300.0, sources=["127.0.0.1"]))
     assert sorted(each.code for each in ended) == [LOST] * 10 + [GRANTED] * 10 + [Code.BUSY] * 10
     assert {each.retry_after for each in ended if each.code == Code.BUSY} == {2.5}
     due = sorted(each.due for each in ended)
@@ -82,7 +81,7 @@ def test_each_attempt_is_due_in_its_time_and_told_with_what_came_of_it() -> None
 def test_attempts_come_from_many_addresses() -> None:
     addresses = set()
     with answering(lambda _, client: addresses.add(client.getpeername()[0])) as address:
-        logins(Logins(address, Plain("many"), 64, 2000.0))
+        logins(Logins(address, "many", 64, 2000.0))
     assert len(addresses) == 64
 
 
@@ -90,7 +89,7 @@ def test_what_was_put_off_is_not_late() -> None:
     looks = iter([False] * 30 + [True] * 10)
     ended: list[Attempt] = []
     with answering(grant_or_refuse) as address:
-        log_in(Logins(address, Plain("ann"), 32, 10_000.0), ended.append, lambda: next(looks))
+        log_in(Logins(address, "ann", 32, 10_000.0), ended.append, lambda: next(looks))
     assert len(ended) == 32
     assert next(looks, None) is not None  # it went on as soon as it might
 

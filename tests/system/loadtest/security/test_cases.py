@@ -5,7 +5,6 @@ import pytest
 from loadtest.outcome import table
 from loadtest.security.__main__ import CASES
 from loadtest.security.floods import offer
-from loadtest.security.load import Plain
 from loadtest.security.stage import staged
 
 NIGHTLY = {  # they take long, or measure times that a busy machine spoils
@@ -30,7 +29,7 @@ def test_without_descriptors_nobody_is_lost() -> None:
 
 def test_each_refusal_of_a_flood_names_a_time_to_return() -> None:
     with staged("--login-rate", "50", "--login-burst", "300") as stage:
-        load = offer(stage, Plain("flood"), 500.0, 2.0)
+        load = offer(stage, "flood", 500.0, 2.0)
         print(load)
         assert load.unread == 0
         assert len(load.ended) > load.number(0) > 0
