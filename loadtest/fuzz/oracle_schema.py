@@ -131,15 +131,6 @@ def _size(value: Any) -> int:
     return head + sum(map(_size, parts))
 
 
-_STATE: Final = {
-    "status": _text,
-    "since_ms": _or_nil(_uint),
-    "last_seen_ms": _or_nil(_uint),
-    "id": _or_nil(_text),
-    "meta": _meta,
-}
-
-
 def _states(value: Any) -> Iterator[int]:
     if type(value) is not dict:
         yield MALFORMED
@@ -149,56 +140,56 @@ def _states(value: Any) -> Iterator[int]:
     for uid, state in value.items():
         yield from _uid(uid)
         if type(state) is dict:
-            yield from _keys(state, _STATE, {"status"})
+            yield from _keys(state, *_STATE)
         else:
             yield MALFORMED
 
 
-_STATUS: Final = _word("away", "online")
+_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("uid", "to", "from"), _uid),
+    **dict.fromkeys(("session", "reason", "message", "shown"), _text),
+    **dict.fromkeys(("v", "time_ms", "delivered", "code", "at_ms"), _uint),
+    **dict.fromkeys(("idle_timeout", "keepalive"), _positive),
+    **dict.fromkeys(("since_ms", "last_seen_ms"), _or_nil(_uint)),
+    "body": _any,
+    "device": _device,
+    "id": _or_nil(_text),
+    "meta": _meta,
+    "presence": _states,
+    "reconnect": _bool,
+    "retry_after": _at_least_0,
+    "status": _word("away", "online"),
+    "token": _token,
+    "uids": _uids,
+    "why": _word("logout", "background"),
+}
 
-# Of each kind its keys, and those that must be there.
-_PAYLOADS: Final[dict[int, tuple[dict[str, Rule], set[str]]]] = {
-    1: (
-        {
-            "uid": _uid,
-            "device": _device,
-            "token": _token,
-            "idle_timeout": _positive,
-            "meta": _meta,
-            "status": _STATUS,
-            "v": _uint,
-        },
-        {"uid"},
-    ),
-    2: ({"to": _uid, "body": _any}, {"to", "body"}),
-    3: ({}, set()),
-    4: ({"reason": _word("logout", "background")}, set()),
-    5: ({"uids": _uids}, {"uids"}),
-    6: ({"uids": _uids}, {"uids"}),
-    7: ({"uids": _uids}, set()),
-    8: ({"meta": _meta, "token": _token, "status": _STATUS}, set()),
-    64: (
-        {
-            "session": _text,
-            "idle_timeout": _positive,
-            "keepalive": _positive,
-            "time_ms": _uint,
-            "v": _uint,
-            "delivered": _uint,
-            "presence": _states,
-        },
-        set(),
-    ),
-    65: (
-        {"code": _uint, "reason": _text, "message": _text, "retry_after": _at_least_0},
-        {"code", "reason", "message"},
-    ),
-    66: ({**_STATE, "uid": _uid, "reason": _text}, {"uid", "status", "reason"}),
-    67: ({"from": _uid, "body": _any, "at_ms": _uint}, {"from", "body", "at_ms"}),
-    68: (
-        {"code": _uint, "reason": _text, "reconnect": _bool, "retry_after": _at_least_0, "message": _text},
-        {"code", "reason", "reconnect"},
-    ),
+
+def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
+    """Return a payload's rules by key, and the keys that must be there: those with a `!`."""
+    rules, required = {}, set()
+    for word in table.split():
+        key, _, rule = word.rstrip("!").partition("=")
+        rules[key] = _RULES[rule or key]
+        if word.endswith("!"):
+            required.add(key)
+    return rules, required
+
+
+_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta")
+_PAYLOADS: Final = {
+    1: _payload("uid! device token idle_timeout meta status v"),
+    2: _payload("to! body!"),
+    4: _payload("reason=why"),
+    5: _payload("uids!"),
+    6: _payload("uids!"),
+    7: _payload("uids"),
+    8: _payload("meta token status"),
+    64: _payload("session idle_timeout keepalive time_ms v delivered presence"),
+    65: _payload("code! reason! message! retry_after"),
+    66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta"),
+    67: _payload("from! body! at_ms!"),
+    68: _payload("code! reason! reconnect! retry_after message"),
 }
 
 
