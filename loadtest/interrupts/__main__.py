@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from typing import Any, Final
 import trio
 
 from loadtest.interrupts.calls import NODES, SHAPE, SHARDS, Talker
-from loadtest.interrupts.canceller import Canceller, Stages
 from loadtest.interrupts.careless import CarelessOpener
 from loadtest.proxy import Faults, Proxy
 from loadtest.redis_cluster import Cluster
@@ -92,30 +92,63 @@ class Way:
         self.caller: Caller = TrioRuntime().caller(self.store.close)
 
 
+class Cancelled:
+    """A call that is cancelled so long after it has begun, by a thread: no timer of a loop is fine enough.
+
+    Attributes:
+        has_begun, has_ended: how far it has got.
+    """
+
+    def __init__(self, blocking: Callable[[], object], scope: trio.CancelScope, wait_s: float) -> None:
+        self.has_begun = self.has_ended = False
+        self._blocking = blocking
+        self._scope = scope
+        self._token = trio.lowlevel.current_trio_token()
+        self._timer = threading.Timer(wait_s, self._cancel)
+        self._timer.daemon = True
+
+    def __call__(self) -> object:
+        """Make the call."""
+        self.has_begun = True
+        self.start()
+        try:
+            return self._blocking()
+        finally:
+            self.has_ended = True
+
+    def start(self) -> None:
+        """Let the time run, if it does not yet."""
+        if not self._timer.ident:
+            self._timer.start()
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+
+
 class Trial:
     """Makes calls, interrupts them, and looks at the answers of the others."""
 
-    def __init__(self, figures: Figures, canceller: Canceller) -> None:
+    def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._canceller = canceller
         self.talkers = [Talker(number) for number in range(NODES)]
 
     async def interrupt(self, way: Way) -> None:
         """Make a call and cancel it at a random moment."""
         figures = self._figures
         blocking, judge = random.choice(self.talkers).call(way.store)
-        call = Stages(blocking)
-        is_blind, wait_s = random.random() < UNBEGUN, random.uniform(0, way.range_s)
         is_over = False
         with trio.CancelScope() as scope:
-            self._canceller.order(scope, None if is_blind else call, wait_s)
+            call = Cancelled(blocking, scope, random.uniform(0, way.range_s))
+            if random.random() < UNBEGUN:
+                call.start()
             answer = await self._call(way, call)
             is_over = True
         if is_over:
             figures.over += 1
             way.range_s *= SHORTER
             self._check(answer, judge)
-        elif not call.begun.is_set():
+        elif not call.has_begun:
             figures.not_begun += 1
         elif not call.has_ended:
             figures.interrupted += 1
@@ -154,15 +187,14 @@ def _parts(answer: object) -> list[object]:
 
 async def _play(ways: list[Way], figures: Figures, count: int) -> list[Talker]:
     stretch = 0
-    with Canceller() as canceller:
-        trial = Trial(figures, canceller)
-        while figures.interrupted < count:
-            way = ways[stretch % PROXIED_EVERY == 0]
-            stretch += 1
-            for _ in range(STRETCH):
-                await trial.interrupt(way)
-                if random.random() < FOLLOWED:
-                    await trial.follow(way)
+    trial = Trial(figures)
+    while figures.interrupted < count:
+        way = ways[stretch % PROXIED_EVERY == 0]
+        stretch += 1
+        for _ in range(STRETCH):
+            await trial.interrupt(way)
+            if random.random() < FOLLOWED:
+                await trial.follow(way)
     return trial.talkers
 
 

@@ -7,13 +7,13 @@ from loadtest.security.__main__ import CASES
 from loadtest.security.floods import offer
 from loadtest.security.stage import staged
 
-NIGHTLY = {  # they take long, or measure times that a busy machine spoils
+LONG = {  # they take long, or measure times that a busy machine spoils
     *("silent", "silent-tls", "emfile", "flood", "flood-tokens", "flood-forged", "flooders"),
     *("cycles", "rotation", "timing", "tls"),
 }
 
 
-@pytest.mark.parametrize("name", sorted({*CASES} - NIGHTLY))
+@pytest.mark.parametrize("name", sorted({*CASES} - LONG))
 def test_a_promise_is_kept(name: str) -> None:
     outcome = CASES[name][1]()
     print(table([outcome]))
