@@ -30,7 +30,7 @@ were; one that is set back, so much later those of whom nothing is heard after t
   fallen silent are told by nobody.
 
 Memory: an entry of a hash and one of a set for each user online, and of the stream for each event, which is
-capped. `python -m loadtest.timers.wheel` measures it, and what a touch costs.
+capped. `python -m loadtest.compare` measures it, and what a touch costs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,1 +1,0 @@
-"""How late the timer by key expiry is, in what surroundings."""

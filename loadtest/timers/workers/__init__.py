@@ -1,1 +1,0 @@
-"""Worker processes that share a timer in Redis, and are killed."""
