@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from presence import __version__
-from presence.commands.options import Parser, UsageError, add_settings, servers_data
+from presence.commands.options import Parser, UsageError
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
 from presence.config import SPECS, ConfigError, Loaded, load
-from presence.timer_arguments import add_timers, run_timers
 
 COMMANDS: Final = {
     "serve": "run the server",
@@ -24,6 +23,7 @@ COMMANDS: Final = {
     "explain": "why a user is online or offline, asked of all servers",
     "nodes": "print the servers that share a Redis",
     "followups": "what is to be done for users who stay away",
+    "timers": "handle events whose time has come",
     "token": "make keys, make tokens, check tokens; tokens of operators",
     "doctor": "say what a server would miss here, and what mends it",
     "demo": "watch a server at work, and its events checked",
@@ -73,7 +73,6 @@ def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         if [*words[:1]] == [name]:
             _module(name).add_arguments(command)
-    add_timers(commands, add_settings)
     return parser
 
 
@@ -84,8 +83,5 @@ def _module(command: str) -> Any:
 def _run(args: argparse.Namespace) -> int:
     flags = {name: value for name, value in vars(args).items() if name in SPECS or name == "config"}
     load_again: partial[Loaded] = partial(load, flags, serving=args.command in {"serve", "config", "doctor"})
-    if args.command == "timers":
-        settings = load_again().settings
-        return run_timers(args, settings, servers_data(settings, "timers").redis_url)
     status: int = _module(args.command).run(args, load_again)
     return status

@@ -127,7 +127,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in (*COMMANDS, "timers"):
+    for name in COMMANDS:
         assert main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: presence {name}")
 

@@ -142,13 +142,6 @@ class ExpiryTimer(SharedTimer):
         left_s = self._next_scan - self._clock()
         return self._expiries.wait(max(0.0, min(seconds, left_s))) or seconds >= left_s
 
-    def next_due_s(self) -> float | None:
-        """Return for how long `due` need not be called unless something is heard: until the next scan."""
-        self._open()
-        if self._next_scan is None or len(self._expiries):
-            return 0.0
-        return max(0.0, self._next_scan - self._clock())
-
     def hearing(self) -> Hearing:
         """Return what was heard."""
         return Hearing(

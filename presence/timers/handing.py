@@ -217,13 +217,6 @@ class SharedTimer:
             counts={name.decode(): n for name, n in zip(counts[::2], counts[1::2], strict=True)},
         )
 
-    def next_due_s(self) -> float | None:
-        """Return for how long a worker may sleep; None: nothing is waited for.
-
-        Others may add what is due earlier, so poll now and then all the same.
-        """
-        return self.state().next_s
-
     def _run(self, script: str, *arguments: Any) -> Any:
         call = Call(f"timers/{script}", self._keys, [self._place, *arguments])
         answer = msgpack.unpackb(self._scripting.one(call), raw=True)

@@ -1,8 +1,8 @@
 """Handlers: what is called with each event whose time has come, named as ``module:function``."""
 
-import importlib
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -97,24 +97,14 @@ def load(name: str) -> Handler:
     Raises:
         HandlerError: it is not there, or importing it failed.
     """
-    module_name, colon, path = name.partition(":")
-    if not (module_name and colon and path):
+    if not all(name.partition(":")):
         raise HandlerError(f"handler {name!r} {_FORM}")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise HandlerError(f"handler {name}: there is no module {error.name}") from None
-        raise HandlerError(f"handler {name}: importing {module_name} failed: {error}") from error
+        return handler(pkgutil.resolve_name(name), name)
+    except HandlerError:
+        raise
     except Exception as error:  # whatever a module does when it is imported
-        raise HandlerError(
-            f"handler {name}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise HandlerError(f"handler {name}: {module_name} has no {path}")
-        found = getattr(found, part)
-    return handler(found, name)
+        raise HandlerError(f"handler {name}: {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
-"""What every kind of timer can do, and what those in Redis promise beside it.
+"""Events of timers in Redis, and what these promise to those who handle them.
 
-An event is scheduled under an id of its own and comes due once its delay is over, by the clock of the timer
-(the process' monotonic clock, or the clock of Redis), and never earlier. Delays travel, times do not: two
+An event is scheduled under an id of its own and comes due once its delay is over, by the clock of Redis, and
+never earlier. Delays travel, times do not: two
 machines need not agree on what time it is.
 """
 
@@ -58,46 +58,28 @@ class Due:
     attempt: int
 
 
-class Timer(Protocol):
-    """Events in, due events out: for every kind."""
-
-    def schedule(self, event: Event) -> bool:
-        """Add an event; return False, and change nothing, if the id is known and not done yet.
-
-        Raises:
-            TimerError: it breaks a limit, or the timer is full.
-        """
-
-    def schedule_many(self, events: Iterable[Event]) -> int:
-        """Add events, for one time or many; return how many were added. Costs few round trips, not one each.
-
-        Raises:
-            TimerError: see `schedule`; what was added before stays.
-        """
-
-    def cancel(self, event_id: str) -> bool:
-        """Remove an event, also one that was handed out and is not done; return whether it was there."""
-
-    def reschedule(self, event_id: str, delay_s: float) -> bool:
-        """Make a waiting event due `delay_s` from now; False if it is not known or was handed out."""
-
-    def due(self, limit: int = 100) -> Sequence[Due]:
-        """Hand out at most `limit` events whose time has come, earliest first; never wait for one."""
-
-
-class LeasedTimer(Timer, Protocol):
-    """A timer in Redis that any number of processes share.
+class LeasedTimer(Protocol):
+    """A timer in Redis that any number of processes share, as its workers see it.
 
     At least once: what `due` hands out belongs to the caller for the timer's `lease_s`; if it is not `done`
     by then, because its process died, it is handed out again. While no lease runs out each event is handed
     out once. After `attempts_max` it is a dead letter: kept, listed, and handed out no more.
+
+    Of what went to another meanwhile nothing is changed; the methods return of how many events it still was
+    this caller's to say.
     """
 
+    def due(self, limit: int = 100) -> Sequence[Due]:
+        """Hand out at most `limit` events whose time has come, earliest first; never wait for one."""
+
     def done(self, dues: Iterable[Due]) -> int:
-        """These were handled: forget them. Return of how many it still was this caller's to say."""
+        """These were handled: forget them."""
 
     def retry(self, due: Due, delay_s: float) -> bool:
         """This was not handled: hand it out again after `delay_s`; after the last attempt, a dead letter."""
 
+    def give_back(self, dues: Iterable[Due]) -> int:
+        """These were not begun, or cut off: hand them out again, and do not count this attempt."""
+
     def extend(self, dues: Iterable[Due]) -> int:
-        """The work takes longer: let the lease begin anew; return how many are still this caller's."""
+        """The work takes longer: let the lease begin anew."""

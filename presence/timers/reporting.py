@@ -1,13 +1,13 @@
-"""What a worker says to Redis of the events that it holds: done, again, given back, still at work.
+"""The events that a worker has claimed, and what it tells Redis of them: done, retry, give back, extend.
 
-What is refused is said again later, and stands behind the rest meanwhile: all that were handled are said in
-one call, first in each turn, so an event whose end Redis will not hear holds up no other's.
+A report that Redis refuses is kept, and holds up no other: all that is done is one call, each retry one of
+its own. A lease is reckoned from the moment *before* Redis was asked, so it ends here before it ends there.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import structlog
 import trio
@@ -15,91 +15,111 @@ import trio
 from presence.outages import Outage
 from presence.runtime import Caller, TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
-from presence.timers.figures import Figures
-from presence.timers.held import Held, Reports
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
 FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
 EXTEND_AT: Final = 1 / 3  # of the lease: two more attempts fit before it ends
+MAX_HELD: Final = 2000  # events whose end Redis has not heard of; then a worker claims no more
+
 log = structlog.get_logger("presence.timers")
 
 
-@runtime_checkable
-class Returning(Protocol):
-    """A timer that takes back what was not begun, without counting it as a failure."""
-
-    def give_back(self, dues: Iterable[Due]) -> int:
-        """Hand these out again at once; return of how many it still was this caller's to say."""
-
-
-def give_back(timer: LeasedTimer, dues: Sequence[Due]) -> int:
-    """Let others have events at once; return of how many it still was this caller's to say."""
-    if isinstance(timer, Returning):
-        return timer.give_back(dues) if dues else 0
-    return sum(timer.retry(due, 0.0) for due in dues)
-
-
-class Reporter:
-    """Says what becomes of events, and insists on it while Redis is away.
+class Leases:
+    """What one worker has claimed, each event from its claim until Redis has heard how it ended.
 
     Args:
         timer: whose events they are.
-        held: the events.
         lease_s: for how long they belong to this worker.
         caller: makes calls that block.
-        outage: what failed is told there.
-        figures: counts what was said in vain.
+        outage: failures are reported there.
+        reported: called whenever Redis has heard of some.
+
+    Attributes:
+        void: reports of events that had gone to another worker.
+        refused: reports that can never be made; their events come again when the lease ends.
     """
 
     def __init__(
         self,
         timer: LeasedTimer,
-        held: Held,
         lease_s: float,
-        *,
         caller: Caller,
         outage: Outage,
-        figures: Figures,
+        reported: Callable[[], None],
     ) -> None:
         self._timer = timer
-        self._held = held
-        self._extend_after_s = lease_s * EXTEND_AT
+        self._lease_s = lease_s
         self._caller = caller
         self._outage = outage
-        self._figures = figures
-        self._bell, self._said = TrioBell(), TrioBell()
-        self._left = Reports()
-        self._is_sure = True  # False: what was said last may have been heard, though no answer came
+        self._reported = reported
+        self._bell, self._turned = TrioBell(), TrioBell()
+        self._claimed_at: dict[Due, float] = {}  # of those that run
+        self._done: list[Due] = []
+        self._returned: list[Due] = []
+        self._retries: dict[Due, float] = {}  # after how many seconds
+        self._is_sure = True  # False: the last report may have been heard, though no answer came
+        self.void = self.refused = 0
 
-    def ring(self) -> None:
-        """There is something to say."""
+    def __len__(self) -> int:
+        """All of them."""
+        return len(self._claimed_at) + self.unreported
+
+    @property
+    def unreported(self) -> int:
+        """How many events ended of which Redis has not heard."""
+        return len(self._done) + len(self._returned) + len(self._retries)
+
+    def claim(self, dues: Sequence[Due], asked_at: float) -> bool:
+        """Add what Redis handed out, asked at `asked_at`; False: its leases have ended already."""
+        if trio.current_time() - asked_at >= self._lease_s:
+            return False
+        self._claimed_at.update(dict.fromkeys(dues, asked_at))
+        return True
+
+    def done(self, due: Due) -> None:
+        """An event was handled."""
+        self._end(due)
+        self._done.append(due)
+
+    def retry(self, due: Due, delay_s: float) -> None:
+        """An event was not handled: hand it out again after `delay_s`."""
+        self._end(due)
+        self._retries[due] = delay_s
+
+    def give_back(self, dues: Iterable[Due]) -> None:
+        """Events whose handlers did not begin, or may not go on: hand them out again."""
+        for due in dues:
+            self._end(due)
+            self._returned.append(due)
+
+    def _end(self, due: Due) -> None:
+        self._claimed_at.pop(due, None)
         self._bell.ring()
 
-    async def run(self, heard: Callable[[], None]) -> None:
-        """Report for ever; `heard` is called whenever Redis has heard of some."""
+    async def report(self) -> None:
+        """Report until cancelled."""
         while True:
-            if not self._left:
+            if not self.unreported:
                 await self._bell.wait(math.inf)
-            self._left.add(self._held.take_reports())
             pause_s = await self._turn()
-            self._said.ring()
-            heard()
+            self._turned.ring()
+            self._reported()
             if pause_s:
                 await trio.sleep(pause_s)
 
     async def finish(self, within_s: float) -> None:
-        """Wait until all is said, for so long at most."""
+        """Wait until all is reported, for `within_s` at most."""
         with trio.move_on_after(within_s):
-            while self._held.unsaid:
-                self._bell.ring()
-                await self._said.wait(within_s)
+            while self.unreported:
+                await self._turned.wait(within_s)
 
     async def extend(self) -> None:
-        """For ever let the leases of what waits or runs begin anew, once a third of one is over."""
+        """Extend the lease of what runs once a third of it is over, until cancelled."""
+        age_s = self._lease_s * EXTEND_AT
         while True:
-            await trio.sleep(self._extend_after_s / 2)
+            await trio.sleep(age_s / 2)
             asked_at = trio.current_time()
-            dues = self._held.aged(asked_at, self._extend_after_s)
+            dues = [due for due, at in self._claimed_at.items() if asked_at - at >= age_s]
             if not dues:
                 continue
             try:
@@ -108,41 +128,44 @@ class Reporter:
                 self._outage.failed("extend", error)
                 continue
             self._outage.worked("extend")
-            self._held.extend(dues, asked_at)
+            self._claimed_at.update({due: asked_at for due in dues if due in self._claimed_at})
             if extended < len(dues):
                 log.warning("leases were lost while handlers ran", events=len(dues) - extended)
 
     async def _turn(self) -> float:
-        """Say what is left, until something is refused; return how long to wait then, else 0."""
-        left = self._left
-        try:
-            if left.done:
-                await self._say(partial(self._timer.done, left.done), len(left.done))
-                left.done = []
-            if left.returns:
-                await self._say(partial(give_back, self._timer, left.returns), len(left.returns))
-                left.returns = []
-            for each in tuple(left.retries):
-                left.retries.remove(each)
-                try:
-                    await self._say(partial(self._timer.retry, each.due, each.delay_s), 1)
-                except BaseException:
-                    left.retries.append(each)  # behind the others: what was refused may be again
-                    raise
-        except (StoreUnavailable, StoreError) as error:
-            self._is_sure = False
-            return self._outage.failed("report", error)
-        self._is_sure = True
+        """Report what there is; return how long to wait before the next attempt if some failed, else 0."""
+        failure: Exception | None = None
+        done, returned = self._done[:], self._returned[:]
+        calls: list[tuple[Callable[[], int], list[Due]]] = [
+            (partial(self._timer.done, done), done),
+            (partial(self._timer.give_back, returned), returned),
+            *((partial(self._timer.retry, due, delay_s), [due]) for due, delay_s in self._retries.items()),
+        ]
+        for call, dues in calls:
+            try:
+                if dues:
+                    await self._say(call, dues)
+            except StoreUnavailable as error:
+                failure = error
+                break
+            except StoreError as error:
+                failure = error
+        self._is_sure = failure is None
+        if failure is not None:
+            return self._outage.failed("report", failure)
         self._outage.worked("report")
         return 0.0
 
-    async def _say(self, blocking: Callable[[], int], number: int) -> None:
-        """Make one call that says how so many events ended."""
+    async def _say(self, call: Callable[[], int], dues: list[Due]) -> None:
         try:
-            still_ours = await self._caller.call(blocking)
+            still_ours = await self._caller.call(call)
         except TimerError as error:  # not from Redis: what cannot be said now can never be
-            log.error("the end of an event cannot be said", events=number, error=str(error))  # noqa: TRY400 - it says all
-            self._figures.unsaid += number
+            log.error("cannot report event result", events=len(dues), error=str(error))  # noqa: TRY400 - it says all
+            self.refused += len(dues)
         else:
-            self._figures.void += number - still_ours if self._is_sure else 0
-        self._held.said(number)
+            self.void += len(dues) - still_ours if self._is_sure else 0
+        said = set(dues)
+        self._done = [due for due in self._done if due not in said]
+        self._returned = [due for due in self._returned if due not in said]
+        for due in dues:
+            self._retries.pop(due, None)

@@ -1,8 +1,8 @@
-"""One worker: takes due events from a timer, has them handled, and says so.
+"""One worker: claims due events from a timer, has them handled, and reports how each ended.
 
-    claim ─→ held ─→ handlers (so many at once) ─→ reports ─→ done, retry
+    claim ─→ handlers (`concurrency` at once) ─→ reports: done, retry, give back
 
-Four tasks: one claims while there is room, one reports, one extends leases, and one tells the figures; and
+Four tasks: one claims while handlers are free, one reports, one extends leases, and one logs the figures; and
 one for each handler that runs. All that blocks runs in one thread for Redis, and in one for each plain
 handler.
 
@@ -11,14 +11,15 @@ leaves it to another, once its lease has ended. While a handler runs its lease i
 it on. What is said of an event too late is void.
 
 A handler that takes longer than the time-out has failed. An ``async def`` is cancelled. A plain function
-cannot be ended, so its process is: the worker drains, and ends with `STUCK`. Of plain functions that go on,
-these and those that outlast a drain, it says the very last thing before the process ends (`say_last`): so
-none goes on beside the one that handles its event anew.
+cannot be ended, so its process is: the worker drains, and ends with `STUCK`. The events of plain functions
+that go on, these and those that outlast a drain, are reported as the very last thing before the process ends
+(`say_last`): so none goes on beside the one that handles its event anew.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -29,21 +30,74 @@ from presence.backoff import jittered
 from presence.outages import Outage
 from presence.runtime import Caller, TrioBell, TrioCaller
 from presence.store.batches import StoreUnavailable
-from presence.timers.figures import Figures
-from presence.timers.handlers import Handler
-from presence.timers.held import Held, Retry
+from presence.timers.handing import Leasing
+from presence.timers.handlers import Handler, PutOff
 from presence.timers.interface import Due, LeasedTimer
-from presence.timers.judging import is_cancelled, judge
-from presence.timers.pacing import OUTAGE_FIRST_S, OUTAGE_MAX_S, Ahead, foresight, look_delay_s
-from presence.timers.reporting import FAILURES, Reporter, give_back
-from presence.timers.terms import Terms
+from presence.timers.reporting import FAILURES, MAX_HELD, Leases
 
 STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
 START_TIMEOUT_S: Final = 6.0  # Redis is given so long at the start: within 10 s an operator knows
-FIGURES_S: Final = 60.0  # between two lines of figures
+POLL_INTERVAL_S: Final = 0.1  # while a handler is free
+OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
+OUTAGE_MAX_S: Final = 2.0
+FIGURES_INTERVAL_S: Final = 60.0  # between two lines of figures
 LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
 
 log = structlog.get_logger("presence.timers")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a worker handles events.
+
+    Attributes:
+        leasing: how the timer hands them out, as it was told.
+        concurrency: how many handlers run at once.
+        timeout_s: how long a handler may take before it counts as failed.
+        drain_timeout_s: how long those that run may take once the worker is to stop.
+    """
+
+    leasing: Leasing = field(default_factory=Leasing)
+    concurrency: int = 1
+    timeout_s: float = 300.0
+    drain_timeout_s: float = 10.0
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counters of one worker, since it began.
+
+    Attributes:
+        taken: events that it was handed out.
+        handled: whose handler returned.
+        failed: whose handler raised or took too long.
+        put_off: whose handler said that it is to come again.
+        dead: of both, those that had no attempt left.
+        returned: not begun, or cut off at the end of the drain; handed out again.
+        lapsed: not begun, because their lease had ended by then.
+        void: that had gone to another before it reported how they ended.
+        unsaid: whose end Redis did not hear of in time; handed out again once their lease ends.
+        late_ms_sum, late_ms_max: how late they were handed out.
+    """
+
+    taken: int = 0
+    handled: int = 0
+    failed: int = 0
+    put_off: int = 0
+    dead: int = 0
+    returned: int = 0
+    lapsed: int = 0
+    void: int = 0
+    unsaid: int = 0
+    late_ms_sum: int = 0
+    late_ms_max: int = 0
+
+    def claimed(self, dues: Iterable[Due]) -> None:
+        """Count what was handed out."""
+        for due in dues:
+            self.taken += 1
+            self.late_ms_sum += due.late_ms
+            self.late_ms_max = max(self.late_ms_max, due.late_ms)
 
 
 class Runner:
@@ -59,8 +113,7 @@ class Runner:
         figures: what happened so far.
         has_ended: whether it was drained to the end.
         failure: why it could not begin; None if it could.
-        is_stuck: whether it ends since a plain handler would not.
-        goes_on: whether a plain handler goes on at the end; call `say_last`, and end the process at once.
+        is_stuck: whether it ends because a plain handler would not.
     """
 
     def __init__(
@@ -69,8 +122,6 @@ class Runner:
         self._timer = timer
         self._handler = handler
         self._terms = terms
-        self._held = Held(terms.leasing.lease_s)
-        self._ahead = Ahead(max(0, terms.batch - terms.concurrency))
         # A call that is left behind ends with the process.
         self._redis = caller or TrioCaller(lambda: None)
         self._threads = trio.CapacityLimiter(terms.concurrency)
@@ -83,35 +134,29 @@ class Runner:
             limit_s=OUTAGE_MAX_S,
         )
         self._room = TrioBell()
+        self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.ring)
         self._claiming = trio.CancelScope()
-        self._stopped = trio.Event()
-        self._stopped_at = math.inf
+        self._stopped_at: float | None = None
         self._running = 0
-        self._full_at: float | None = None  # when the last batch came, if there was more
-        self._stuck: list[Retry] = []
-        self._cut_off: list[Due] = []
+        self._go_on: list[tuple[Due, float | None]] = []  # in threads; when to retry, None: give back
         self._has_begun = False
-        self.figures = Figures()
-        self._reporter = Reporter(
-            timer,
-            self._held,
-            terms.leasing.lease_s,
-            caller=self._redis,
-            outage=self._outage,
-            figures=self.figures,
-        )
-        self.has_ended = False
+        self._figures = Figures()
+        self.has_ended = self.is_stuck = False
         self.failure: Exception | None = None
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether a plain handler goes on though its time is over: only the end of the process ends it."""
-        return bool(self._stuck)
+    def figures(self) -> Figures:
+        """What happened so far."""
+        self._figures.void = self._leases.void
+        self._figures.unsaid = self._leases.refused
+        if self.has_ended:
+            self._figures.unsaid += self._leases.unreported
+        return self._figures
 
     @property
     def goes_on(self) -> bool:
-        """Whether handlers run on in threads."""
-        return bool(self._stuck or self._cut_off)
+        """Whether plain handlers go on at the end: call `say_last`, and end the process at once."""
+        return bool(self._go_on)
 
     def say_last(self, timer: LeasedTimer) -> None:
         """Leave the events of handlers that go on to others; blocks, and is for the end of the process.
@@ -120,9 +165,11 @@ class Runner:
             timer: the same over connections of its own: a call may have been left behind on the others.
         """
         with suppress(*FAILURES):
-            for each in self._stuck:
-                timer.retry(each.due, each.delay_s)
-            give_back(timer, self._cut_off)
+            for due, delay_s in self._go_on:
+                if delay_s is None:
+                    timer.give_back([due])
+                else:
+                    timer.retry(due, delay_s)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
         """Work until `stop`, then drain; cancel it to end at once.
@@ -132,36 +179,39 @@ class Runner:
             is_first: give up if Redis cannot be reached at first, see `failure`; else wait for it.
         """
         async with trio.open_nursery() as beside:
-            beside.start_soon(self._reporter.run, self._room.ring)
-            beside.start_soon(self._reporter.extend)
-            beside.start_soon(self._tell)
+            beside.start_soon(self._leases.report)
+            beside.start_soon(self._leases.extend)
+            beside.start_soon(self._log_figures)
             async with trio.open_nursery() as self._handlers:
                 with self._claiming:
                     await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
-                self.figures.returned += self._held.return_waiting()
-                self._reporter.ring()
-                self._handlers.cancel_scope.deadline = self._stopped_at + self._terms.drain_timeout_s
-            await self._reporter.finish(LAST_WORDS_S)
+                self._handlers.cancel_scope.deadline = self._drained_by()
+            await self._leases.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
-        self.figures.unsaid += self._held.unsaid
-        self.figures.lapsed = self._held.lapsed
         self.has_ended = True
 
     def stop(self) -> None:
         """Take no more events; what runs may finish within the drain time-out."""
-        if not self._stopped.is_set():
+        if self._stopped_at is None:
             self._stopped_at = trio.current_time()
             # An answer that is under way is worth this: whatever it hands out is given back.
-            self._claiming.deadline = self._stopped_at + self._terms.drain_timeout_s
-            self._stopped.set()
+            self._claiming.deadline = self._drained_by()
             self._room.ring()
 
-    # Claiming
+    def shown(self) -> dict[str, int]:
+        """Return the figures as an operator reads them."""
+        shown: dict[str, int] = asdict(self.figures)
+        late_ms_sum = shown.pop("late_ms_sum")
+        return {**shown, "late_ms_mean": round(late_ms_sum / max(1, shown["taken"]))}
 
-    async def _claim(self, ready: Callable[[], None], patience_s: float) -> None:
-        give_up_at = trio.current_time() + patience_s
-        while not self._stopped.is_set():
-            asked = self._asks_for()
+    def _drained_by(self) -> float:
+        return math.inf if self._stopped_at is None else self._stopped_at + self._terms.drain_timeout_s
+
+    async def _claim(self, ready: Callable[[], None], start_timeout_s: float) -> None:
+        give_up_at = trio.current_time() + start_timeout_s
+        while self._stopped_at is None:
+            free = self._terms.concurrency - self._running
+            asked = min(free, MAX_HELD - len(self._leases))
             if asked <= 0:
                 await self._room.wait(math.inf)
                 continue
@@ -176,73 +226,50 @@ class Runner:
                     await self._pause(self._outage.failed("due", error))
 
     async def _look(self, asked: int, ready: Callable[[], None]) -> None:
-        """Take what is due, and begin with it; wait if that was all."""
+        """Claim what is due, and begin with it; wait if that was all."""
         asked_at = trio.current_time()
-        if self._full_at is not None:
-            self._ahead.lasted(asked_at - self._full_at)
         dues = await self._redis.call(partial(self._timer.due, asked))
         self._outage.worked("due")
-        self._held.take(dues, asked_at)
-        self.figures.claimed(dues)
-        self._full_at = trio.current_time() if len(dues) == asked else None
-        self._fill()
+        self._figures.claimed(dues)
+        if self._stopped_at is not None:
+            self._figures.returned += len(dues)
+            self._leases.give_back(dues)
+        elif self._leases.claim(dues, asked_at):
+            for due in dues:
+                self._running += 1
+                self._handlers.start_soon(self._handle, due)
+        else:  # the process was stopped for so long: they are another's by now
+            self._figures.lapsed += len(dues)
         if not self._has_begun:
             self._has_begun = True
             ready()
         if len(dues) < asked:
-            await self._pause(await self._next_s())
-
-    def _asks_for(self) -> int:
-        """Return how many more events there is room for."""
-        free = self._terms.concurrency - self._running
-        if free <= 0 or self._held.waiting:
-            return 0
-        bound = self._terms.batch + self._terms.concurrency - len(self._held)
-        return min(self._terms.batch, free + self._ahead.events, bound)
-
-    async def _next_s(self) -> float:
-        """Return how long to wait before the next look, now that all that is due was taken."""
-        next_s = None
-        if (foresees := foresight(self._timer)) is not None:
-            next_s = await self._redis.call(foresees)
-        # Workers that were woken together come apart; one that knows when to come is in time.
-        return jittered(look_delay_s(None)) if next_s is None else look_delay_s(next_s)
+            await self._pause(jittered(POLL_INTERVAL_S))  # workers that were woken together come apart
 
     async def _pause(self, seconds: float) -> None:
-        with trio.move_on_after(seconds):
-            await self._stopped.wait()
-
-    # Handling
-
-    def _fill(self) -> None:
-        """Begin as many as may run."""
-        while self._running < self._terms.concurrency and not self._stopped.is_set():
-            due = self._held.begin(trio.current_time())
-            if due is None:
-                return
-            self._running += 1
-            self._handlers.start_soon(self._handle, due)
+        """Wait, unless it is to stop."""
+        until = trio.current_time() + seconds
+        while self._stopped_at is None and (left_s := until - trio.current_time()) > 0:
+            await self._room.wait(left_s)
 
     async def _handle(self, due: Due) -> None:
         try:
             with trio.move_on_after(self._terms.timeout_s) as limit:
                 await self._call_handler(due)
         except BaseException as error:  # a handler that exits, or cancels itself, has failed like any other
-            if is_cancelled(error):
+            if _is_cancelled(error):
                 self._cut(due)
                 raise
-            self._fail(due, error)
+            self._leases.retry(due, self._failed(due, error))
         else:
             if not limit.cancelled_caught:
-                self.figures.handled += 1
-                self._held.done(due)
+                self._figures.handled += 1
+                self._leases.done(due)
             else:
                 self._time_out(due)
         finally:
             self._running -= 1
-            self._reporter.ring()
             self._room.ring()
-            self._fill()
 
     async def _call_handler(self, due: Due) -> None:
         if self._handler.is_async:
@@ -254,31 +281,48 @@ class Runner:
 
     def _cut(self, due: Due) -> None:
         """The drain is over before its handler: others may have the event."""
-        self.figures.cut_off += 1
+        self._figures.returned += 1
         if self._handler.is_async:
-            self._held.cut_off(due)
+            self._leases.give_back([due])
         else:
-            self._cut_off.append(due)
+            self._go_on.append((due, None))
 
     def _time_out(self, due: Due) -> None:
         """Its handler took too long."""
-        error = TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s")
+        delay_s = self._failed(due, TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s"))
         if self._handler.is_async:
-            self._fail(due, error)
+            self._leases.retry(due, delay_s)
             return
         log.error("a handler is stuck: its process is replaced", id=due.id)
-        self._stuck.append(Retry(due, self._judge(due, error)))
+        self._go_on.append((due, delay_s))
+        self.is_stuck = True
         self.stop()
 
-    def _fail(self, due: Due, error: BaseException) -> None:
-        """Have an event handed out later."""
-        self._held.failed(due, self._judge(due, error))
+    def _failed(self, due: Due, error: BaseException) -> float:
+        """Count and log that an event was not handled; return after how many seconds it is to come again."""
+        facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
+        delay_s = self._terms.leasing.pause_s(due.attempt)
+        if isinstance(error, PutOff):
+            self._figures.put_off += 1
+            delay_s = delay_s if error.delay_s is None else error.delay_s
+        else:
+            self._figures.failed += 1
+        # An attempt that was given back does not count, of which only Redis knows: then there is one more.
+        if due.attempt >= self._terms.leasing.attempts_max:
+            self._figures.dead += 1
+            log.error("attempts exhausted, moved to dead letters", **facts, exc_info=error)
+        elif not isinstance(error, PutOff):
+            log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
+        return delay_s
 
-    def _judge(self, due: Due, error: BaseException) -> float:
-        return judge(due, error, self._handler.name, self._terms.leasing, self.figures)
-
-    async def _tell(self) -> None:
+    async def _log_figures(self) -> None:
         while True:
-            await trio.sleep(FIGURES_S)
-            self.figures.lapsed = self._held.lapsed
-            log.info("figures", **self.figures.shown(), running=self._running, held=len(self._held))
+            await trio.sleep(FIGURES_INTERVAL_S)
+            log.info("figures", **self.shown(), running=self._running)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether trio, or a signal, has ended a handler, and nothing else happened."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cancelled(each) for each in error.exceptions)
+    return isinstance(error, trio.Cancelled | KeyboardInterrupt)

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from threading import Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -15,8 +15,8 @@ from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers import handlers
 from presence.timers.interface import TimerError
-from presence.timers.runner import STUCK, Runner
-from presence.timers.terms import Job
+from presence.timers.kinds import Place
+from presence.timers.runner import STUCK, Runner, Terms
 
 OK: Final = 0
 FAILED: Final = 1
@@ -24,6 +24,23 @@ REFUSED: Final = 2  # what was asked for cannot be had
 SAY_LAST_S: Final = 0.5  # with `LAST_WORDS_S` less than a supervisor waits for
 
 log = structlog.get_logger("presence.timers")
+
+
+class Job(NamedTuple):
+    """What a worker does.
+
+    Attributes:
+        place: of the timer.
+        handler: its name, see `handlers.load`.
+        terms: how events are handled.
+        log_format, log_level: as `presence.logs.configure` takes them.
+    """
+
+    place: Place
+    handler: str
+    terms: Terms
+    log_format: str = "auto"
+    log_level: str = "info"
 
 
 def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
@@ -83,5 +100,5 @@ def _status(runner: Runner, job: Job) -> int:
     if error is not None:
         log.error("refusing to start", error=str(error))
         return REFUSED
-    log.info("stopped", **runner.figures.shown(), pid=os.getpid())
+    log.info("stopped", **runner.shown(), pid=os.getpid())
     return STUCK if runner.is_stuck else OK

@@ -113,7 +113,7 @@ def test_all_dead_letters_are_forgotten_however_large(timers: Timers) -> None:
     [
         (("add", "e", "--delay", "1e9"), "delay_s 1000000000.0 is not between 0 and"),
         (("add", "", "--delay", "1"), "an id has 1 to 512 bytes"),
-        (("add", "\udcff", "--delay", "1"), "is not UTF-8"),
+        (("add", "\udcff", "--delay", "1"), "an id that is no UTF-8"),
         (("run", "--handler", "m:f", "--lease", "0"), "'0' is no time"),
         (("run", "--handler", "m:f", "--lease", "1e9"), "lease_s 1000000000.0 is not between"),
         (("run", "--handler", "m:f", "--processes", "0"), "'0' is no whole number from 1 to 1024"),

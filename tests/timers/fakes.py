@@ -1,15 +1,13 @@
 """A shared timer in memory, on the clock of trio, for workers under test."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
 from presence.store.batches import StoreError
 from presence.timers.interface import Due, Event
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -28,6 +26,8 @@ class FakeTimer:
         fail: what every call comes to while it is set.
         refused, refusal: a kind of call that is refused, and how.
         said: each call that changed something, and of which event.
+        asked: how many events each claim asked for.
+        before_answer: called by a claim once it has been carried out.
     """
 
     lease_s: float = 30.0
@@ -39,23 +39,15 @@ class FakeTimer:
     asked: list[int] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
+    before_answer: Callable[[], object] = lambda: None
 
-    def schedule(self, event: Event) -> bool:
-        at = trio.current_time() + event.delay_s
-        self.entries[event.id] = Entry(round(at * 1000), event.payload, ready_at=at)
-        return True
-
-    def schedule_many(self, events: Iterable[Event]) -> int:
-        return sum(self.schedule(event) for event in events)
-
-    def cancel(self, event_id: str) -> bool:
-        return self.entries.pop(event_id, None) is not None
-
-    def reschedule(self, event_id: str, delay_s: float) -> bool:
-        raise NotImplementedError
+    def schedule(self, *events: Event) -> None:
+        for event in events:
+            at = trio.current_time() + event.delay_s
+            self.entries[event.id] = Entry(round(at * 1000), event.payload, ready_at=at)
 
     def due(self, limit: int = 100) -> Sequence[Due]:
-        self._check()
+        self._check("due")
         self.asked.append(limit)
         now = trio.current_time()
         ready = [(e.ready_at, name) for name, e in self.entries.items() if e.ready_at <= now]
@@ -66,60 +58,45 @@ class FakeTimer:
             entry.ready_at = now + self.lease_s
             late_ms = round(now * 1000) - entry.due_ms
             dues.append(Due(name, entry.payload, entry.due_ms, max(0, late_ms), entry.attempt))
+        self.before_answer()
         return dues
 
     def done(self, dues: Iterable[Due]) -> int:
-        return sum(self._settle("done", due) for due in dues)
+        return len([self.entries.pop(due.id) for due, _ in self._ours("done", dues)])
 
     def retry(self, due: Due, delay_s: float) -> bool:
-        self._check()
-        if self.refused == "retry":
-            raise self.refusal
-        entry = self._mine(due)
-        if entry is None:
-            return False
-        self.said.append(("retry", due.id))
-        entry.ready_at = trio.current_time() + delay_s
-        if due.attempt >= self.attempts_max:
-            self.dead.append(due.id)
-            del self.entries[due.id]
-        return True
+        ours = self._ours("retry", [due])
+        for _, entry in ours:
+            entry.ready_at = trio.current_time() + delay_s
+            if due.attempt >= self.attempts_max:
+                self.dead.append(due.id)
+                del self.entries[due.id]
+        return bool(ours)
 
     def extend(self, dues: Iterable[Due]) -> int:
-        self._check()
-        extended = 0
-        for due in dues:
-            if entry := self._mine(due):
-                self.said.append(("extend", due.id))
-                entry.ready_at = trio.current_time() + self.lease_s
-                extended += 1
-        return extended
+        ours = self._ours("extend", dues)
+        for _, entry in ours:
+            entry.ready_at = trio.current_time() + self.lease_s
+        return len(ours)
 
     def give_back(self, dues: Iterable[Due]) -> int:
-        self._check()
-        returned = 0
-        for due in dues:
-            if entry := self._mine(due):
-                self.said.append(("give_back", due.id))
-                entry.ready_at = trio.current_time()
-                returned += 1
-        return returned
+        ours = self._ours("give_back", dues)
+        for _, entry in ours:
+            entry.ready_at = trio.current_time()
+        return len(ours)
 
-    def _settle(self, what: str, due: Due) -> bool:
-        self._check()
-        if self._mine(due) is None:
-            return False
-        self.said.append((what, due.id))
-        del self.entries[due.id]
-        return True
+    def _ours(self, what: str, dues: Iterable[Due]) -> list[tuple[Due, Entry]]:
+        self._check(what)
+        found = [(due, self.entries[due.id]) for due in dues if due.id in self.entries]
+        ours = [(due, entry) for due, entry in found if entry.attempt == due.attempt]
+        self.said += [(what, due.id) for due, _ in ours]
+        return ours
 
-    def _mine(self, due: Due) -> Entry | None:
-        entry = self.entries.get(due.id)
-        return entry if entry and entry.attempt == due.attempt else None
-
-    def _check(self) -> None:
+    def _check(self, what: str) -> None:
         if self.fail is not None:
             raise self.fail
+        if self.refused == what:
+            raise self.refusal
 
 
 class AtOnce:

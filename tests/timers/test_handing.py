@@ -313,21 +313,21 @@ def test_a_damaged_entry_is_dropped_and_harms_nobody(timer: SharedTimer, client:
 
 
 def test_the_next_time_is_told(timer: SharedTimer) -> None:
-    assert timer.next_due_s() is None
+    assert timer.state().next_s is None
     timer.schedule(Event("a", 9.0))
-    told_s = timer.next_due_s()
+    told_s = timer.state().next_s
     assert told_s is not None
     # A ring does not look so far ahead in one call: it tells when to look again.
     assert 2.0 < told_s <= 9.03
     handed_out(timer, "b")
-    told_s = timer.next_due_s()  # the end of the lease
+    told_s = timer.state().next_s  # the end of the lease
     assert told_s is not None
     assert told_s <= 2.0
 
 
 def test_who_waits_as_long_as_he_is_told_finds_it_due(timer: SharedTimer) -> None:
     timer.schedule(Event("a", 0.03))
-    told_s = timer.next_due_s()
+    told_s = timer.state().next_s
     assert told_s is not None
     time.sleep(told_s + 0.001)  # it is told in whole milliseconds
     assert [due.id for due in timer.due()] == ["a"]

@@ -145,10 +145,3 @@ def test_the_first_call_settles_the_settings(ring: RingTimer, scripting: Scripti
 def test_settings_out_of_bounds_are_refused(scripting: Scripting, wrong: dict[str, Any]) -> None:
     with pytest.raises(TimerError, match=next(iter(wrong))):
         RingTimer(scripting, BASE, **wrong)
-
-
-def test_the_next_time_is_the_beginning_of_a_tick(ring: RingTimer) -> None:
-    ring.schedule(Event("a", 0.03))
-    told_s = ring.next_due_s()
-    assert told_s is not None
-    assert told_s <= 0.04

@@ -1,7 +1,7 @@
 """A ring: many reminders for one moment, and others around it.
 
     presence timers run --kind ring --name reminders --slots 60 --tick 1
-        --handler presence.timers.examples.reminders:remind --batch 500
+        --handler presence.timers.examples.reminders:remind --concurrency 4
 
 All that is due at one moment is in one slot, and is handed out in slices: no call takes long, and several
 processes share it. At least once: whoever must not be reminded twice is noted under the event's id, as here.
@@ -37,7 +37,7 @@ def main() -> None:
         with place.open() as ring:
             ring.schedule_many(Event(f"all-{n}", DELAY_S, b"the match begins") for n in range(MOMENT))
             ring.schedule_many(Event(f"one-{n}", n * 0.03, b"your turn") for n in range(AROUND))
-            with stage.workers(place, f"{__spec__.name}:remind", "--batch", "500") as wait_until:
+            with stage.workers(place, f"{__spec__.name}:remind", "--concurrency", "4") as wait_until:
                 wait_until(lambda: ring.state().counts.get("done") == MOMENT + AROUND)
         sent = {name: int(times) for name, times in stage.redis().hgetall(SENT).items()}
         early = int(stage.redis().get(EARLY) or 0)

@@ -11,7 +11,8 @@ from typing import Final
 
 from presence.store.client import Redis
 from presence.timers.examples import stage
-from presence.timers.interface import Due, Event, Timer
+from presence.timers.handing import SharedTimer
+from presence.timers.interface import Due, Event
 from presence.timers.kinds import Place
 
 ORDERS: Final = "example:{orders}"  # with a suffix, a set each: open, paid, lapsed
@@ -24,13 +25,13 @@ def lapse(due: Due) -> None:
     stage.redis().smove(f"{ORDERS}:open", f"{ORDERS}:lapsed", due.id)
 
 
-def place_order(redis: Redis, timer: Timer, order: str) -> None:
+def place_order(redis: Redis, timer: SharedTimer, order: str) -> None:
     """Take an order, which is to be paid within `TO_PAY_S`."""
     redis.sadd(f"{ORDERS}:open", order)
     timer.schedule(Event(order, TO_PAY_S))
 
 
-def pay(redis: Redis, timer: Timer, order: str) -> bool:
+def pay(redis: Redis, timer: SharedTimer, order: str) -> bool:
     """Take a payment; return whether it came in time."""
     is_in_time = bool(redis.smove(f"{ORDERS}:open", f"{ORDERS}:paid", order))
     timer.cancel(order)
