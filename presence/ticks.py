@@ -36,11 +36,13 @@ class Ticks:
     def begun(self, now: float) -> int:
         """The last slot boundary at or before `now`: what lies at or before it is due."""
         tick = math.floor((now - self._origin) / self.slot_s)
+        if self.starts(tick + 1) <= now:  # the division was rounded down
+            return tick + 1
         return tick if self.starts(tick) <= now else tick - 1
 
     def at_or_after(self, deadline: float) -> int:
-        """The first slot boundary at or after `deadline`: never early."""
-        tick = math.ceil((deadline - self._origin) / self.slot_s)
+        """The first slot boundary at or after `deadline`: never early, and no slot late by rounding."""
+        tick = math.floor((deadline - self._origin) / self.slot_s)
         return tick if self.starts(tick) >= deadline else tick + 1
 
     def starts(self, tick: int) -> float:

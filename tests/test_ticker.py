@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -12,21 +12,17 @@ from presence.ticker import Ticker
 from presence.ticks import StallGuard, Ticks
 
 
-@given(
-    slot_s=st.floats(0.025, 5),
-    origin=st.floats(0, 1e6),
-    deadline=st.floats(0, 1e6),
-    late=st.floats(0, 1000),
-)
-def test_a_slot_is_never_due_before_its_deadline(
-    slot_s: float, origin: float, deadline: float, late: float
+@given(origin=st.floats(0, 1e6), slot_s=st.floats(0.001, 5), after_s=st.floats(0, 4e7))
+@example(origin=0.0, slot_s=0.01, after_s=0.07)  # 0.07 / 0.01 is more than 7
+@example(origin=0.0, slot_s=0.01, after_s=0.29)  # 0.29 / 0.01 is less than 29
+def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
+    origin: float, slot_s: float, after_s: float
 ) -> None:
-    ticks = Ticks(slot_s, origin)
-    due = ticks.at_or_after(deadline)
-    now = deadline + late
-    if ticks.begun(now) >= due:
-        assert now >= ticks.starts(due) >= deadline
-    assert ticks.starts(due) < deadline + 1.0001 * slot_s + 1e-6
+    ticks, at = Ticks(slot_s, origin), origin + after_s
+    due, begun = ticks.at_or_after(at), ticks.begun(at)
+    assert ticks.starts(due - 1) < at <= ticks.starts(due)
+    assert ticks.starts(begun) <= at < ticks.starts(begun + 1)
+    assert ticks.begun(ticks.starts(due)) == due
 
 
 def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:

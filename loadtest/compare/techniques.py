@@ -16,11 +16,10 @@ from presence.ticks import SLOTS_PER_TICK, Ticks
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.handing import Leasing, SharedTimer
-from presence.timers.handles import TimerHandle
 from presence.timers.interface import Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
-from presence.timers.service import TimerService, open_timer_service
+from presence.timers.service import TimerHandle, TimerService, open_timer_service
 from presence.wheel import TimingWheel
 
 NAMES: Final = {

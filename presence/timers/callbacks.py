@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 import trio
-
-from presence.timers.handles import TimerHandle
 
 ErrorHandler = Callable[[Exception, Callable[..., object]], None]
 
@@ -39,7 +38,6 @@ class Callbacks:
     Attributes:
         running: tasks that run.
         held: callbacks that wait in line.
-        held_total: how many had to wait since the start.
         errors: callbacks that raised.
         handler_errors: how often `on_error` itself raised.
     """
@@ -51,27 +49,16 @@ class Callbacks:
         self._limit = limit
         self._on_error = on_error
         self._begun = begun
-        self.held: dict[TimerHandle, tuple[Callable[..., object], Coroutine[Any, Any, object]]] = {}
-        self.running = self.held_total = self.errors = self.handler_errors = 0
+        self.held: deque[tuple[Callable[..., object], Coroutine[Any, Any, object]]] = deque()
+        self.running = self.errors = self.handler_errors = 0
 
-    def start(
-        self, handle: TimerHandle, fn: Callable[..., object], coroutine: Coroutine[Any, Any, object]
-    ) -> bool:
+    def start(self, fn: Callable[..., object], coroutine: Coroutine[Any, Any, object]) -> bool:
         """Run what an async callback returned; False: it waits in line."""
         if self.running < self._limit:
             self._run_soon(fn, coroutine)
             return True
-        self.held[handle] = fn, coroutine
-        self.held_total += 1
+        self.held.append((fn, coroutine))
         return False
-
-    def withdraw(self, handle: TimerHandle) -> bool:
-        """Take a callback out of the line; return whether it was there."""
-        held = self.held.pop(handle, None)
-        if held is None:
-            return False
-        held[1].close()
-        return True
 
     def failed(self, error: Exception, fn: Callable[..., object]) -> None:
         """Hand over what a callback raised; raise nothing."""
@@ -86,8 +73,7 @@ class Callbacks:
     def close(self) -> None:
         """Forget those that wait in line: one that runs may still end, and must find nobody."""
         while self.held:
-            _, (_, coroutine) = self.held.popitem()
-            coroutine.close()
+            self.held.pop()[1].close()
 
     def _run_soon(self, fn: Callable[..., object], coroutine: Coroutine[Any, Any, object]) -> None:
         self.running += 1
@@ -107,8 +93,7 @@ class Callbacks:
         finally:
             self.running -= 1
         if self.held:
-            handle = next(iter(self.held))
-            self._run_soon(*self.held.pop(handle))
+            self._run_soon(*self.held.popleft())
             self._begun()
 
 

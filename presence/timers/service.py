@@ -14,27 +14,74 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import trio
 
+from presence.ticks import Ticks
 from presence.timers.callbacks import ASYNC_MAX, Callbacks, ErrorHandler, log_error
-from presence.timers.handles import IN_INBOX, FromThreads, TimerHandle, check_delay
-from presence.timers.inbox import Inbox
 from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull
-from presence.timers.levels import Levels
-from presence.timers.measures import LatenessHistogram, TimerStatistics
-from presence.timers.moments import Moments
+from presence.timers.levels import Entry, Levels
+
+T = TypeVar("T")
 
 TICK_S: Final = 0.01
 TICK_S_MIN: Final = 0.001  # trio's own sleeps are no finer
 SLICE_S: Final = 0.002  # a fifth of a tick: so long, and a few callbacks more, others wait
-STEP: Final = 256  # timers taken from the wheel, moved in it, or read from the inbox at once
+STEP: Final = 256  # timers taken from the wheel, or moved in it, at once
 MOVES_PER_S: Final = 200_000  # timers that may go down a level of the wheel: a fifth of a core
 CLOCK_EVERY: Final = 8  # callbacks between two looks at the clock
 AWAKE: Final = -1  # no tick is before it: nobody has to wake the task
 ASLEEP: Final = 1 << 62
 NO_ROOM: Final = 1 << 62  # taken from what there is when the service closes; what is pending stays known
+
+
+class TimerHandle(Entry):
+    """A timer that was scheduled; names it to `cancel` and `reschedule` of the service that returned it.
+
+    It has no constructor that takes its values: to fill it in place is what makes scheduling cheap.
+
+    Attributes:
+        deadline: when it is to fire, by trio's clock.
+        fn, args: the callback; None and () once it fires or was cancelled, so that nothing is kept alive.
+    """
+
+    __slots__ = ("args", "deadline", "fn")
+
+    deadline: float
+    fn: Callable[..., object] | None
+    args: tuple[Any, ...]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has neither begun to fire nor been cancelled."""
+        return self.fn is not None
+
+
+@dataclass(slots=True)
+class TimerStatistics:
+    """What a service has done.
+
+    Attributes:
+        pending: timers that wait, async callbacks in line among them.
+        fired, cancelled: timers so far.
+        running, held, errors, handler_errors: see `Callbacks`; `held` is their number.
+        slice_max_s: the longest time for which callbacks kept the loop from everybody else.
+        late_sum_s, late_max_s: callback after deadline; a look at the clock counts for some callbacks.
+    """
+
+    pending: int = 0
+    fired: int = 0
+    cancelled: int = 0
+    running: int = 0
+    held: int = 0
+    errors: int = 0
+    handler_errors: int = 0
+    slice_max_s: float = 0.0
+    late_sum_s: float = 0.0
+    late_max_s: float = 0.0
 
 
 @asynccontextmanager
@@ -93,20 +140,16 @@ class TimerService:
         self, nursery: trio.Nursery, tick_s: float, pending_max: int, async_max: int, on_error: ErrorHandler
     ) -> None:
         self._now = trio.lowlevel.current_clock().current_time
-        self._moments = Moments(self._now(), tick_s)
+        self._ticks = Ticks(tick_s, self._now())
         self._wheel: Levels[TimerHandle] = Levels(moves_per_tick=max(1, int(MOVES_PER_S * tick_s)))
         self._pending_max = self._room = pending_max
         self._closed = False
         self._callbacks = Callbacks(nursery, async_max, on_error, self._begun_from_line)
-        token = trio.lowlevel.current_trio_token()
-        self._inbox: Inbox[TimerHandle] = Inbox(lambda: _ring(token, self._wake))
-        self.from_threads = FromThreads(self._inbox, self._now, self.cancel, lambda: self._room, token)
+        self.from_threads = FromThreads(self, self._now, trio.lowlevel.current_trio_token())
         self._sleeps_until = AWAKE
         self._sleep = trio.CancelScope()
         self._slice_began = 0.0
-        self._fired = self._cancelled = 0
-        self._slice_max_s = 0.0
-        self._lateness = LatenessHistogram()
+        self._figures = TimerStatistics()
 
     def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
         """Call `fn(*args)` after `delay_s` seconds; return the handle with which to cancel it.
@@ -122,7 +165,7 @@ class TimerService:
         handle.args = args
         handle.deadline = deadline = self._now() + delay_s
         self._room -= 1
-        tick = self._moments.at_or_after(deadline)
+        tick = self._ticks.at_or_after(deadline)
         self._wheel.add(handle, tick)
         if tick < self._sleeps_until:
             self._wake_at(tick)
@@ -151,18 +194,14 @@ class TimerService:
         return handles
 
     def cancel(self, handle: TimerHandle) -> bool:
-        """Let a timer not fire; return False if it has fired, was cancelled, or its async callback runs."""
-        if self._wheel.remove(handle):
-            self._room += 1
-        elif handle.fn is not None:  # its slice has begun, or it is in the inbox
-            self._room += handle.tick != IN_INBOX
-        elif self._callbacks.withdraw(handle):
-            self._room += 1
-        else:
+        """Let a timer not fire; return False if it has begun to fire or was cancelled."""
+        if handle.fn is None:
             return False
+        self._wheel.remove(handle)
+        self._room += 1
         handle.fn = None
         handle.args = ()
-        self._cancelled += 1
+        self._figures.cancelled += 1
         return True
 
     def reschedule(self, handle: TimerHandle, delay_s: float) -> bool:
@@ -176,61 +215,45 @@ class TimerService:
         if handle.fn is None:
             return False
         handle.deadline = self._now() + delay_s
-        if handle.tick != IN_INBOX:
-            self._wheel.remove(handle)
-            self._add(handle)
+        self._wheel.remove(handle)
+        self._add(handle)
         return True
 
     def statistics(self) -> TimerStatistics:
-        """Return the figures so far."""
-        callbacks = self._callbacks
-        return TimerStatistics(
-            self._pending_max - self._room + len(self._inbox),
-            self._fired,
-            self._cancelled,
-            callbacks.running,
-            len(callbacks.held),
-            callbacks.held_total,
-            callbacks.errors,
-            callbacks.handler_errors,
-            self._inbox.refused,
-            self._slice_max_s,
-            self._lateness.statistics(),
-        )
+        """Return the figures so far; they go on counting."""
+        figures, callbacks = self._figures, self._callbacks
+        figures.pending = self._pending_max - self._room
+        figures.running, figures.held = callbacks.running, len(callbacks.held)
+        figures.errors, figures.handler_errors = callbacks.errors, callbacks.handler_errors
+        return figures
 
     async def run(self) -> None:
         """Fire timers until cancelled; `open_timer_service` starts it."""
         while True:
             self._slice_began = self._now()
-            while True:
-                read = self._read_inbox()
-                due = self._wheel.step(self._moments.begun(self._now()), STEP)
-                if due:
-                    await self._fire(due)
-                elif due is None and not read:
-                    break
+            while (due := self._wheel.step(self._ticks.begun(self._now()), STEP)) is not None:
+                await self._fire(due)
                 if self._now() - self._slice_began >= SLICE_S:
                     await self._turn()
             self._end_slice()
-            await self._sleep_until_due()  # nothing may be awaited between an inbox found empty and this
+            await self._sleep_until_due()
 
     def close(self) -> None:
         """Take no more timers; `open_timer_service` calls it, and cancels the task."""
         self._closed = True
         self._room -= NO_ROOM
         self._pending_max -= NO_ROOM
-        self._inbox.close()
         self._callbacks.close()
 
     def _add(self, handle: TimerHandle) -> None:
-        tick = self._moments.at_or_after(handle.deadline)
+        tick = self._ticks.at_or_after(handle.deadline)
         self._wheel.add(handle, tick)
         if tick < self._sleeps_until:
             self._wake_at(tick)
 
     def _wake_at(self, tick: int) -> None:
         self._sleeps_until = tick
-        self._sleep.deadline = self._moments.starts(tick)
+        self._sleep.deadline = self._ticks.starts(tick)
 
     def _refuse(self, count: int, *delays_s: float) -> None:
         """Say why so many timers cannot be taken, if they cannot."""
@@ -246,28 +269,10 @@ class TimerService:
     async def _sleep_until_due(self) -> None:
         tick = self._wheel.next_tick()
         self._sleeps_until = ASLEEP if tick is None else tick
-        deadline = math.inf if tick is None else self._moments.starts(tick)
+        deadline = math.inf if tick is None else self._ticks.starts(tick)
         with trio.CancelScope(deadline=deadline) as self._sleep:
             await trio.sleep_forever()
         self._sleeps_until = AWAKE
-
-    def _wake(self) -> None:
-        self._sleep.cancel()  # of the scope of now, which another thread cannot know
-
-    def _read_inbox(self) -> bool:
-        """Do what other threads asked for, a step of it; return whether there was anything."""
-        if not self._inbox.rung:
-            return False
-        orders = self._inbox.take(STEP)
-        for handle in orders:
-            if handle.tick != IN_INBOX:
-                self.cancel(handle)
-            elif handle.fn is not None:
-                self._room -= 1
-                self._add(handle)
-            else:
-                handle.tick = 0  # cancelled before it was read
-        return bool(orders)
 
     async def _fire(self, due: Sequence[TimerHandle]) -> None:
         position = 0
@@ -277,7 +282,7 @@ class TimerService:
     def _fire_slice(self, due: Sequence[TimerHandle], position: int) -> int:
         """Call back from `position` on until the slice is over; return the new position."""
         ends = self._slice_began + SLICE_S
-        late_s: list[float] = []
+        figures = self._figures
         while position < len(due) and (now := self._now()) < ends:
             for handle in due[position : position + CLOCK_EVERY]:
                 fn = handle.fn
@@ -286,18 +291,19 @@ class TimerService:
                 args = handle.args
                 handle.fn = None
                 handle.args = ()
-                self._fired += 1
+                figures.fired += 1
                 self._room += 1
-                late_s.append(now - handle.deadline)
+                late_s = now - handle.deadline
+                figures.late_sum_s += late_s
+                figures.late_max_s = max(figures.late_max_s, late_s)
                 try:
                     result = fn(*args)
                 except Exception as error:
                     self._callbacks.failed(error, fn)
                 else:
                     if result is not None and isinstance(result, Coroutine):
-                        self._room -= not self._callbacks.start(handle, fn, result)
+                        self._room -= not self._callbacks.start(fn, result)
             position += CLOCK_EVERY
-        self._lateness.note(late_s)
         return position
 
     def _begun_from_line(self) -> None:
@@ -310,11 +316,49 @@ class TimerService:
         self._slice_began = self._now()
 
     def _end_slice(self) -> None:
-        self._slice_max_s = max(self._slice_max_s, self._now() - self._slice_began)
+        self._figures.slice_max_s = max(self._figures.slice_max_s, self._now() - self._slice_began)
 
 
-def _ring(token: trio.lowlevel.TrioToken, wake: Callable[[], None]) -> None:
-    try:
-        token.run_sync_soon(wake)
-    except trio.RunFinishedError:
-        raise TimerError("the event loop of the timer service has ended") from None
+class FromThreads:
+    """The verbs of a `TimerService` for other threads; each waits until the event loop has done it.
+
+    Args:
+        service: whose verbs they are.
+        now: its clock; any thread may read it.
+        token: the event loop.
+    """
+
+    def __init__(
+        self, service: TimerService, now: Callable[[], float], token: trio.lowlevel.TrioToken
+    ) -> None:
+        self._service = service
+        self._now = now
+        self._token = token
+
+    def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+        """Call `fn(*args)` in the event loop `delay_s` seconds after this call."""
+        check_delay(delay_s)
+        return self._run(partial(self._schedule_at, self._now() + delay_s, fn, *args))
+
+    def cancel(self, handle: TimerHandle) -> bool:
+        """See `TimerService.cancel`."""
+        return self._run(partial(self._service.cancel, handle))
+
+    def _schedule_at(self, deadline: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+        return self._service.schedule(max(0.0, deadline - self._now()), fn, *args)
+
+    def _run(self, verb: Callable[[], T]) -> T:
+        try:
+            return trio.from_thread.run_sync(verb, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise TimerError("the event loop of the timer service has ended") from None
+
+
+def check_delay(delay_s: float) -> None:
+    """Refuse a delay that no timer can have.
+
+    Raises:
+        TimerError: it is negative, no number, or more than `DELAY_S_MAX`.
+    """
+    if not 0.0 <= delay_s <= DELAY_S_MAX:
+        raise TimerError(f"a delay of {delay_s} s is not between 0 and {DELAY_S_MAX:.0f} s")

@@ -5,8 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from presence.timers.levels import SPARSE, Levels
-from presence.timers.rings import Entry
+from presence.timers.levels import SPARSE, Entry, Levels
 
 LAP = 256
 # Near, about the ends of laps, and far: every level and every border between two.
