@@ -16,12 +16,6 @@ from protocol import Code
 ADDRESS = "192.0.2.7"
 
 
-def test_a_bucket_gives_its_burst_at_once_and_no_more() -> None:
-    bucket = TokenBucket(rate=10, burst=100, now=0.0)
-    assert sum(bucket.take(0.0) for _ in range(150)) == 100
-    assert bucket.refused == 50
-
-
 @given(st.lists(st.floats(0, 5), max_size=200), st.integers(1, 50), st.integers(1, 50))
 def test_no_stretch_of_time_gives_more_than_burst_and_rate(
     pauses: list[float], rate: int, burst: int
@@ -34,14 +28,6 @@ def test_no_stretch_of_time_gives_more_than_burst_and_rate(
     for first in range(len(granted)):
         for last in range(first, len(granted)):
             assert last - first + 1 <= burst + rate * (granted[last] - granted[first]) + 1e-6
-
-
-def test_tokens_come_back_at_their_rate() -> None:
-    bucket = TokenBucket(rate=10, burst=5, now=0.0)
-    assert all(bucket.take(0.0) for _ in range(5))
-    assert not bucket.take(0.05)
-    assert bucket.take(0.1)
-    assert sum(bucket.take(60.0) for _ in range(10)) == 5, "no more than the burst is kept"
 
 
 def test_a_crowd_that_obeys_is_served_at_the_rate_and_without_end() -> None:

@@ -21,13 +21,6 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-async def test_what_a_call_returns_or_raises_is_handed_on() -> None:
-    where = Aside()
-    assert await where.call(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        await where.call(lambda: 1 // 0)
-
-
 async def test_while_a_call_hangs_no_other_is_made(stuck: threading.Event) -> None:
     where, made = Aside(), []
     with pytest.raises(Hanging):

@@ -4,10 +4,10 @@ In which order, and what is held back, is seen in `tests/simulation`.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
-from presence.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Parted, Plan
+from presence.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Plan
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.store.batches import Item
@@ -67,77 +67,6 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
         backlog.go_on_planning()
     assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
     assert not backlog.is_planning
-
-
-def counted(uids: list[str], made: list[str]) -> Iterator[Change]:
-    for uid in uids:
-        made.append(uid)
-        yield change(Op.REGISTER, uid)
-
-
-def plan(
-    waiting: list[Item],
-    live: Iterable[Change] = (),
-    queued: Iterable[Item] = (),
-    *,
-    lost: bool = False,
-    skipped_from: float = math.inf,
-) -> Plan:
-    rest = iter(queued)
-    return Plan(waiting, lambda limit: [*islice(rest, limit)], live, lost=lost, skipped_from=skipped_from)
-
-
-def test_a_part_is_there_once() -> None:
-    parted: Parted[str] = Parted(iter([]), int, 2)
-    parted.of(1)
-    assert (parted.has(0), parted.has(1)) == (True, False)
-
-
-def test_a_part_is_looked_for_no_further_than_it_is_asked_for() -> None:
-    found = iter(range(100))
-    parted = Parted(found, lambda number: number % 2, 2)
-    assert len(list(islice(parted.of(1), 5))) == 5
-    assert len(list(found)) == 90
-
-
-def test_a_plan_makes_the_standing_sessions_as_they_are_asked_for() -> None:
-    made: list[str] = []
-    waiting = [Item(change(Op.LOGIN, "c")), Item(change(Op.END, "gone"))]
-    planned = plan(waiting, counted(list("abcd"), made))
-    assert planned.work() == (True, [])
-    assert made == []
-    assert [(each.change.uid, each.snapshot) for each in planned.standing() if each] == [
-        ("a", True),
-        ("b", True),
-        ("d", True),
-    ], "c waits"
-    assert [*planned.replayed] == waiting
-
-
-def test_who_came_after_the_first_skipped_change_is_left_to_the_next_resync() -> None:
-    live = [change(Op.REGISTER, "old", at=1.0), change(Op.REGISTER, "new", at=5.0)]
-    planned = plan([], live, skipped_from=5.0)
-    planned.work()
-    assert [each.change.uid for each in planned.standing() if each] == ["old"]
-
-
-def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
-    waiting = [
-        Item(change(Op.UPDATE, "stands")),
-        Item(change(Op.LOGIN, "came")),
-        Item(change(Op.UPDATE, "came")),
-        Item(change(Op.UPDATE, "gone")),
-        Item(change(Op.END, "gone")),
-    ]
-    live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
-    planned = plan(waiting, live)
-    assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
-    assert [each.change.uid for each in planned.standing() if each] == ["stands"]
-    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [
-        (Op.LOGIN, "came"),
-        (Op.UPDATE, "came"),
-        (Op.END, "gone"),
-    ]
 
 
 def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() -> None:

@@ -9,18 +9,6 @@ from presence.buckets import RETRY_MIN_S, Buckets
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(1, 4)), max_size=200)
 
 
-def test_a_bucket_gives_its_burst_at_once_and_no_more() -> None:
-    buckets = Buckets[str](rate=10, burst=100)
-    assert sum(buckets.take("ada", 5.0) for _ in range(150)) == 100
-    assert buckets.refused == 50
-
-
-def test_one_key_takes_nothing_from_another() -> None:
-    buckets = Buckets[str](rate=1, burst=3)
-    assert not all(buckets.take("ada", 0.0) for _ in range(10))
-    assert all(buckets.take("bob", 0.0) for _ in range(3))
-
-
 @given(STEPS, st.integers(1, 20), st.integers(4, 30))
 def test_each_is_granted_what_a_bucket_by_itself_would_grant(
     steps: list[tuple[str, float, int]], rate: int, burst: int
@@ -76,14 +64,6 @@ def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
     assert buckets.has("ada", 11.0, 10), "a debt has a bound"
     buckets.drop("ada")
     assert len(buckets) == 0
-
-
-def test_full_buckets_are_dropped_while_others_are_used() -> None:
-    buckets = Buckets[int](rate=10, burst=10)
-    for number in range(10_000):
-        buckets.take(number, now=number / 1000)  # full after 100 ms: a hundred are not
-    assert len(buckets) < 500
-    assert buckets.forgotten == 0
 
 
 def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:

@@ -11,7 +11,7 @@ import trio
 from presence import comparison as comparison_module
 from presence import relay as relay_module
 from presence.changes import PLAIN, Change, Op, Profile, SessionName
-from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
+from presence.comparison import SESSIONS_A_TURN, Comparison, Memory
 from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.relay import Relay, Verdicts
@@ -52,16 +52,6 @@ def answer(**fields: object) -> Reply:
     return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
 
 
-def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
-    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
-    asked = []
-    for turn in range(6):
-        (step,) = compared.next([writer])
-        asked.append((len(step.sessions), step.cursor))
-        compared.differences(step, answer(cursor=str(turn + 1)))
-    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
-
-
 def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     compared, writer = comparison(Sessions(2))
     compared.next([writer])
@@ -74,18 +64,6 @@ def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
 
 
-def test_what_differs_once_or_has_gone_meanwhile_is_no_difference() -> None:
-    sessions = Sessions(3)
-    compared, writer = comparison(sessions)
-    compared.next([writer])
-    (step,) = compared.next([writer])
-    compared.differences(step, answer(owned=(named("ghost"),), missing=(1, 2)))
-    (again,) = compared.next([writer])
-    del sessions.live["u2"]
-    missing = [number for number, each in enumerate(again.sessions) if each.uid in {"ghost", "u2"}]
-    assert compared.differences(again, answer(missing=tuple(missing))) == 0
-
-
 def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     sessions = Sessions(20)
     shards = {name: number % 2 for number, name in enumerate(sessions.live)}
@@ -96,28 +74,6 @@ def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     assert compared.next([]) == [], "the walk waits"
     assert [len(step.sessions) for step in compared.next([idle])] == [10]
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
-
-
-def test_what_was_answered_too_late_is_asked_again() -> None:
-    compared, writer = comparison(Sessions(2))
-    compared.next([writer])
-    steps = compared.next([writer])
-    compared.unanswered(steps)
-    assert [step.sessions for step in compared.next([writer])] == [steps[0].sessions]
-
-
-def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
-    compared, writer = comparison(Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN))
-    compared.next([writer])
-    compared.next([writer])
-    compared.hurry()
-    asked = []
-    while compared.is_hurried:
-        asked.append(len(compared.next([writer])[0].sessions))
-        if len(asked) == 1:
-            compared.hurry()
-            compared.hurry()
-    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0] * 2
 
 
 @pytest.fixture
@@ -244,3 +200,13 @@ async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
         nursery.cancel_scope.cancel()
     here.store.close()
     there.store.close()
+
+
+def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
+    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+    asked = []
+    for turn in range(6):
+        (step,) = compared.next([writer])
+        asked.append((len(step.sessions), step.cursor))
+        compared.differences(step, answer(cursor=str(turn + 1)))
+    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]

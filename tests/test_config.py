@@ -96,7 +96,10 @@ def test_defaults_are_sound() -> None:
 
 def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     path = written(tmp_path, "port = 1\ntick = 2\nshards = 3")
-    loaded = load({"config": path, "port": "1000"}, {"PRESENCE_PORT": "10", "PRESENCE_TICK": "5"})
+    loaded = load(
+        {"config": path, "port": "1000"},
+        {"PRESENCE_PORT": "10", "PRESENCE_TICK": "5", "PRESENCE_CONFIG": "/nowhere"},
+    )
     settings, sources = loaded.settings, loaded.sources
     assert (settings.port, settings.tick, settings.shards, settings.host) == (1000, 5.0, 3, "127.0.0.1")
     assert [sources[key] for key in ("port", "tick", "shards", "host")] == [
@@ -105,12 +108,6 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
         f"file {path}",
         "default",
     ]
-
-
-def test_flag_names_the_file_that_the_variable_names_otherwise(tmp_path: Path) -> None:
-    path = written(tmp_path, "port = 1")
-    assert load({}, {"PRESENCE_CONFIG": path}).settings.port == 1
-    assert load({"config": path}, {"PRESENCE_CONFIG": "/nowhere"}).settings.port == 1
 
 
 def test_unknown_key_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -125,10 +122,6 @@ def test_unknown_key_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path
 def test_unknown_variable_is_refused_with_the_nearest_name() -> None:
     (problem,) = problems(environ={"PRESENCE_IDLE_TIMOUT": "3"})
     assert problem == "'PRESENCE_IDLE_TIMOUT': unknown variable; did you mean PRESENCE_IDLE_TIMEOUT?"
-
-
-def test_variables_of_others_are_left_alone() -> None:
-    assert load({}, {"PATH": "/bin", "PRESENCE": "1", "presence_port": "x"}).settings == Settings()
 
 
 @pytest.mark.parametrize(
@@ -195,10 +188,6 @@ def test_beyond_loopback_nobody_is_served_unproven(host: str) -> None:
     assert problem.startswith(f"host: {host} can be reached from elsewhere")
 
 
-def test_a_reader_does_not_mind_where_a_server_listens() -> None:
-    assert load({"host": "0.0.0.0"}, {}, serving=False).settings.host == "0.0.0.0"
-
-
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
 def test_workers_and_headers_of_proxies_need_linux(
     key: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -210,17 +199,13 @@ def test_workers_and_headers_of_proxies_need_linux(
     assert "Linux" in problem
 
 
-def test_values_at_the_edge_of_a_contradiction_pass() -> None:
-    loaded = load({"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"}, {})
-    assert loaded.settings.batch_window_ms == 250
-
-
 def test_the_default_batching_window_gives_way_to_a_short_tick() -> None:
     assert load({"tick": "0.05"}, {}).settings.batch_window_ms == 12
 
 
 def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
-    assert len(problems({"idle_timeout": "x", "tick": "16"})) == 1
+    (problem,) = problems({"idle_timeout": "x" * 10_000, "tick": "16"})
+    assert len(problem) < 200, "a long one is cut"
 
 
 @pytest.mark.parametrize(
@@ -250,6 +235,8 @@ def test_the_port_of_operators_yields_to_one_that_is_asked_for(flag: str) -> Non
         {"admin": "127.0.0.2:7400"},
         {"admin": "[::1]:0"},
         {"admin": "localhost:80"},
+        {"admin": "0.0.0.0:80", "no_admin": True},
+        {"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"},
         {"admin": "[::]:7480", "admin_tokens": "operators"},
     ],
 )
@@ -257,13 +244,8 @@ def test_what_only_looks_like_a_contradiction_is_taken(flags: dict[str, object])
     load(flags, {})
 
 
-def test_no_admin_is_accepted_whatever_the_file_says(tmp_path: Path) -> None:
-    path = written(tmp_path, 'admin = "0.0.0.0:80"')
-    assert load({"config": path, "no_admin": True}, {}).settings.no_admin
-
-
 def test_reader_may_share_the_file_of_a_server(tmp_path: Path) -> None:
-    path = written(tmp_path, 'data_dir = "d"\nworkers = 4')
+    path = written(tmp_path, 'data_dir = "d"\nworkers = 4\nhost = "0.0.0.0"')
     loaded = load({"config": path, "redis": "unix:///r.sock"}, {}, serving=False)
     assert loaded.settings.redis == "unix:///r.sock"
 
@@ -312,7 +294,3 @@ def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> No
 )
 def test_password_of_a_bad_url_is_not_told(url: str) -> None:
     assert "s3cret" not in "".join(problems({"redis": url}))
-
-
-def test_long_value_is_cut() -> None:
-    assert len(problems({"tick": "9" * 10_000})[0]) < 200

@@ -5,16 +5,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 import trio
 
-import presence.control
 from presence.clock import Clock
-from presence.control import DELIVERIES_A_TURN, GATHER_S, Control
+from presence.control import DELIVERIES_A_TURN, Control
 from presence.embedded import EmbeddedRedis
 from presence.faults import Faults
 from presence.messaging.letters import Delivery
@@ -24,7 +21,6 @@ from presence.server import Server
 from presence.settings import Settings
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
-from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.replies import Erasure, News, NewsKind, Question
 from protocol import Code
@@ -104,14 +100,6 @@ async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
         pair = Pair(redis_server.url, client)
         async with pair.serving():
             yield pair
-
-
-async def test_a_login_elsewhere_ends_the_old_connection_at_once(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0))
-        seconds = await pair.displace(await pair.log_in(0))
-    print(f"goodbye 300 to the old connection {1000 * seconds:.1f} ms after Redis had the login elsewhere")
-    assert seconds < AT_ONCE_S
 
 
 async def test_a_connection_that_was_cut_is_made_again(redis_server: EmbeddedRedis) -> None:
@@ -204,41 +192,11 @@ async def test_many_deliveries_are_handed_over_in_turns() -> None:
     assert list(map(len, delivered)) == [DELIVERIES_A_TURN, 1]
 
 
-async def test_after_deliveries_more_may_gather() -> None:
-    channel = FakeChannel(*([LETTER] for _ in range(3)))
-    async with hearing(channel) as (_, delivered):
-        await until(lambda: len(channel.calls) == 4)
-    assert len(delivered) == 3
-    pauses = [later - earlier for earlier, later in pairwise(channel.calls)]
-    assert min(pauses) >= GATHER_S
-
-
-async def test_news_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence.control, "GATHER_S", PATIENCE_S)
-    async with hearing(FakeChannel([KICK], [KICK], [KICK])) as (node, _):
-        await until(lambda: len(node.told) == 3)
-
-
 async def test_who_has_stopped_listens_no_more() -> None:
     channel = FakeChannel()
     async with hearing(channel):
         await until(lambda: channel.calls)
     assert channel._closed.is_set()
-
-
-async def test_a_call_that_waits_fails_when_the_channel_is_closed(redis_server: EmbeddedRedis) -> None:
-    channel = ControlChannel(redis_server.url, KEYS)
-    channel.subscribe("n1")
-
-    async def wait() -> None:
-        with pytest.raises(StoreUnavailable):
-            await trio.to_thread.run_sync(channel.next)
-
-    with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.sleep(0.05)
-            channel.close()
 
 
 KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}

@@ -41,13 +41,6 @@ def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
     assert last_word(world, desk)[0] == Kind.OK
 
 
-def test_one_of_a_user_is_the_one_that_came_last() -> None:
-    world = World(session_limit=SessionLimit(1))
-    first, second = world.login(), world.login(device="phone")
-    third = world.login()
-    assert [world.is_hung_up(each) for each in (first, second, third)] == [True, True, False]
-
-
 def test_a_session_in_its_grace_counts_and_has_nobody_to_tell() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet = logins(world, "phone", "tablet")
@@ -75,13 +68,6 @@ def test_a_device_that_comes_back_is_not_one_more(limit: SessionLimit) -> None:
     assert last_word(world, phone) == (Kind.GOODBYE, None, Code.REPLACED)
 
 
-def test_sessions_of_others_do_not_count() -> None:
-    world = World(session_limit=NEWEST_IS_REFUSED)
-    for uid in ("ada", "bob", "eve"):
-        world.login(uid)
-        assert not world.is_hung_up(world.login(uid, device="phone"))
-
-
 def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
@@ -102,21 +88,6 @@ def flap(world: World, times: int, gone_s: float, here_s: float) -> None:
         world.pass_time(here_s)
         world.sockets.close(handle)
         world.pass_time(gone_s)
-
-
-def test_twenty_drops_a_minute_within_grace_are_no_event() -> None:
-    world = World(returns=6)
-    flap(world, 60, gone_s=2.0, here_s=1.0)
-    assert {each.op for each in world.changes} == {Op.LOGIN}
-
-
-def test_who_is_gone_a_little_too_long_all_the_time_is_soon_online_all_the_time() -> None:
-    world = World(returns=6)
-    flap(world, 60, gone_s=GRACE + 2 * TICK, here_s=1.0)
-    ends = [each for each in world.changes if each.op is Op.END]
-    assert len(ends) == 7
-    assert {each.grace_ms for each in ends} == {0}
-    assert world.core.statistics().flapping.lengthened == 60 - 7
 
 
 def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
@@ -156,15 +127,6 @@ def test_a_return_on_another_node_counts() -> None:
     assert world.changes[-1].op is Op.LOGIN
     world.pass_time(GRACE)
     assert world.changes[-1].grace_ms == 2 * GRACE * 1000
-
-
-def test_who_is_back_on_another_node_was_not_waited_for_in_vain() -> None:
-    world = World(returns=6)
-    flap(world, 20, gone_s=1.0, here_s=1.0)
-    world.sockets.close(world.login())
-    world.core.endings.displace("ada", world.registry.session_id(world.session()))
-    assert world.story()[-1] == ended(Code.REPLACED)
-    assert world.changes[-1].grace_ms == 0
 
 
 def test_a_logout_has_no_grace_however_often_its_device_returned() -> None:

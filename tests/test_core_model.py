@@ -50,6 +50,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.world = World()
         self.live: dict[SessionKey, Known] = {}
         self.handles: dict[int, SessionKey] = {}
+        self.sessions: dict[int, Session] = {}
         self.finished: set[str] = set()
         self.judged = 0
 
@@ -65,6 +66,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         assert old is None or self.world.is_hung_up(old.handle)
         self.live[key] = Known(self.world.changes[-1].session, handle, timeout or T, now, now)
         self.handles[handle] = key
+        self.sessions[handle] = self.world.session(key)
         return handle
 
     def of(self, handle: int) -> Known | None:
@@ -152,6 +154,14 @@ class CoreAgainstModel(RuleBasedStateMachine):
             return
         self.world.sockets.feed(handle, protocol.encode(protocol.logout(reason.reason)))
         self.judge({Op.END}, at_once=(known.session, reason))
+
+    @rule(handle=connections)
+    def its_transport_says_late_that_it_is_gone(self, handle: int) -> None:
+        """Of a connection that was hung up, or whose session was replaced: that ends nobody."""
+        if self.of(handle) is None:
+            self.world.core.closed(self.sessions[handle])
+            self.world.core.beats([self.sessions[handle]])
+            self.judge(set())
 
     @rule(handle=connections)
     def taken_over_elsewhere(self, handle: int) -> None:

@@ -10,7 +10,7 @@ from presence.changes import PLAIN, Op, Profile
 from protocol import Code, Kind, Packet
 from tests.cells import brief
 from tests.desks import NotingDesk
-from tests.worlds import GRACE, TICK, T, World, ended
+from tests.worlds import TICK, World
 
 AWAY_AFTER = 100.0
 AWAY = Profile(away=True)
@@ -53,14 +53,6 @@ def test_a_login_that_shows_nothing_is_plain(parts: dict[str, Any]) -> None:
     assert world.changes[0].profile is PLAIN
 
 
-def test_the_next_login_of_a_device_says_it_anew() -> None:
-    world = World()
-    update(world, world.login(meta=APP), status="away")
-    world.login()
-    assert shown(world)[2:] == [(Op.LOGIN, Code.LOGIN, PLAIN)]
-    assert not world.registry.profiles._shown
-
-
 def test_a_registration_tells_how_a_session_is_shown_now() -> None:
     world = World()
     handle = world.login(meta=APP)
@@ -70,29 +62,7 @@ def test_a_registration_tells_how_a_session_is_shown_now() -> None:
     assert profiles == {"ada": Profile(True, APP_TEXT), "bob": PLAIN}
 
 
-def test_an_end_leaves_nothing_behind() -> None:
-    world = World()
-    world.sockets.close(world.login(meta=APP))
-    world.pass_time(GRACE + TICK)
-    assert world.story()[1:] == [ended(Code.CLOSED)]
-    assert not world.registry.profiles._shown
-
-
 # Updates
-
-
-def test_an_update_is_one_change() -> None:
-    world = World()
-    handle = world.login()
-    world.now += 3
-    assert update(world, handle, status="away", meta=APP) == [(Kind.OK, 7, None)]
-    (change,) = world.changes[1:]
-    assert (change.op, change.code, change.profile) == (Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))
-    assert (change.session, change.at, change.at_ms) == (
-        world.changes[0].session,
-        world.now,
-        1_700_000_003_000,
-    )
 
 
 def test_updates_have_the_code_of_what_they_change() -> None:
@@ -116,14 +86,6 @@ def test_an_update_that_changes_nothing_is_granted_and_told_to_nobody() -> None:
     for parts in wishes:
         assert update(world, handle, **parts) == [(Kind.OK, 7, None)]
     assert len(world.changes) == 1
-
-
-def test_an_update_with_a_token_is_refused_whole_and_the_connection_stays() -> None:
-    world = World()
-    handle = world.login()
-    assert update(world, handle, token="secret", status="away") == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
-    assert len(world.changes) == 1
-    assert not world.is_hung_up(handle)
 
 
 def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
@@ -151,14 +113,6 @@ def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
     world.now += refusal.payload["retry_after"]
     assert update(world, handle, status="away") == [(Kind.OK, 7, None)]
     assert update(world, handle, status="online") == [(Kind.ERROR, 7, Code.RATE_LIMITED)]
-
-
-def test_an_update_without_an_id_is_granted_like_any() -> None:
-    world = World()
-    handle = world.login()
-    world.sockets.answers(handle)
-    world.sockets.feed(handle, protocol.encode(protocol.update(status="away")))
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.OK, None, None)]
 
 
 def test_login_updates_and_logout_in_one_read_are_told_in_order() -> None:
@@ -267,47 +221,6 @@ def test_a_message_that_waits_in_the_socket_keeps_its_sender_from_being_away() -
     pass_with_beats(world, handle, AWAY_AFTER - 0.1)
     world.sockets.arrive(handle, protocol.encode(Packet(9)))
     world.pass_time(2 * TICK)
-    assert len(world.changes) == 1
-
-
-def test_a_logout_of_who_is_away_says_nothing_else() -> None:
-    world = World(away_after=AWAY_AFTER)
-    handle = world.login()
-    pass_with_beats(world, handle, AWAY_AFTER + TICK)
-    world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    assert world.story()[2:] == [ended(Code.LOGOUT)]
-
-
-def test_an_end_takes_the_second_key_out_of_its_wheel() -> None:
-    world = World(away_after=AWAY_AFTER)
-    handle = world.login()
-    world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    assert len(world.core._attention) == 0
-    world.login(device="phone")
-    world.pass_time(T + TICK)
-    assert len(world.core._attention) == 0
-
-
-def test_silence_ends_a_session_whether_it_is_away_or_not() -> None:
-    world = World(away_after=T / 2)
-    world.login()
-    world.pass_time(T + TICK)
-    assert [each.code for each in world.changes[1:]] == [Code.AWAY, Code.IDLE_TIMEOUT]
-
-
-def test_the_outlook_has_sessions_only_and_not_when_they_are_away() -> None:
-    world = World(away_after=AWAY_AFTER)
-    world.login()
-    world.login(device="phone")
-    outlook = world.core.outlook()
-    assert sum(outlook["sizes"]) + outlook["later"] == 2
-
-
-def test_by_default_nobody_is_away_by_itself_and_no_key_is_kept_for_it() -> None:
-    world = World()
-    handle = world.login()
-    pass_with_beats(world, handle, 5 * AWAY_AFTER)
-    assert len(world.core._attention) == 0
     assert len(world.changes) == 1
 
 

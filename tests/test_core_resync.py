@@ -7,17 +7,6 @@ from tests.cells import brief
 from tests.worlds import LOGIN, TICK, T, World
 
 
-def test_live_sessions_register_those_in_grace_too() -> None:
-    world = World()
-    world.sockets.close(world.login())
-    world.login("bob", device="phone")
-    changes = list(world.core.registrations([*world.registry]))
-    assert [(each.op, each.uid, each.device) for each in changes] == [
-        (Op.REGISTER, "ada", ""),
-        (Op.REGISTER, "bob", "phone"),
-    ]
-
-
 def test_registrations_are_of_one_moment_though_they_are_made_later() -> None:
     world = World()
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
@@ -84,18 +73,6 @@ def test_a_stale_session_that_is_replaced_does_not_register() -> None:
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]
-
-
-def test_a_session_that_another_node_took_over_ends_as_replaced() -> None:
-    world = World()
-    handle = world.login()
-    world.sockets.answers(handle)
-    assert not world.core.endings.displace("ada", "another-session")
-    assert world.core.endings.displace("ada", world.changes[0].session)
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.GOODBYE, None, Code.REPLACED)]
-    world.pass_time(T + TICK)
-    # Which changes nothing, but for a registration of it that was under way.
-    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.REPLACED))]
 
 
 def test_a_logout_that_lies_unread_at_the_stop_counts() -> None:

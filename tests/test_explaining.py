@@ -93,15 +93,6 @@ def test_it_ends_when_it_was_told_that_it_would() -> None:
     assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
 
 
-def test_a_credit_for_a_stall_puts_the_end_off() -> None:
-    world = World()
-    world.login()
-    before = only(world)["due_ms"]
-    world.now += 3.0
-    world.begin_tick()
-    assert only(world)["due_ms"] == before + 3000
-
-
 def test_each_device_is_told_of() -> None:
     world = World()
     world.login()

@@ -28,11 +28,7 @@ def test_connections_are_the_limit_less_a_reserve(
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
     assert files.claim(0) == (hard, fit)
-
-
-def test_a_smaller_wish_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeLimit(1024, 1024, monkeypatch)
-    assert files.claim(500) == (1024, 500)
+    assert files.claim(500) == (hard, 500)
 
 
 def test_a_larger_wish_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

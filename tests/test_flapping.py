@@ -29,12 +29,6 @@ def test_six_returns_a_minute_are_nothing() -> None:
     assert set(graces(flapping(), 60, every_s=10.0)) == {GRACE}
 
 
-def test_twenty_a_minute_have_the_longest_grace_soon_and_keep_it() -> None:
-    found = graces(flapping(), 100, every_s=3.0)
-    assert found.index(MOST) < 12
-    assert set(found[12:]) == {MOST}
-
-
 def test_each_quiet_minute_takes_a_doubling_back() -> None:
     table = flapping()
     graces(table, 10, every_s=3.0)  # 20 s, and the next would be 40, but for the last return

@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-
 from presence.heartbeats import FIRST_TIMEOUT_S, SilenceWatch, interval_s
 
 TIMEOUT_S = 40.0  # longer than what a start may take
@@ -27,13 +25,6 @@ def test_one_that_stands_still_for_longer_hangs() -> None:
     assert looked_at(watch, 0.0, 2 * TIMEOUT_S)[0] <= TIMEOUT_S + 2 * interval_s(TIMEOUT_S)
 
 
-def test_a_heartbeat_begins_the_count_anew() -> None:
-    watch = SilenceWatch(TIMEOUT_S, 0.0)
-    assert not looked_at(watch, 0.0, TIMEOUT_S - 1)
-    watch.heard()
-    assert not looked_at(watch, TIMEOUT_S - 1, 2 * TIMEOUT_S - 2)
-
-
 def test_a_pause_that_the_watcher_shared_is_no_silence() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
     watch.heard()
@@ -49,6 +40,8 @@ def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
     assert any(watch.is_hung(FIRST_TIMEOUT_S + n / 10) for n in range(20))
 
 
-@pytest.mark.parametrize(("timeout_s", "beat_s"), [(30.0, 1.0), (1.0, 0.1), (math.inf, 1.0)])
-def test_heartbeats_are_frequent_against_the_timeout(timeout_s: float, beat_s: float) -> None:
-    assert interval_s(timeout_s) == beat_s
+def test_a_heartbeat_begins_the_count_anew() -> None:
+    watch = SilenceWatch(TIMEOUT_S, 0.0)
+    assert not looked_at(watch, 0.0, TIMEOUT_S - 1)
+    watch.heard()
+    assert not looked_at(watch, TIMEOUT_S - 1, 2 * TIMEOUT_S - 2)

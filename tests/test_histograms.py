@@ -24,12 +24,6 @@ def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(val
     assert histogram.report()["sum"] == pytest.approx(sum(values))
 
 
-def test_a_value_on_a_bound_belongs_below_it() -> None:
-    histogram = Histogram((1.0, 2.0))
-    histogram.note(1.0)
-    assert histogram.report()["counts"] == [1, 0, 0]
-
-
 def test_what_clocks_make_negative_is_nothing() -> None:
     histogram = Histogram((1.0,))
     histogram.note(-0.5)

@@ -20,24 +20,6 @@ def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
     return Change(op, uid, "", session, 201 if op is Op.END else 1, at, 5, 4, 30_000)
 
 
-def test_every_change_goes_on_and_ends_are_remembered() -> None:
-    sink = Passed()
-    lately = LatelyEnded(sink)
-    changes = [change(op, "ann", f"s{n}") for n, op in enumerate(Op)]
-    for each in changes:
-        lately.append(each)
-    assert sink.changes == changes
-    assert lately.of("ann", NOW) == [each for each in changes if each.op is Op.END]
-
-
-def test_the_latest_end_comes_first_and_others_are_nobodys_business() -> None:
-    lately = LatelyEnded(Passed())
-    for n, uid in enumerate(["ann", "bob", "ann"]):
-        lately.append(change(Op.END, uid, f"s{n}", NOW + n))
-    assert [each.session for each in lately.of("ann", NOW + 3)] == ["s2", "s0"]
-    assert lately.of("nobody", NOW + 3) == []
-
-
 def test_an_end_is_forgotten_after_its_time() -> None:
     lately = LatelyEnded(Passed())
     lately.append(change(Op.END, "ann", "s1"))
@@ -62,6 +44,9 @@ def test_of_many_the_last_are_remembered() -> None:
     lately = LatelyEnded(Passed())
     for n in range(ENDS_MAX + 5):
         lately.append(change(Op.END, f"user-{n}", f"s{n}"))
-    assert not lately.of("user-4", NOW)
-    assert lately.of("user-5", NOW)
+    lately.append(change(Op.END, "user-7", "later"))
+    lately.append(change(Op.LOGIN, "user-7", "again"))
+    assert [each.session for each in lately.of("user-7", NOW)] == ["later", "s7"]
+    assert not lately.of("user-5", NOW)
+    assert lately.of("user-6", NOW)
     assert len(lately._ends) == ENDS_MAX

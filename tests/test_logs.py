@@ -84,10 +84,6 @@ def test_console_line_has_event_level_and_quoted_values(pipe: Pipe) -> None:
     assert line.endswith('port=7400 why="a b=c"\n')
 
 
-def test_auto_is_json_where_there_is_no_terminal(pipe: Pipe) -> None:
-    assert json.loads(logged(pipe, "auto", "started"))["event"] == "started"
-
-
 def test_auto_is_console_on_a_terminal() -> None:
     master, terminal = os.openpty()
     try:
@@ -303,9 +299,3 @@ def test_rate_limit_is_one_per_event() -> None:
     limited.warning("full")
     limited.error("broken")
     assert [e["event"] for e in lines.entries] == ["full", "broken"]
-
-
-def test_importing_the_logs_loads_neither_structlog_nor_redis() -> None:
-    program = "import sys, presence.logs\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"structlog", "rich", "redis", "trio"}.isdisjoint(done.stdout.split())

@@ -1,7 +1,5 @@
 """What a client says of itself survives its way through Redis, whatever it is."""
 
-import json
-
 import pytest
 
 import protocol
@@ -31,12 +29,6 @@ def test_a_map_comes_back_as_it_was(given: dict[str, object]) -> None:
 def test_nothing_is_the_empty_text() -> None:
     assert meta.to_text({}) == ""
     assert meta.from_text("") == {}
-
-
-def test_the_text_is_json_without_superfluous_characters() -> None:
-    text = meta.to_text({"app": "ä", "raw": b"\x0a"})
-    assert text == '{"app":"ä","raw":{"$bin":"0a"}}'
-    assert json.loads(text) == {"app": "ä", "raw": {"$bin": "0a"}}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from presence import inquiries, operators
+from presence import operators
 from presence.admin import startup
 from presence.admin.__main__ import IGNORED
 from presence.operators import Operators
@@ -40,10 +40,6 @@ def test_a_server_goes_on_where_no_process_can_be_started(alone: Operators) -> N
     alone.reload()
     assert alone.line(1) is not alone.line(2)
     assert 0 < (alone.tend() or 0) <= operators.RETRY_S
-
-
-def test_the_url_is_for_a_browser(alone: Operators) -> None:
-    assert alone.url == f"http://127.0.0.1:{alone.address.port}/"
 
 
 def test_a_worker_keeps_its_own_end_only(alone: Operators) -> None:
@@ -95,13 +91,6 @@ def test_a_process_that_always_ends_is_started_less_and_less(
     found.stop()
 
 
-def test_a_process_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers=1)
-    monkeypatch.setattr(Operators, "_start", None)
-    assert found.tend() is None
-    found.stop()
-
-
 def test_where_there_is_room_again_operators_are_served(
     alone: Operators, started: list["subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,12 +124,6 @@ def test_nobody_loads_modules_of_a_directory_that_the_server_does_not(
     assert operators._path_flags() == flags
 
 
-def test_the_first_end_is_made_good_immediately_and_pauses_double_up_to_a_limit() -> None:
-    pauses = [operators.pause_s(ends) for ends in range(1, 40)]
-    assert pauses[:4] == [0.0, 0.5, 1.0, 2.0]
-    assert pauses[-1] == operators.BACKOFF_LIMIT_S
-
-
 def test_a_start_message_comes_whole_or_not_at_all() -> None:
     address = Address("127.0.0.1", 1)
     start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
@@ -171,10 +154,3 @@ def test_an_address_that_is_taken_is_named() -> None:
             operators.serving(settings, "", asked_for=True),
         ):
             pass
-
-
-def test_what_a_worker_answers_to_nobody_is_dropped() -> None:
-    asking, answering = inquiries.line_pair()
-    asking.close()
-    with answering, pytest.raises(OSError, match="refused"):
-        answering.send(b"answer")

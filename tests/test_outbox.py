@@ -19,18 +19,6 @@ def two_shards(max_items: int) -> Outbox:
     return Outbox(lambda uid: int(uid[0]), 2, max_items=max_items)
 
 
-def test_each_shard_is_first_in_first_out_and_what_was_taken_is_held() -> None:
-    outbox = two_shards(3)
-    outbox.extend([change("0a"), change("1a"), change("0b")])
-    assert [c.uid for c in outbox.take(0, 1)] == ["0a"]
-    assert (outbox.queued(0), outbox.held) == (1, 3)
-    assert [c.uid for c in outbox.take(0, 10)] == ["0b"]
-    taken = outbox.take(1, 10)
-    assert [c.uid for c in taken] == ["1a"]
-    outbox.release(1, taken)
-    assert outbox.held == 2
-
-
 def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
     outbox = two_shards(3)
     assert outbox.begin_resync(0) is None
@@ -40,6 +28,9 @@ def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
     assert outbox.queued(0) == 0
     outbox.extend(change("1a") for _ in range(4))
     assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, True)
+    statistics = outbox.statistics()
+    assert (statistics.held, statistics.queued, statistics.high_water, statistics.max_items) == (3, 3, 3, 3)
+    assert (statistics.appended_total, statistics.dropped_total, statistics.skipping_shards) == (6, 8, 2)
     assert outbox.begin_resync(0) == Gap(dropped=7, from_ms=3, to_ms=9, from_at=1.0)
     assert outbox.begin_resync(0) is None
     assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
@@ -73,20 +64,6 @@ def test_it_rings_once_when_there_is_enough() -> None:
     outbox.call_at(0, lambda: rung.append("never"))
     outbox.append(change("0a"))
     assert len(rung) == 2
-
-
-def test_gaps_merge_into_the_one_that_covers_both() -> None:
-    assert Gap(2, 10, 20, 5.0).merged(Gap(3, 5, 15, 6.0)) == Gap(5, 5, 20, 5.0)
-
-
-def test_statistics_count_what_happened() -> None:
-    outbox = two_shards(3)
-    outbox.extend(change("0a") for _ in range(5))
-    outbox.release(0, outbox.take(0, 2))
-    statistics = outbox.statistics()
-    assert (statistics.held, statistics.queued, statistics.high_water) == (1, 1, 3)
-    assert (statistics.appended_total, statistics.dropped_total) == (3, 2)
-    assert (statistics.skipping_shards, statistics.max_items) == (1, 3)
 
 
 def test_bytes_are_a_bound_too() -> None:

@@ -3,7 +3,7 @@
 import protocol
 from presence.packet_rate import PacketRate
 from protocol import Code, Kind
-from tests.worlds import World, ended
+from tests.worlds import World
 
 RATE, BURST = 10, 50
 KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
@@ -31,16 +31,6 @@ def test_whoever_sends_more_packets_than_he_may_is_told_and_closed() -> None:
     assert there.core.statistics().refused == {"rate_limited": 1}
 
 
-def test_a_flooder_has_the_grace_of_a_lost_connection() -> None:
-    there = world()
-    ada = there.login()
-    there.sockets.feed(ada, KEEPALIVES * BURST)
-    assert there.is_hung_up(ada)
-    assert there.registry.has("ada")
-    there.pass_time(7.0)
-    assert there.story()[-1] == ended(Code.RATE_LIMITED)
-
-
 def test_who_is_closed_for_a_flood_and_comes_back_has_no_fresh_burst() -> None:
     there = world()
     there.sockets.feed(there.login(), KEEPALIVES * BURST)
@@ -56,25 +46,6 @@ def test_who_is_closed_for_a_flood_and_comes_back_has_no_fresh_burst() -> None:
     assert not there.is_hung_up(forgiven)
 
 
-def test_whoever_keeps_to_the_rate_stays() -> None:
-    there = world()
-    ada = there.login()
-    for number in range(20 * RATE):
-        there.now += 1 / RATE
-        there.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
-    assert not there.is_hung_up(ada)
-    assert there.core.statistics().packet_floods == 0
-
-
-def test_a_flood_is_nobody_elses_fault() -> None:
-    there = world()
-    ada, bob = there.login("ada"), there.login("bob")
-    there.sockets.feed(ada, KEEPALIVES * BURST)
-    there.sockets.feed(bob, KEEPALIVES)
-    assert there.is_hung_up(ada)
-    assert not there.is_hung_up(bob)
-
-
 def test_the_table_is_empty_again_a_moment_after_the_packets() -> None:
     there = world()
     handles = [there.login(f"user-{number}") for number in range(500)]
@@ -83,13 +54,6 @@ def test_the_table_is_empty_again_a_moment_after_the_packets() -> None:
     assert there.core.statistics().packet_buckets_kept == 500
     there.pass_time(2.0)
     assert there.core.statistics().packet_buckets_kept == 0
-
-
-def test_a_flooder_without_a_limit_stays() -> None:
-    there = World()
-    ada = there.login()
-    there.sockets.feed(ada, KEEPALIVES * BURST * 10)
-    assert not there.is_hung_up(ada)
 
 
 def test_bytes_that_complete_no_packet_are_counted_too() -> None:

@@ -1,10 +1,6 @@
 """The relay against a small fake store, in mock time, and once against a real server."""
 
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from threading import Event
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,19 +9,13 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
-from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.reach import GLANCE_S
 from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay
 from presence.runtime import TrioBell
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
-from presence.store.keys import Keys
-from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
-from presence.store.replies import News, NewsKind, Probe, Reply, Superseded
+from presence.store.replies import Reply
 from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
-from tests.store.driving import check_alternation, events
-from tests.store.servers import Server
 
 
 class Relaying:
@@ -147,35 +137,6 @@ async def test_crowds_of_logouts_share_batches(
     assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
 
 
-async def test_an_end_during_a_resync_follows_its_registration(
-    clock: MockClock, nursery: trio.Nursery
-) -> None:
-    users = [f"u{i}0" for i in range(1500)]
-
-    def live(shard: int) -> Iterator[Change]:
-        for uid in () if shard else users:
-            if uid == "u6000":  # the first batch is on its way
-                resyncing.outbox.append(end(users[-1]))
-            yield Change(Op.REGISTER, uid, "", "s", 2, 0.0, 1000, 1000, 30_000)
-
-    resyncing = Relaying(live=live)
-    await resyncing.run(nursery)
-    await until(lambda: len(resyncing.applied) == len(users) + 1)
-    assert resyncing.applied == [*users, users[-1]]
-    assert resyncing.fake.applied[-1].op is Op.END
-
-
-async def test_drain_says_how_many_changes_stayed(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    relaying.fake.fail = StoreUnavailable("away")
-    nursery.start_soon(relaying.relay.run)
-    relaying.outbox.extend([login("u"), login("w")])
-    before = trio.current_time()
-    assert await relaying.relay.drain(before + 5) == 2
-    assert trio.current_time() - before == pytest.approx(5, abs=0.1)
-
-
 # Verdicts
 
 
@@ -198,20 +159,6 @@ async def test_a_fenced_node_goes_on_under_a_new_id(
     await until(lambda: not relay.is_fenced)
     fake.fenced |= {"second"}  # a probe that sees the fence is enough
     await until(lambda: fake.counters[0].node == "third")
-
-
-async def test_what_redis_and_other_nodes_decided_is_told(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    news = News(NewsKind.DISPLACED, "u", "", "s", "other", return_allowed=True)
-    await relaying.run(nursery)
-    relaying.fake.inbox = (news,)
-    await until(lambda: relaying.told.news)
-    assert set(relaying.told.news) == {news}
-    relaying.fake.superseded = (Superseded("u", "", "s"),)
-    relaying.outbox.append(login("u"))
-    await until(lambda: relaying.told.superseded)
-    assert relaying.told.superseded == [Superseded("u", "", "s")]
 
 
 # Outages, of one shard or of all
@@ -253,17 +200,6 @@ async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_i
     assert [line["event"] for line in lines] == ["Redis is away", "Redis is back"]
     assert 9 < lines[-1]["away_s"] < 12
     assert lines[-1]["waiting"] in {0, 1}
-
-
-async def test_one_that_is_away_is_asked_at_a_slow_pace(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    fake = (await relaying.run(nursery)).fake
-    fake.away = {1}
-    relaying.outbox.extend(login(f"{n}-1") for n in range(600))  # more than a batch: nothing is hurried by it
-    before = fake.probes
-    await trio.sleep(20)
-    assert 20 < fake.probes - before < 80  # brief pauses at first, about a second each later
 
 
 async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
@@ -346,72 +282,3 @@ async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
     assert told["u2"] < 0.1
     assert (told["u1"] >= GLANCE_S) == bool(peers)
     assert told["u1"] < GLANCE_S + 0.1
-
-
-class StuckStore(FakeStore):
-    """A store whose calls hang until the connection is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered, self.freed = Event(), Event()
-
-    def probe(
-        self, node: str, inbox_read: Mapping[int, int]
-    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
-        self.entered.set()
-        assert self.freed.wait(10)
-        return dict.fromkeys(inbox_read, StoreUnavailable("closed"))
-
-    def close(self) -> None:
-        super().close()
-        self.freed.set()
-
-
-async def test_a_cancelled_call_closes_the_connection() -> None:
-    store = StuckStore()
-    relaying = Relaying(store, runtime=None)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(relaying.relay.run)
-        await trio.to_thread.run_sync(store.entered.wait)
-        nursery.cancel_scope.cancel()
-    assert store.closed == 1
-
-
-@pytest.fixture
-def killable() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
-        server = Server(find_binary(), Path(folder))
-        yield server
-        server.close()
-
-
-@pytest.mark.parametrize("shards", [1, 16])
-async def test_an_outage_ends_with_every_change_in_an_empty_server(killable: Server, shards: int) -> None:
-    keys = Keys(shards=shards)
-    store = RedisStore(killable.url, Shape(keys, maxlen=100_000, seen_retention_ms=10**13))
-    outbox = Outbox(keys.shard, shards, max_items=10_000)
-    verdicts = Told().verdicts
-    relay = Relay(outbox, store, node="first", live=lambda _shard: [], verdicts=verdicts, memory=NOTHING)
-
-    def changes(make: Callable[[str], Change]) -> Iterator[Change]:
-        return (make(f"u{i}")._replace(at=time.monotonic()) for i in range(500))
-
-    await relay.start()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(relay.run)
-        outbox.extend(changes(login))
-        assert await relay.drain(trio.current_time() + 5) == 0
-        killable.kill()
-        outbox.extend(changes(end))
-        while relay.statistics().retries < 3:  # noqa: ASYNC110 - the relay tells nobody of its failures
-            await trio.sleep(0.05)
-        await trio.to_thread.run_sync(killable.start)
-        began = time.monotonic()
-        assert await relay.drain(trio.current_time() + 5) == 0
-        print(f"outbox empty {time.monotonic() - began:.2f} s after Redis answered")
-        nursery.cancel_scope.cancel()
-    stream = [event for shard in range(shards) for event in events(killable.client, shard)]
-    assert len(stream) == 1000
-    assert check_alternation(stream) == set()
-    assert killable.client.hgetall(keys.meta)[b"shards"] == str(shards).encode()
-    store.close()

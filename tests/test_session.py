@@ -7,7 +7,7 @@ from presence.changes import Op
 from protocol import TABLE, Code, Kind, State
 from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, brief, frames
 from tests.desks import NotingDesk, nobody_is_there
-from tests.worlds import GRACE, LOGIN, T, World, ended
+from tests.worlds import GRACE, LOGIN, World, ended
 
 LOGIN_ADA = protocol.encode(protocol.login("ada"))
 
@@ -64,13 +64,6 @@ def test_a_logins_answer_tells_what_holds() -> None:
         "time_ms": 1_700_000_000_000,
         "v": protocol.VERSION,
     }
-
-
-@pytest.mark.parametrize(("wish", "granted"), [(1, 5), (1000, 300), (60, 60), (None, T)])
-def test_a_wish_for_an_idle_timeout_is_clamped(wish: float | None, granted: float) -> None:
-    world = World()
-    world.login(idle_timeout=wish)
-    assert world.session().idle_timeout == granted
 
 
 def test_a_login_with_a_token_alone_is_refused() -> None:
@@ -190,15 +183,6 @@ def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(
     world.pass_time(GRACE + 1)
     assert world.story() == [LOGIN, ended(Code.SERVER_ERROR)]
     assert len(world.registry) == 0
-
-
-def test_thousands_of_answers_to_one_read_gather_in_place() -> None:
-    world = World()
-    peer = world.sockets.peers[world.login()]
-    assert peer is not None
-    outcome = world.core.received(peer, protocol.encode(protocol.Packet(9)) * 2000)
-    assert outcome.frames == 2000
-    assert isinstance(outcome.reply, bytearray), "bytes are copied whole for every answer that is added"
 
 
 def test_keepalives_are_counted_however_they_are_read() -> None:

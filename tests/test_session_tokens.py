@@ -81,11 +81,6 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
     assert world.is_hung_up(handle)
 
 
-def test_the_gate_is_told_where_the_client_is(world: World, gate: WordGate) -> None:
-    login(world)
-    assert gate.addresses == ["127.0.0.1"]
-
-
 def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
     world.core.refuse_logins(lambda: 1.0)
     login(world)
@@ -127,16 +122,6 @@ def test_who_is_not_back_within_the_grace_is_offline(world: World) -> None:
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
-def test_who_is_back_within_the_grace_was_never_away(world: World) -> None:
-    first = login(world, "ada:1")
-    world.pass_time(1 + SLOT_S)
-    assert world.is_hung_up(first)
-    second = login(world, "ada:100")
-    stay(world, second, 50)
-    assert world.story() == [LOGIN, LOGIN]
-    assert not world.is_hung_up(second)
-
-
 def test_without_a_grace_the_session_ends_with_its_token(gate: WordGate) -> None:
     world = World(gate=gate, grace=0.0)
     login(world, "ada:1")
@@ -161,14 +146,6 @@ def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
     world.pass_time(2 * SLOT_S)
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
     assert world.core.statistics().tokens_expired == 0
-
-
-def test_an_end_before_the_tokens_is_the_end(world: World) -> None:
-    handle = login(world, "ada:5")
-    world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    world.pass_time(10)
-    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
-    assert world.core.statistics().expiring == 0
 
 
 def test_the_next_login_of_a_device_counts_by_its_own_token(world: World) -> None:
