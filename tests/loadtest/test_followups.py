@@ -1,11 +1,8 @@
 """Whether the judge of follow-ups sees what is wrong."""
 
-from pathlib import Path
-
 import pytest
 
 from loadtest.events import Event
-from loadtest.followups import handler
 from loadtest.followups.verdict import Told, judge
 
 AFTER_MS, LATE_MS, NOW_MS = 1000, 100, 100_000
@@ -66,12 +63,3 @@ def test_one_that_is_told_after_the_return_is_seen() -> None:
 
 def test_what_is_not_due_for_long_is_not_missing_yet() -> None:
     assert broken(now_ms=11_050) == []
-
-
-def test_the_handler_writes_down_what_it_is_called_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(handler.FOLDER, str(tmp_path))
-    for each in (told(), told("bob")):
-        handler.handle(each)  # type: ignore[arg-type] # its id is all that is asked for
-    assert handler.handled(tmp_path) == ["back:ann:10000", "back:bob:10000"]

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from loadtest.scale.__main__ import parse
 from loadtest.scale.fleet import Figures, Status
 from loadtest.scale.play import Hold, Ramp
 from loadtest.scale.report import Result
@@ -50,9 +49,3 @@ def test_too_long_from_the_first_to_the_last_event_is_told() -> None:
     assert found.last_beat is not None
     found.last_beat.first_to_last_s = 5.01
     assert found.broken() == ["last beat: 5.01 s from first to last event"]
-
-
-@pytest.mark.parametrize("beats", [("12", "30"), ("28.5", "2")])
-def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--beat", *beats, "--idle-timeout", "30", "--last-beat", "2"])

@@ -1,9 +1,7 @@
 """What a node costs Redis, measured small, and the arithmetic that follows."""
 
-import pytest
-
 from loadtest.bench.inprocess import redis_for
-from loadtest.bench.redis_cost import Cost, Plan, Rest, measure, table
+from loadtest.bench.redis_cost import measure
 from presence.cluster import BEATS_A_LEASE
 from presence.relay import PROBE_INTERVAL_S
 from presence.settings import Settings
@@ -23,13 +21,3 @@ async def test_a_node_at_rest_probes_and_transitions_cost() -> None:
     assert 100 < cost.user_bytes < 2000
     assert 20 < cost.entry_bytes < 1000
     assert 20 < cost.seen_bytes < cost.user_bytes
-
-
-def test_needs_follow_from_costs_and_plan() -> None:
-    cost = Cost(1, Rest(0.4, 4.0, 100.0), 10.0, 12.0, 50.0, 150.0, 400.0, 100.0, 100.0)
-    plan = Plan(users=1_000_000, nodes=10, visits=4.32, peak=10, entries_kept=1_000_000)
-    assert plan.transitions_s == pytest.approx(1000)
-    text = table([cost], plan)
-    assert "each transition alone in its batch | 0.10 |" in text  # 1000 * 100 µs, and 10 nodes at 100 µs
-    assert "end in one tick | 1.20 |" in text  # 100,000 * 12 µs
-    assert "the streams full | 0.5 |" in text  # 0.4 GB and 0.1 GB

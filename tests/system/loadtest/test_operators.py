@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.operators.__main__ import MORE_MAX, Plan, Stretch, judge, measure, parse
+from loadtest.operators.__main__ import MORE_MAX, Plan, Stretch, judge, measure
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 
 PLAN = Plan(connections=50, rate=500.0, seconds=2.0, pairs=1, viewers=3)
@@ -42,8 +42,3 @@ def test_more_than_is_allowed_is_told() -> None:
 def test_a_pair_that_measured_something_else_counts_as_broken() -> None:
     broken = judge(PLAN, {STUCK: [stretches(4.0, 4.0, "the generator was late")]}).broken
     assert broken == ["stuck clients, pair 1: not valid: the generator was late"]
-
-
-def test_kinds_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(SystemExit):
-        parse(["scrapes"])

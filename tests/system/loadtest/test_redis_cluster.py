@@ -22,11 +22,6 @@ def key_of(cluster: Cluster, number: int) -> str:
     return next(key for key in map(str, range(1000)) if cluster.primary_of(key) is member)
 
 
-def test_all_slots_are_served_evenly() -> None:
-    with Cluster() as cluster:
-        assert [sum(map(len, member.ranges())) for member in cluster.members] == [5461, 5461, 5462]
-
-
 def test_a_slot_half_moved_is_served_by_nobody_alone(cluster: Cluster) -> None:
     key = key_of(cluster, 0)
     source, target = cluster.members[:2]
@@ -55,14 +50,6 @@ def test_a_move_ends_when_all_members_know_so_that_the_slot_may_go_straight_back
             assert agree(cluster.members)
 
 
-def test_slots_move_at_once(cluster: Cluster) -> None:
-    key = key_of(cluster, 2)
-    source, target = cluster.members[2], cluster.members[1]
-    source.client.set(key, "value")
-    cluster.move_at_once([cluster.slot_of(key)], target)
-    assert target.client.get(key) == b"value"
-
-
 def test_a_replica_takes_the_place_of_a_killed_primary_and_gives_it_back() -> None:
     with Cluster(3, 1) as cluster:
         first = cluster.primary_of("key")
@@ -77,11 +64,3 @@ def test_a_replica_takes_the_place_of_a_killed_primary_and_gives_it_back() -> No
         assert cluster.fail_over(second, is_graceful=True) is first
         assert first.client.get("key") == b"value"
     assert not any(member.is_running for member in cluster.members)
-
-
-def test_a_member_tells_the_port_that_it_announces() -> None:
-    with Cluster(1, announce=lambda port: port + 1) as cluster:
-        (member,) = cluster.members
-        ((_, _, told, *_),) = member.call("CLUSTER", "SLOTS")
-        assert told[1] == member.announced == member.port + 1
-        assert cluster.url == f"redis+cluster://127.0.0.1:{member.announced}"

@@ -1,0 +1,53 @@
+"""What the load test takes as a host, and what makes a run fail beside a broken promise."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadtest.connection import parse_host
+from loadtest.options import exceeded
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("example.org", ("example.org", 7400)),
+        ("tcp://10.0.0.1:99/", ("10.0.0.1", 99)),
+        ("[::1]:99", ("::1", 99)),
+        ("[::1]", ("::1", 7400)),
+    ],
+)
+def test_a_host_may_be_written_so(host: str, address: tuple[str, int]) -> None:
+    assert parse_host(host) == address
+
+
+@pytest.mark.parametrize("host", ["http://10.0.0.1:99", "10.0.0.1:http"])
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match=r"tcp://|not a port"):
+        parse_host(host)
+
+
+@pytest.mark.parametrize(
+    ("failures", "login_ms", "answer_ms", "options", "word"),
+    [
+        (0, 1000.0, 500.0, {}, ""),
+        (1, 10.0, 10.0, {}, "1 failures"),
+        (3, 10.0, 10.0, {"failures_max": 3}, ""),
+        (0, 1001.0, 10.0, {}, "login"),
+        (0, 10.0, 501.0, {}, "answered"),
+        (0, 9e9, 10.0, {"login_p99_max": 0.0}, ""),  # no limit
+    ],
+)
+def test_a_run_over_a_limit_fails(
+    failures: int, login_ms: float, answer_ms: float, options: dict[str, float], word: str
+) -> None:
+    def row(ms: float) -> Any:
+        return SimpleNamespace(get_response_time_percentile=lambda _: ms)
+
+    limits = {"login_p99_max": 1.0, "answer_p99_max": 0.5, "failures_max": 0} | options
+    rows = {("login", "device"): row(login_ms), ("keepalive, answered", "device"): row(answer_ms)}
+    found = exceeded(rows, failures, Namespace(**limits))
+    assert bool(found) is bool(word)
+    assert all(word in each for each in found)
