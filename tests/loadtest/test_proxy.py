@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from loadtest.proxy import CLEAR, Faults, Proxy, connection
+from loadtest import proxy as module
+from loadtest.proxy import CLEAR, Faults, Proxy
 from presence.embedded import EmbeddedRedis
 from presence.store.client import RedisError, open_client
 
@@ -74,20 +74,6 @@ def test_it_carries_all_bytes_in_order_both_ways(ends: Ends, proxy: Proxy, fault
         sending.start()
         assert b"".join(receive(receiver, len(much))) == much
         sending.join()
-    assert proxy.injected.bytes == 2 * len(much)
-
-
-def test_it_leads_to_a_unix_socket(tmp_path: Path) -> None:
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        with Proxy(str(tmp_path / "s")) as proxy, closing(plug_in(proxy)) as near:
-            with closing(listener.accept()[0]) as far:
-                near.sendall(b"ask")
-                assert far.recv(100) == b"ask"
-                far.sendall(b"answer")
-            assert near.recv(100) == b"answer"
-            assert near.recv(100) == b""
 
 
 def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> None:
@@ -106,21 +92,12 @@ def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> N
 
 def test_slices_arrive_one_by_one(ends: Ends, proxy: Proxy) -> None:
     near, far = ends
-    proxy.disturb(Faults(slice_bytes=1, bytes_per_s=100))
+    proxy.disturb(Faults(slice_bytes=1, jitter_s=0.01))
     near.sendall(b"0123456789" * 3)
     pieces = receive(far, 30)
     assert b"".join(pieces) == b"0123456789" * 3
     assert len(pieces) > 1
     assert proxy.injected.cuts == 29
-
-
-def test_bytes_a_second_are_limited(ends: Ends, proxy: Proxy) -> None:
-    near, far = ends
-    proxy.disturb(Faults(bytes_per_s=100_000))
-    begun = time.monotonic()
-    near.sendall(bytes(20_000))
-    receive(far, 20_000)
-    assert 0.19 < time.monotonic() - begun < 0.5
 
 
 def test_a_blackhole_keeps_what_was_sent_until_it_ends(ends: Ends, proxy: Proxy) -> None:
@@ -180,7 +157,6 @@ def test_connections_may_be_ended_after_a_blackhole(ends: Ends, proxy: Proxy) ->
     for sock in (near, far):
         with pytest.raises(ConnectionResetError):
             sock.recv(100)
-    assert proxy.injected.resets == 1
 
 
 def test_a_reset_is_seen_by_both_sides(ends: Ends, proxy: Proxy) -> None:
@@ -205,7 +181,6 @@ def test_connections_are_refused(proxy: Proxy, target: socket.socket) -> None:
     proxy.refuse()
     with pytest.raises(ConnectionResetError), closing(plug_in(proxy)) as near:
         near.recv(100)
-    assert proxy.injected.refused == 1
     proxy.heal()
     with closing(plug_in(proxy)), closing(target.accept()[0]):
         pass
@@ -228,14 +203,12 @@ def test_a_reset_by_one_side_is_passed_on(ends: Ends, proxy: Proxy) -> None:
     near.close()  # with bytes that were not read, so the kernel resets
     with pytest.raises(ConnectionResetError):
         far.recv(100)
-    assert proxy.injected.resets == 0
 
 
 def test_without_a_target_connections_are_reset(proxy: Proxy, target: socket.socket) -> None:
     target.close()
     with pytest.raises(ConnectionResetError), closing(plug_in(proxy)) as near:
         near.recv(100)
-    assert proxy.injected.unreachable == 1
 
 
 def test_new_connections_lead_to_a_new_target(ends: Ends, proxy: Proxy) -> None:
@@ -252,7 +225,7 @@ def test_new_connections_lead_to_a_new_target(ends: Ends, proxy: Proxy) -> None:
 def test_a_request_is_carried_out_and_its_reply_is_lost(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "QUIET_S", 0.4)  # a busy machine sends a request in pieces
+    monkeypatch.setattr(module, "QUIET_S", 0.4)  # a busy machine sends a request in pieces
     with Proxy(redis_server.url.removeprefix("unix://")) as proxy, open_client(proxy.url) as client:
         proxy.drop_reply(2, containing=b"RPUSH")
         for n in range(4):
@@ -270,7 +243,7 @@ def test_a_request_is_carried_out_and_its_reply_is_lost(
 
 def test_the_command_disturbs_until_it_is_interrupted(target: socket.socket) -> None:
     host, port = target.getsockname()
-    words = ["--listen", "0", "--target", f"{host}:{port}", "--latency", "0.1", "--only", "up"]
+    words = ["--target", f"{host}:{port}", "--latency", "0.1"]
     command = [sys.executable, "-m", "loadtest.proxy", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
