@@ -13,6 +13,8 @@ import pytest
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.replies import Status
+from tests.store.driving import Hand
 from tests.store.servers import BINARIES, BINARY, Server
 
 
@@ -49,3 +51,19 @@ def store(server: Server) -> Iterator[RedisStore]:
     store = RedisStore(server.url, Shape(Keys(), maxlen=1_000_000, seen_retention_ms=10**13))
     yield store
     store.close()
+
+
+@pytest.fixture
+def a(store: RedisStore) -> Hand:
+    """A node that has opened its first generation."""
+    hand = Hand(store, "a")
+    assert hand.open().status is Status.OK
+    return hand
+
+
+@pytest.fixture
+def b(store: RedisStore) -> Hand:
+    """Another one."""
+    hand = Hand(store, "b")
+    assert hand.open().status is Status.OK
+    return hand

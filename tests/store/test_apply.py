@@ -1,4 +1,4 @@
-"""Every rule of the script `apply`, one test each, against a real server."""
+"""What the scripts write and answer besides the rules of test_rules.py: fields, numbers, inboxes, hints."""
 
 import json
 import time
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from presence.changes import PLAIN, Profile
 from presence.outbox import Gap
 from presence.store.batches import Batch, Counter, Opening, StoreError
 from presence.store.keys import Keys
@@ -17,6 +18,7 @@ from presence.store.replies import News, NewsKind, Probe, Reply, Status, Superse
 from tests.store.driving import (
     NOW_MS,
     NOW_S,
+    Event,
     Hand,
     check_alternation,
     end,
@@ -29,109 +31,162 @@ from tests.store.driving import (
     probed,
     record,
     register,
-    story,
+    update,
 )
 from tests.store.servers import Server
 
 KEYS = Keys()
+AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
+AWAY_META = Profile(away=True, meta='{"v":2}')
+
+# What is told, and what stands in each event, all of it where `v` is named. "+9": ms after NOW_MS;
+# "#0": the id of the first event.
+SAME_MOMENT = {"since_ms": "+0", "last_seen_ms": "+0", "at_ms": "+0"}
+FIELDS: dict[str, tuple[Callable[[Hand], object], list[Event]]] = {
+    "an online event and the offline one that names it": (
+        lambda a: a.apply(
+            login("u", "s1"), end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS + 7, code=201)
+        ),
+        [
+            {
+                **{"v": "1", "type": "online", "uid": "u", "code": "1", "reason": "login", "node": "a"},
+                **{"session": "s1", "device": "", "since_ms": "+0", "last_seen_ms": "+0", "at_ms": "+0"},
+            },
+            {
+                **{
+                    "v": "1",
+                    "type": "offline",
+                    "uid": "u",
+                    "code": "201",
+                    "reason": "idle_timeout",
+                    "node": "a",
+                },
+                **{"session": "s1", "device": "", "since_ms": "+0", "since_id": "#0"},
+                **{"last_seen_ms": "+7", "at_ms": "+9"},
+            },
+        ],
+    ),
+    "an away event": (
+        lambda a: a.apply(
+            login("u", "s1", "phone", profile=META),
+            update("u", "s1", "phone", code=3, at_ms=NOW_MS + 9, profile=META._replace(away=True)),
+        ),
+        [
+            {"type": "online", "meta": META.meta},
+            {
+                **{"v": "1", "type": "away", "uid": "u", "code": "3", "reason": "away", "node": "a"},
+                **{"session": "s1", "device": "phone", "since_ms": "+0", "since_id": "#0", "at_ms": "+9"},
+                **{"last_seen_ms": "+9", "status": "away", "status_ms": "+9", "meta": META.meta},
+            },
+        ],
+    ),
+    "who is back has another status since then": (
+        lambda a: a.apply(
+            login("u", "s1"), update("u", "s1", profile=AWAY), update("u", "s1", at_ms=NOW_MS + 5)
+        ),
+        [{}, {}, {"code": "4", "reason": "back", "status": "online", "status_ms": "+5", "at_ms": "+5"}],
+    ),
+    "another meta leaves the status as old as it is": (
+        lambda a: a.apply(
+            login("u", "s1"),
+            update("u", "s1", profile=AWAY, at_ms=NOW_MS + 5),
+            update("u", "s1", profile=AWAY_META, at_ms=NOW_MS + 9),
+        ),
+        [{}, {}, {"code": "5", "status": "away", "status_ms": "+5", "at_ms": "+9"}],
+    ),
+    "a first update leaves it as old as the period": (
+        lambda a: a.apply(login("u", "s1"), update("u", "s1", profile=META, at_ms=NOW_MS + 5)),
+        [{}, {"status": "online", "status_ms": "+0"}],
+    ),
+    "a device that comes or goes changes what the user shows": (
+        lambda a: a.apply(
+            login("u", "s1", "phone", age_s=9),
+            update("u", "s1", "phone", profile=AWAY),
+            login("u", "s2", "desk", at_ms=NOW_MS + 3, profile=META),
+            end("u", "s2", "desk", at_ms=NOW_MS + 8, last_seen_ms=NOW_MS + 4),
+        ),
+        [
+            {},
+            {},
+            {"reason": "back", "meta": META.meta, "session": "s2", "device": "desk", "at_ms": "+3"},
+            {"reason": "away", "session": "s2", "device": "desk", "at_ms": "+8"},
+        ],
+    ),
+    "a lengthened grace is told with the end that it led to": (
+        lambda a: a.apply(
+            *(
+                login("u", "s1"),
+                end("u", "s1", grace_ms=12_000),
+                login("w", "s2", "x"),
+                login("w", "s3", "y"),
+            ),
+            *(end("w", "s2", "x", grace_ms=24_000), end("w", "s3", "y", grace_ms=48_000)),
+        ),
+        [{}, {"grace_ms": "12000"}, {}, {"grace_ms": "48000"}],
+    ),
+    # The two times of a node are rounded apart, and those of two nodes are by two clocks.
+    "nobody was last seen before coming, or went before being seen": (
+        lambda a: a.apply(
+            *(login("u", "s1"), end("u", "s1", at_ms=NOW_MS, last_seen_ms=NOW_MS - 1)),
+            *(login("u", "s2"), end("u", "s2", at_ms=NOW_MS - 90, last_seen_ms=NOW_MS - 100)),
+        ),
+        [{}, SAME_MOMENT, {}, SAME_MOMENT],
+    ),
+    "an end that restores tells the period that Redis lost": (
+        lambda a: a.apply(end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS), restores=True),
+        [{"reason": "returned"}, {"reason": "logout", "since_id": "#0", "since_ms": "+0"}],
+    ),
+    "a retirement says when they were seen at the latest": (
+        lambda a: (a.apply(login("u", "s1")), a.open(2), a.retire(latest_ms=NOW_MS + 1234)),
+        [{}, {"reason": "node_down", "last_seen_ms": "+1234"}],
+    ),
+    "a gap": (
+        lambda a: a.open(2, gap=Gap(17, 1000, 2000, 0.0)),
+        [{"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}],
+    ),
+}
 
 
-@pytest.fixture
-def a(store: RedisStore) -> Hand:
-    hand = Hand(store, "a")
-    assert hand.open().status is Status.OK
-    return hand
+def meaning(text: str, stream: list[Event]) -> str:
+    if text.startswith("+"):
+        return str(NOW_MS + int(text))
+    return stream[int(text[1:])]["id"] if text.startswith("#") else text
 
 
-@pytest.fixture
-def b(store: RedisStore) -> Hand:
-    hand = Hand(store, "b")
-    assert hand.open().status is Status.OK
-    return hand
-
-
-def fence(server: Server, node: str) -> None:
-    server.client.hset(KEYS.node(0, node), "fence", "1")
-    generation: Any = server.client.hget(KEYS.node(0, node), "gen")
-    server.client.hset(KEYS.traces(0), node, b"%b 0 1" % generation)
-
-
-# What is a transition
-
-
-def test_events_have_every_field_and_an_offline_one_names_its_online(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"), end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS + 7, code=201))
-    online, offline = events(server.client)
-    at = str(NOW_MS)
-    assert {**online, "id": ""} == {
-        **{"v": "1", "type": "online", "uid": "u", "code": "1", "reason": "login", "node": "a", "id": ""},
-        **{"session": "s1", "device": "", "since_ms": at, "last_seen_ms": at, "at_ms": at},
-    }
-    assert offline.pop("id")
-    assert offline == {
-        **{"v": "1", "type": "offline", "uid": "u", "code": "201", "reason": "idle_timeout", "node": "a"},
-        **{"session": "s1", "device": "", "since_ms": str(NOW_MS), "since_id": online["id"]},
-        **{"last_seen_ms": str(NOW_MS + 7), "at_ms": str(NOW_MS + 9)},
-    }
-
-
-def test_the_same_login_again_changes_nothing(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"))
-    before = record(server.client, "u")
-    a.apply(login("u", "s1", age_s=3))
-    assert record(server.client, "u") == before
-
-
-def test_record_dates_the_login_by_its_age(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1", age_s=7))
-    entry = record(server.client, "u")["sessions"][""]
-    assert entry["arrived_ms"] - entry["login_ms"] == 7000
-    assert abs(entry["arrived_ms"] / 1000 - time.time()) < 60
-    assert (entry["node"], entry["generation"], entry["idle_timeout_ms"]) == ("a", 1, 30_000)
-
-
-def test_offline_writes_seen_and_online_removes_it(a: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"), end("u", "s1", last_seen_ms=NOW_MS + 5))
-    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS + 5
-    a.apply(login("u", "s2"))
-    assert server.client.zscore(KEYS.seen(0), "u") is None
-
-
-def test_nobody_was_last_seen_before_he_came_or_went_before_he_was_seen(a: Hand, server: Server) -> None:
-    """The two times of a node are rounded apart, and those of two nodes are by two clocks."""
-    a.apply(login("u", "s1"), end("u", "s1", at_ms=NOW_MS, last_seen_ms=NOW_MS - 1))
-    a.apply(login("u", "s2"), end("u", "s2", at_ms=NOW_MS - 90, last_seen_ms=NOW_MS - 100))
-    for offline in events(server.client)[1::2]:
-        assert offline["since_ms"] == offline["last_seen_ms"] == offline["at_ms"] == str(NOW_MS)
-    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS
-
-
-def test_seen_is_trimmed_by_its_retention(server: Server) -> None:
-    store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=1000))
-    server.client.zadd(KEYS.seen(0), {"old": 1, "fresh": time.time() * 1000 + 60_000})
-    Hand(store, "a").open()
-    store.close()
-    assert server.client.zrange(KEYS.seen(0), 0, -1) == [b"fresh"]
-
-
-def test_stream_is_capped_roughly(server: Server) -> None:
-    store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=10**10))
-    a = Hand(store, "a")
-    a.open()
-    for i in range(10):
-        a.apply(*(login(f"u{i}-{j}", "s") for j in range(100)))
-    store.close()
-    assert 100 <= server.client.xlen(KEYS.events(0)) < 400
-
-
-def test_events_are_published_with_their_entry_id(a: Hand, server: Server) -> None:
-    listener = listen(server.client, KEYS.online_channel, KEYS.offline_channel)
-    a.apply(login("u", "s1"), end("u", "s1"))
-    heard = [listener.get_message(timeout=1) for _ in range(2)]
-    listener.close()
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_of_events(a: Hand, server: Server, name: str) -> None:
+    tell, wanted = FIELDS[name]
+    tell(a)
     stream = events(server.client)
-    assert [m["channel"].decode() for m in heard] == [KEYS.online_channel, KEYS.offline_channel]
-    assert [{k: str(v) for k, v in json.loads(m["data"]).items()} for m in heard] == stream
+    assert len(stream) == len(wanted)
+    for event, fields in zip(stream, wanted, strict=True):
+        meant = {field: meaning(text, stream) for field, text in fields.items()}
+        assert {field: event.get(field) for field in meant} == meant
+        assert "v" not in meant or event.keys() == {*meant, "id"}
+
+
+def test_a_plain_record_has_its_form_to_the_byte(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1", "phone", age_s=7))
+    a.apply(
+        update("u", "s1", "phone", profile=PLAIN), register("u", "s1", "phone"), login("u", "s1", "phone")
+    )
+    text: Any = server.client.hget(KEYS.online(0), "u")
+    its = record(server.client, "u")["sessions"]["phone"]
+    assert text.decode() == (
+        f'{{"id":"{events(server.client)[0]["id"]}","since_ms":{NOW_MS},"sessions":{{"phone":{{"session":"s1",'
+        f'"node":"a","generation":1,"login_ms":{its["login_ms"]},"arrived_ms":{its["arrived_ms"]},'
+        '"idle_timeout_ms":30000}}}'
+    )
+    assert its["arrived_ms"] - its["login_ms"] == 7000, "the login is dated by its age"
+    assert abs(its["arrived_ms"] / 1000 - time.time()) < 60
+    assert len(events(server.client)) == 1
+
+
+def test_the_record_names_the_entry_that_led_to_what_is_shown(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 5))
+    a.apply(update("u", "s1", profile=AWAY_META, at_ms=NOW_MS + 9))
+    entry_id = events(server.client)[-1]["id"]
+    assert record(server.client, "u")["state"] == {"id": entry_id, "since_ms": NOW_MS + 5}
 
 
 def test_a_record_in_another_spelling_is_the_same(a: Hand, server: Server) -> None:
@@ -140,33 +195,91 @@ def test_a_record_in_another_spelling_is_the_same(a: Hand, server: Server) -> No
     server.client.hset(KEYS.online(0), "u", text.replace(b":", b": "))
     a.apply(end("u", "another"))
     assert record(server.client, "u") is not None
-    a.apply(end("u", "s1"))
+    a.apply(end("u", "s1", last_seen_ms=NOW_MS + 5))
     assert check_alternation(events(server.client)) == set()
+    assert server.client.zscore(KEYS.seen(0), "u") == NOW_MS + 5
 
 
-def test_a_subscriber_to_a_pattern_hears(a: Hand, server: Server) -> None:
-    listener = server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
-    listener.psubscribe("presence:*line")
-    listener.get_message(timeout=1)
-    a.apply(login("u", "s1"), end("u", "s1"))
-    heard = [listener.get_message(timeout=1) for _ in range(2)]
+def test_stream_and_last_seen_are_capped(server: Server) -> None:
+    store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=1000))
+    server.client.zadd(KEYS.seen(0), {"old": 1, "fresh": time.time() * 1000 + 60_000})
+    a = Hand(store, "a")
+    a.open()
+    for i in range(10):
+        a.apply(*(login(f"u{i}-{j}", "s") for j in range(100)))
+    store.close()
+    assert server.client.zrange(KEYS.seen(0), 0, -1) == [b"fresh"]
+    assert 100 <= server.client.xlen(KEYS.events(0)) < 400
+
+
+# What is published
+
+
+def published(server: Server) -> int:
+    stats = server.client.info("commandstats")
+    return int(stats.get("cmdstat_publish", {}).get("calls", 0))
+
+
+def heard(listener: Any, count: int) -> list[tuple[str, Any]]:
+    """The channel and the content of so many messages; no more come."""
+    messages = [listener.get_message(timeout=1) for _ in range(count)]
+    assert None not in messages
+    assert listener.get_message(timeout=0.05) is None
     listener.close()
-    assert [message["channel"].decode() for message in heard] == [KEYS.online_channel, KEYS.offline_channel]
+    return [(each["channel"].decode(), json.loads(each["data"])) for each in messages]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_events_are_published_with_their_entry_id(a: Hand, server: Server, *, pattern: bool) -> None:
+    listener = listen(server.client, *(["other"] if pattern else [KEYS.online_channel, KEYS.offline_channel]))
+    if pattern:
+        listener.psubscribe("presence:*line")
+        listener.get_message(timeout=1)
+    a.apply(login("u", "s1"), end("u", "s1"))
+    (first, online), (second, offline) = heard(listener, 2)
+    assert (first, second) == (KEYS.online_channel, KEYS.offline_channel)
+    told = [{name: str(value) for name, value in each.items()} for each in (online, offline)]
+    assert told == events(server.client)
 
 
 def test_nothing_is_published_where_nobody_listens(a: Hand, server: Server) -> None:
-    def published() -> int:
-        stats = server.client.info("commandstats")
-        return int(stats.get("cmdstat_publish", {}).get("calls", 0))
-
-    before = published()
+    before = published(server)
     a.apply(login("u", "s1"), end("u", "s1"))
-    assert published() == before
-    watched = (KEYS.watchers_channel(0), KEYS.user_channel("v"))
-    listener = listen(server.client, KEYS.offline_channel, *watched)
+    assert published(server) == before
+    listener = listen(server.client, KEYS.offline_channel, KEYS.watchers_channel(0), KEYS.user_channel("v"))
     a.apply(login("u", "s2"), end("u", "s2"), login("v", "s3"))
-    listener.close()
-    assert published() == before + 2, "the offline event, and what is for whoever watches v"
+    assert [channel for channel, _ in heard(listener, 2)] == [KEYS.offline_channel, KEYS.user_channel("v")]
+    assert published(server) == before + 2
+
+
+def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server: Server) -> None:
+    listener = listen(server.client, KEYS.watchers_channel(0), KEYS.user_channel("u"))
+    a.apply(login("u", "s1", profile=META), login("w", "s2"))
+    a.apply(update("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 1))
+    a.apply(end("u", "s1", grace_ms=9000, at_ms=NOW_MS + 2), end("w", "s2"))
+    hints = [hint for _, hint in heard(listener, 4)]
+    assert [hint["status"] for hint in hints] == ["online", "away", "away", "offline"]
+    assert [hint["status_ms"] - NOW_MS for hint in hints] == [0, 0, 0, 2]
+    added = {"status": "", "status_ms": ""}
+    entries = [{**entry, **added} for entry in events(server.client) if entry["uid"] == "u"]
+    assert [{**{name: str(value) for name, value in hint.items()}, **added} for hint in hints] == entries
+    assert hints[0]["at_ms"] == NOW_MS, "numbers are numbers"
+
+
+def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    b.apply(login("w", "s2"))
+    listener = listen(server.client, KEYS.watchers_channel(0), *map(KEYS.user_channel, "uw"))
+    a.open(2)
+    a.retire()
+    a.fence("b")
+    assert a.sweep("b").done
+    assert [
+        (hint["uid"], hint["status"], hint["reason"], hint["node"]) for _, hint in heard(listener, 2)
+    ] == [
+        ("u", "offline", "node_down", "a"),
+        ("w", "offline", "node_down", "b"),
+    ]
 
 
 # Numbers, generations, fence, history
@@ -179,40 +292,24 @@ def test_a_number_again_is_answered_from_the_cache(a: Hand, b: Hand, server: Ser
     assert first.superseded == (Superseded("u", "", "sa", return_allowed=True),)
     assert a.send(batch) == first
     assert len(events(server.client)) == 2
+    assert first.last_id == events(server.client)[-1]["id"]
+    opened = a.open(2).opened
+    assert opened is not None
+    assert (opened.trail[0].counter, opened.trail[0].superseded) == (Counter("a", 1, 2), first.superseded)
+    assert a.open(2).opened == opened
+
+
+def log_in(a: Hand) -> Reply:
+    return a.apply(login("u", "s1"))
 
 
 REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Status, int]] = {
-    "a missing number": (
-        lambda _: None,
-        lambda a: a.send(a.batch([login("u", "s1")], 3)),
-        Status.GAP,
-        1,
-    ),
-    "a generation that is not there yet": (
-        lambda a: setattr(a, "generation", 2),
-        lambda a: a.apply(login("u", "s1")),
-        Status.UNKNOWN,
-        1,
-    ),
+    "a missing number": (lambda _: None, lambda a: a.send(a.batch([login("u", "s1")], 3)), Status.GAP, 1),
+    "a generation that is not there yet": (lambda a: setattr(a, "generation", 2), log_in, Status.UNKNOWN, 1),
     "an opening of a lower generation": (lambda a: a.open(5), lambda a: a.open(4), Status.UNKNOWN, 5),
-    "another history": (
-        lambda a: setattr(a, "replication_id", "0" * 40),
-        lambda a: a.apply(login("u", "s1")),
-        Status.HISTORY,
-        1,
-    ),
-    "no history": (
-        lambda a: setattr(a, "replication_id", ""),
-        lambda a: a.apply(login("u", "s1")),
-        Status.HISTORY,
-        1,
-    ),
-    "no counter": (
-        lambda a: a.store._scripting.client("").flushall(),
-        lambda a: a.apply(login("u", "s1")),
-        Status.UNKNOWN,
-        0,
-    ),
+    "another history": (lambda a: setattr(a, "replication_id", "0" * 40), log_in, Status.HISTORY, 1),
+    "no history": (lambda a: setattr(a, "replication_id", ""), log_in, Status.HISTORY, 1),
+    "no counter": (lambda a: a.store._scripting.client("").flushall(), log_in, Status.UNKNOWN, 0),
 }
 
 
@@ -227,42 +324,17 @@ def test_what_is_refused_changes_nothing_and_says_what_stands(a: Hand, server: S
     assert (events(server.client), server.client.dbsize()) == ([], keys)
 
 
-def test_an_opening_again_gets_the_same_answer(a: Hand) -> None:
+def test_an_opening_reads_the_counter_of_the_id_before_and_names_the_others(a: Hand, b: Hand) -> None:
     a.apply(login("u", "s1"))
-    first = a.open(2)
-    assert first.opened is not None
-    assert first.opened.trail[0].counter == Counter("a", 1, 2)
-    assert a.open(2) == first
-
-
-def test_an_opening_tells_what_the_batch_before_was_answered(a: Hand, b: Hand) -> None:
-    b.apply(login("u", "sb"))
-    a.apply(login("u", "sa", age_s=5))
-    opened = a.open(2).opened
-    assert opened is not None
-    assert opened.trail[0].superseded == (Superseded("u", "", "sa", return_allowed=True),)
-
-
-def test_an_opening_reads_the_counter_of_the_id_before(a: Hand, store: RedisStore) -> None:
-    a.apply(login("u", "s1"))
-    opened = Hand(store, "a2").open(before="a").opened
+    b.fence("c")
+    opened = Hand(a.store, "a2").open(before="a").opened
     assert opened is not None
     assert opened.trail[0].counter == Counter("a", 1, 2)
-
-
-def test_an_opening_names_the_others(a: Hand, b: Hand, server: Server) -> None:
-    fence(server, "b")
-    opened = Hand(a.store, "c").open().opened
-    assert opened is not None
-    assert opened.others == {"a": Trace(1, False, False), "b": Trace(1, False, True)}
-
-
-def test_an_opening_writes_the_gap(a: Hand, server: Server) -> None:
-    a.open(2, gap=Gap(17, 1000, 2000, 0.0))
-    (entry,) = events(server.client)
-    entry.pop("id")
-    gap = {"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}
-    assert entry == gap
+    assert opened.others == {
+        "a": Trace(1, False, True),  # by the opening
+        "b": Trace(1, False, False),
+        "c": Trace(0, False, True),
+    }
 
 
 def test_entry_ids_go_on_above_the_floor(a: Hand, server: Server) -> None:
@@ -273,9 +345,37 @@ def test_entry_ids_go_on_above_the_floor(a: Hand, server: Server) -> None:
     assert entry["id"] == f"{ahead}-8"
 
 
-def test_a_reply_has_the_highest_entry_id(a: Hand, server: Server) -> None:
-    reply = a.apply(login("u", "s1"), login("w", "s2"))
-    assert reply.last_id == events(server.client)[-1]["id"]
+def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) -> None:
+    sizes = []
+    for generation in range(2, 30):
+        a.open(generation)
+        sizes.append(server.client.hstrlen(KEYS.node(0, "a"), "reply"))
+    assert 0 < max(sizes[4:]) < min(sizes[4:]) + 8  # a longer number; the trail has its full length
+
+
+def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
+    empty = probed(a.store, "nobody")
+    assert (empty.counter, empty.last_id) == (Counter("nobody", 0, 0), "0-0")
+    a.apply(login("u", "s1"))
+    probe = probed(a.store, "a")
+    assert probe.counter == Counter("a", 1, 2)
+    assert not probe.fenced
+    assert probe.others == {"b": Trace(1, False, False)}
+    assert probe.last_id == events(server.client)[-1]["id"]
+    assert probe.replication_id == a.replication_id
+
+
+def test_steps_of_several_shards_are_answered_in_order_and_one_that_fails_alone(server: Server) -> None:
+    store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
+    server.client.set(KEYS.node(5, "a"), "not a hash")
+    steps = [Batch(s, Counter("a", s + 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(16)]
+    replies = store.apply(steps)
+    probes = store.probe("a", dict.fromkeys(range(16), 0))
+    store.close()
+    assert [s for s, reply in enumerate(replies) if not isinstance(reply, Reply)] == [5]
+    assert isinstance(replies[5], StoreError)
+    generations = {s: probe.counter.generation for s, probe in probes.items() if isinstance(probe, Probe)}
+    assert generations == {s: s + 1 for s in range(16) if s != 5}
 
 
 # Sessions of other nodes
@@ -291,41 +391,37 @@ def test_a_registration_adopts_the_same_session(a: Hand, b: Hand, server: Server
     assert probed(a.store, "a").inbox == ()
 
 
-def test_a_displaced_session_is_in_its_owners_inbox(a: Hand, b: Hand) -> None:
-    a.apply(login("u", "sa", "phone", age_s=60))
-    b.apply(login("u", "sb", "phone"))
-    probe = probed(a.store, "a")
-    # It arrived a minute late, so who of the two is the younger is not sure.
-    assert probe.inbox == (News(NewsKind.DISPLACED, "u", "phone", "sa", "b", return_allowed=True),)
-    assert probe.inbox_n == 1
+@pytest.mark.parametrize(
+    ("kind", "device", "allowed"), [(NewsKind.DISPLACED, "phone", True), (NewsKind.LIMITED, "desk", False)]
+)
+def test_its_node_hears_at_once_and_in_its_inbox(
+    server: Server, kind: NewsKind, device: str, *, allowed: bool
+) -> None:
+    store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, 1, "oldest"))
+    a, b = Hand(store, "a"), Hand(store, "b")
+    a.open()
+    b.open()
+    listener = listen(server.client, KEYS.control_channel("a"))
+    a.apply(login("u", "sa", "phone", age_s=2))
+    b.apply(login("u", "sb", device))
+    ((_, message),) = heard(listener, 1)
+    inbox = probed(store, "a").inbox
+    store.close()
+    assert inbox == (News(kind, "u", "phone", "sa", "b", return_allowed=allowed),)
+    fields = {"type": kind.value, "n": 1, "uid": "u", "device": "phone", "session": "sa", "by": "b"}
+    assert message == {**fields, "return_allowed": allowed}
+    stays = {("u", "phone", "sa")} if kind is NewsKind.LIMITED else set()
+    assert online_sessions(server.client) == {("u", device, "sb"), *stays}, "until its node ends it"
 
 
-def test_the_inbox_gives_what_was_not_read_and_one_that_began_anew_is_given_whole(a: Hand, b: Hand) -> None:
-    a.apply(login("u", "s1"), login("w", "s2"))
-    b.apply(login("u", "s3"), login("w", "s4"))
-    read = [[each.uid for each in probed(a.store, "a", n).inbox] for n in (1, 2, 30)]
-    assert read == [["w"], [], ["u", "w"]]
-
-
-def test_the_inbox_keeps_the_newest_fifty(a: Hand, b: Hand) -> None:
+def test_the_inbox_gives_what_was_not_read_of_the_newest_fifty(a: Hand, b: Hand) -> None:
     a.apply(*(login(f"u{i}", f"a{i}") for i in range(60)))
     b.apply(*(login(f"u{i}", f"b{i}") for i in range(60)))
     probe = probed(a.store, "a")
     assert [d.uid for d in probe.inbox] == [f"u{i}" for i in range(10, 60)]
     assert probe.inbox_n == 60
-
-
-def test_a_displacement_is_published_to_its_owner(a: Hand, b: Hand, server: Server) -> None:
-    listener = listen(server.client, KEYS.control_channel("a"))
-    a.apply(login("u", "sa"))
-    b.apply(login("u", "sb"))
-    message = listener.get_message(timeout=1)
-    listener.close()
-    assert message is not None
-    assert json.loads(message["data"]) == {
-        **{"type": "displaced", "n": 1, "uid": "u", "device": "", "session": "sa", "by": "b"},
-        "return_allowed": True,
-    }
+    read = [len(probed(a.store, "a", n).inbox) for n in (59, 60, 300)]
+    assert read == [1, 0, 50], "an inbox that began anew is given whole"
 
 
 @pytest.mark.parametrize(
@@ -362,27 +458,6 @@ def test_the_order_is_sure_if_the_clock_had_come_so_far_when_the_later_login_cam
     assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
 
 
-# Ends that restore
-
-
-def test_a_restoring_end_tells_the_period_that_redis_lost(a: Hand, server: Server) -> None:
-    a.apply(end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS), restores=True)
-    assert story(server.client) == [("online", "u", "returned"), ("offline", "u", "logout")]
-    online, offline = events(server.client)
-    assert (offline["since_id"], offline["since_ms"]) == (online["id"], str(NOW_MS))
-    assert online_sessions(server.client) == set()
-
-
-# Retirement and probe
-
-
-def test_retire_says_when_they_were_seen_at_the_latest(a: Hand, server: Server) -> None:
-    a.apply(login("ghost", "s1"))
-    a.open(2)
-    a.retire(latest_ms=NOW_MS + 1234)
-    assert events(server.client)[-1]["last_seen_ms"] == str(NOW_MS + 1234)
-
-
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))
@@ -393,68 +468,6 @@ def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, se
     assert owned(server.client, "a") == set()
 
 
-def test_retire_covers_a_large_hash_in_bounded_calls(a: Hand, server: Server) -> None:
-    for i in range(10):
-        a.apply(*(login(f"u{i}-{j}", "s") for j in range(300)))
-    a.open(2)
-    calls, cursor = 0, "start"
-    while cursor != "0":
-        reply = a.retire("0" if cursor == "start" else cursor)
-        cursor, calls = reply.cursor, calls + 1
-    assert calls > 3
-    assert online_sessions(server.client) == set()
-
-
-def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
-    a.apply(login("u", "s1"))
-    probe = probed(a.store, "a")
-    assert probe.counter == Counter("a", 1, 2)
-    assert not probe.fenced
-    assert probe.others == {"b": Trace(1, False, False)}
-    assert probe.last_id == events(server.client)[-1]["id"]
-    assert probe.replication_id == a.replication_id
-
-
-def test_probe_of_an_empty_redis(store: RedisStore) -> None:
-    probe = probed(store, "a")
-    assert (probe.counter, probe.last_id, probe.others) == (Counter("a", 0, 0), "0-0", {})
-
-
-# Calls of several shards
-
-
-def test_steps_of_several_shards_are_answered_in_order(server: Server) -> None:
-    store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
-    steps = [Batch(s, Counter("a", s + 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(16)]
-    replies = store.apply(steps)
-    probes = store.probe("a", dict.fromkeys(range(16), 0))
-    store.close()
-    assert all(isinstance(reply, Reply) for reply in replies)
-    generations = [probe.counter.generation for probe in probes.values() if isinstance(probe, Probe)]
-    assert generations == list(range(1, 17))
-
-
-def test_a_shard_that_cannot_be_applied_does_not_hold_up_the_others(
-    store: RedisStore, server: Server
-) -> None:
-    server.client.set(KEYS.node(1, "a"), "not a hash")
-    steps = [Batch(s, Counter("a", 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(3)]
-    replies = store.apply(steps)
-    assert isinstance(replies[1], StoreError)
-    assert [isinstance(reply, Reply) for reply in replies] == [True, False, True]
-
-
-def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) -> None:
-    sizes = []
-    for generation in range(2, 30):
-        a.open(generation)
-        sizes.append(server.client.hstrlen(KEYS.node(0, "a"), "reply"))
-    assert 0 < max(sizes[4:]) < min(sizes[4:]) + 8  # a longer number; the trail has its full length
-
-
-# Logins held back behind ends that wait
-
-
 def test_marks_go_with_the_login_and_the_last_batch_that_was_held(a: Hand, server: Server) -> None:
     a.apply(hold("u", "s1"), hold("v", "s2"))
     assert server.client.smembers(KEYS.holding(0)) == {b"a"}
@@ -463,11 +476,3 @@ def test_marks_go_with_the_login_and_the_last_batch_that_was_held(a: Hand, serve
     assert server.client.smembers(KEYS.holding(0)) == set()
     names: Any = server.client.hkeys(KEYS.node(0, "a"))
     assert [name for name in names if name.endswith(b"held")] == []
-
-
-def test_a_damaged_mark_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
-    b.apply(login("u", "sb"))
-    a.apply(hold("u", "sa", "desk"))
-    server.client.hset(KEYS.node(0, "a"), "u  held", '[["desk"], 7, {"x": 1}]')
-    b.apply(end("u", "sb"))
-    assert [kind for kind, *_ in story(server.client)] == ["online", "offline"]

@@ -1,15 +1,28 @@
 """Values in Redis that somebody else wrote or broke: they count as absent, and stop nothing."""
 
+import json
 from typing import Any
 
 import pytest
 
+from presence.changes import Profile
 from presence.store.batches import StoreError, StoreMismatch
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.redis_store import RedisStore
 from presence.store.replies import Status
-from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed
+from tests.store.driving import (
+    Hand,
+    check_alternation,
+    end,
+    events,
+    hold,
+    login,
+    online_sessions,
+    probed,
+    record,
+    update,
+)
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -23,26 +36,35 @@ DAMAGED_RECORDS = [
 DAMAGED_INBOXES = ["{not json", "7", "[7]", '[{"uid":"u"}]', '[{"n":1,"uid":"u","device":""}]']
 
 
-@pytest.fixture
-def a(store: RedisStore) -> Hand:
-    hand = Hand(store, "a")
-    hand.open()
-    return hand
-
-
-@pytest.mark.parametrize("record", DAMAGED_RECORDS)
-def test_a_login_replaces_a_damaged_record(a: Hand, server: Server, record: str) -> None:
-    server.client.hset(KEYS.online(0), "u", record)
+@pytest.mark.parametrize("text", DAMAGED_RECORDS)
+def test_a_login_replaces_a_damaged_record_and_an_end_passes_it_by(
+    a: Hand, server: Server, text: str
+) -> None:
+    server.client.hset(KEYS.online(0), "u", text)
     assert a.apply(login("u", "s1", age_s=3)).status is Status.OK
     assert online_sessions(server.client) == {("u", "", "s1")}
-
-
-@pytest.mark.parametrize("record", DAMAGED_RECORDS)
-def test_an_end_passes_by_a_damaged_record(a: Hand, server: Server, record: str) -> None:
-    a.apply(login("u", "s1"))
-    server.client.hset(KEYS.online(0), "u", record)
+    server.client.hset(KEYS.online(0), "u", text)
     assert a.apply(end("u", "s1"), login("w", "s2")).status is Status.OK
     assert check_alternation(events(server.client)) == {"u", "w"}
+
+
+def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    text = record(server.client, "u")
+    text["state"] = {"id": 7}
+    text["sessions"][""] |= {"away": "yes", "meta": ["x"]}
+    server.client.hset(KEYS.online(0), "u", json.dumps(text))
+    a.apply(update("u", "s1", profile=Profile(meta="{}")))
+    event = events(server.client)[1]
+    assert (event["type"], event["status"], event["meta"]) == ("update", "online", "{}")
+
+
+def test_a_damaged_mark_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
+    b.apply(login("u", "sb"))
+    a.apply(hold("u", "sa", "desk"))
+    server.client.hset(KEYS.node(0, "a"), "u  held", '[["desk"], 7, {"x": 1}]')
+    b.apply(end("u", "sb"))
+    assert [event["type"] for event in events(server.client)] == ["online", "offline"]
 
 
 @pytest.mark.parametrize("inbox", DAMAGED_INBOXES)
@@ -50,29 +72,26 @@ def test_a_damaged_inbox_does_not_stop_the_probe(a: Hand, server: Server, inbox:
     server.client.hset(KEYS.node(0, "a"), mapping={"inbox": inbox, "inbox_n": 1})
     probe = probed(a.store, "a")
     assert (probe.inbox, probe.inbox_n) == ((), 1)
+    server.client.hset(KEYS.node(0, "a"), "inbox_n", "x")
+    assert probed(a.store, "a").inbox_n == 0
 
 
 # What stands where no node would write it
 
 
+@pytest.mark.parametrize("by", ["sweep", "retirement"])
 def test_a_field_nobody_knows_does_not_keep_a_sweep_from_its_end(
-    a: Hand, store: RedisStore, server: Server
+    a: Hand, b: Hand, server: Server, by: str
 ) -> None:
-    dead = Hand(store, "dead")
-    dead.open()
-    dead.apply(login("u", "s1"))
-    server.client.hset(KEYS.node(0, "dead"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
-    a.fence("dead")
-    reply = a.sweep("dead")
-    assert (reply.ended, reply.done or a.sweep("dead").done) == (1, True)
-
-
-def test_a_damaged_field_does_not_stop_a_retirement(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
-    server.client.hset(KEYS.node(0, "a"), "w ", "garbage")
-    a.open(2)
-    reply = a.retire()
-    assert (reply.status, reply.ended) == (Status.OK, 1)
+    server.client.hset(KEYS.node(0, "a"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
+    if by == "retirement":
+        a.open(2)
+        assert a.retire().ended == 1
+    else:
+        b.fence("a")
+        reply = b.sweep("a")
+        assert (reply.ended, reply.done or b.sweep("a").done) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +136,3 @@ def test_a_damaged_version_is_no_ours(store: RedisStore, server: Server, stored:
     server.client.hset(KEYS.meta, "version", stored)
     with pytest.raises(StoreMismatch):
         store.check_meta()
-
-
-def test_a_damaged_number_of_the_inbox_counts_as_none(a: Hand, server: Server) -> None:
-    server.client.hset(KEYS.node(0, "a"), "inbox_n", "x")
-    assert probed(a.store, "a").inbox_n == 0

@@ -333,7 +333,8 @@ ROWS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "a login behind an end that waits is marked and told after it": (
         "a login u phone; a settle; b login u desk; b settle; a probe; flush; a end u phone; "
-        "a login u phone; a probe; a drain; told 0; b settle; a at b; b end u desk; b drain; a has u; a settle",
+        "a login u phone; a probe; a drain; told 0; b settle; a at b; b end u desk; b drain; a has u; "
+        "a settle",
         {"u": "returned"},
     ),
     "an end that was under way when Redis went away waits for others too": (

@@ -1,37 +1,27 @@
-"""The store's connection: first contact, errors that pass and errors that do not, closing."""
+"""The store's connection: first contact, what real servers refuse and whether that passes, closing."""
 
 import threading
 import time
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from presence.store.batches import NO_ENTRY_ID, StoreError, StoreMismatch, StoreUnavailable
+from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.replies import Reply
-from tests.store.driving import Hand, events, login, probed
+from tests.store.driving import Hand, login, probed, story
 from tests.store.servers import Server
 
-
-def shape(shards: int = 1) -> Shape:
-    return Shape(Keys(shards=shards), maxlen=1000, seen_retention_ms=10**13)
-
-
-@pytest.fixture
-def a(store: RedisStore) -> Hand:
-    hand = Hand(store, "a")
-    hand.open()
-    return hand
+SHAPE = Shape(Keys(), maxlen=1000, seen_retention_ms=10**13)
+PASSWORD = "p@ss:/w%ord?#[]é & more"
 
 
-@pytest.fixture
-def wide_store(server: Server) -> Iterator[RedisStore]:
-    """A store that is set to 16 shards."""
-    store = RedisStore(server.url, shape(16))
-    yield store
-    store.close()
+def ask(server: Server, *words: str) -> None:
+    server.client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
 
 
 def answer(hand: Hand) -> Reply | StoreUnavailable | StoreError:
@@ -39,54 +29,100 @@ def answer(hand: Hand) -> Reply | StoreUnavailable | StoreError:
     return answer
 
 
-def test_first_contact_writes_version_and_shards(store: RedisStore, server: Server) -> None:
+# First contact
+
+
+def test_first_contact_writes_version_and_shards_and_others_are_a_mismatch(server: Server) -> None:
+    store, wide = RedisStore(server.url, SHAPE), RedisStore(server.url, Shape(Keys(shards=16), 1000, 10**13))
     store.check_meta()
     assert server.client.hgetall("presence:meta") == {b"version": b"1", b"shards": b"1"}
-
-
-def test_other_shards_are_a_mismatch_that_names_both(store: RedisStore, wide_store: RedisStore) -> None:
-    store.check_meta()
     with pytest.raises(StoreMismatch, match=r"has shards 1, this node is set to shards 16"):
-        wide_store.check_meta()
-
-
-def test_another_version_is_a_mismatch(store: RedisStore, server: Server) -> None:
+        wide.check_meta()
     server.client.hset("presence:meta", "version", "2")
     with pytest.raises(StoreMismatch, match=r"has version 2, this node is set to version 1"):
         store.check_meta()
-
-
-def test_nobody_at_the_address_is_unavailable() -> None:
-    store = RedisStore("unix:///nonexistent/redis.sock", shape())
+    server.client.config_set("requirepass", "hunter3")
+    for password, refusal in (
+        ("", "Authentication required"),
+        (":hunter2@", "invalid username-password pair"),
+    ):
+        stranger = RedisStore(server.url.replace("unix://", f"unix://{password}"), SHAPE)
+        with pytest.raises(StoreError, match=refusal) as caught:
+            stranger.check_meta()
+        assert "hunter" not in str(caught.value)
+    server.kill()
     with pytest.raises(StoreUnavailable):
         store.check_meta()
 
 
-def test_a_wrong_type_does_not_pass(a: Hand, server: Server) -> None:
-    server.client.set("presence:{0}:online", "not a hash")
+# What a server is told, the code with which it refuses then, whether that passes, and what mends it.
+REFUSALS = {
+    "too few replicas": (
+        ["CONFIG SET min-replicas-to-write 1"],
+        "NOREPLICAS",
+        "CONFIG SET min-replicas-to-write 0",
+    ),
+    "a replica that has lost its primary": (
+        ["CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"],
+        "MasterDown",
+        "REPLICAOF NO ONE",
+    ),
+    "a replica": (["REPLICAOF 127.0.0.1 1"], "ReadOnly", "REPLICAOF NO ONE"),
+    "no memory": (["CONFIG SET maxmemory 1"], "OutOfMemory", "CONFIG SET maxmemory 0"),
+    "somebody else's key": (["SET presence:{0}:online x"], "WRONGTYPE", "DEL presence:{0}:online"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_was_refused_is_taken_when_that_is_over(a: Hand, server: Server, name: str) -> None:
+    harm, code, mend = REFUSALS[name]
+    for words in harm:
+        ask(server, *words.split())
     got = answer(a)
-    assert isinstance(got, StoreError)
-    assert "WRONGTYPE" in str(got)
+    assert type(got) is (StoreError if code == "WRONGTYPE" else StoreUnavailable), got
+    assert code in str(got)
+    ask(server, *mend.split())
+    assert isinstance(answer(a), Reply)
+    assert len(story(server.client)) <= 1, "a replica that is a primary again has another history"
 
 
-def test_a_busy_server_passes(a: Hand, server: Server) -> None:
-    server.client.config_set("busy-reply-threshold", 10)
-    loop = threading.Thread(target=run_until_killed, args=(server,))
-    loop.start()
-    time.sleep(0.1)  # real time: the server's own threshold
-    got = answer(a)
-    server.client.script_kill()
-    loop.join()
-    assert isinstance(got, StoreUnavailable)
-    assert "BUSY" in str(got)
-
-
-def run_until_killed(server: Server) -> None:
-    store = RedisStore(server.url, shape())
-    client = store._scripting.client("")
-    with pytest.raises(Exception, match="killed"):
-        client.eval("while true do end", 0)
+@pytest.fixture
+def as_user(server: Server) -> Iterator[RedisStore]:
+    """A store whose user may do everything, and whose password is full of special characters."""
+    ask(server, "ACL", "SETUSER", "some:one", "on", f">{PASSWORD}", "+@all", "~*", "&*")
+    store = RedisStore(server.url.replace("unix://", f"unix://some%3Aone:{quote(PASSWORD, safe='')}@"), SHAPE)
+    yield store
     store.close()
+
+
+@pytest.mark.parametrize(
+    "rule", ["-xadd", "-evalsha", "-hdel", "-pubsub", "resetkeys", "resetchannels", "off"]
+)
+def test_a_missing_permission_is_refused_and_nothing_is_done_until_it_is_given(
+    as_user: RedisStore, server: Server, rule: str
+) -> None:
+    hand = Hand(as_user, "a")
+    hand.open()
+    ask(server, "ACL", "SETUSER", "some:one", rule)
+    if rule == "off":
+        ask(server, "CLIENT", "KILL", "USER", "some:one")
+    for _ in range(3):
+        got = answer(hand)
+        assert type(got) is StoreError, got
+        assert story(server.client) == []
+    ask(server, "ACL", "SETUSER", "some:one", "on", "+@all", "~*", "&*")
+    assert isinstance(answer(hand), Reply)
+    assert story(server.client) == [("online", "u", "login")]
+
+
+def test_a_control_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
+    ask(server, "ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "~*", "resetchannels")
+    channel = ControlChannel(server.url.replace("unix://", "unix://deaf:secret@"), Keys())
+    with pytest.raises(StoreError, match="NoPermission"):
+        channel.subscribe("a")
+
+
+# Later
 
 
 def test_a_killed_server_is_unavailable_and_the_next_call_connects_anew(a: Hand, server: Server) -> None:
@@ -97,23 +133,8 @@ def test_a_killed_server_is_unavailable_and_the_next_call_connects_anew(a: Hand,
 
 
 def test_closing_ends_a_call_in_another_thread(a: Hand, server: Server) -> None:
-    server.client.execute_command("CLIENT", "PAUSE", 5000)  # type: ignore[no-untyped-call]  # redis-py's
-    got: list[object] = []
-
-    def call() -> None:
-        got.append(answer(a))
-
-    waiting = threading.Thread(target=call)
+    ask(server, "CLIENT", "PAUSE", "5000")
+    threading.Timer(0.1, a.store.close).start()  # real time: the call has to be under way
     began = time.monotonic()
-    waiting.start()
-    time.sleep(0.1)  # real time: the call has to be under way
-    a.store.close()
-    waiting.join()
+    assert isinstance(answer(a), StoreUnavailable)
     assert time.monotonic() - began < 1.5
-    assert isinstance(got[0], StoreUnavailable)
-
-
-def test_flushed_scripts_are_loaded_again(a: Hand, server: Server) -> None:
-    server.client.script_flush()
-    assert isinstance(answer(a), Reply)
-    assert len(events(server.client)) == 1

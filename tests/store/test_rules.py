@@ -1,14 +1,17 @@
 """What the scripts of a shard make of what nodes tell: each rule is a row, played on a real server."""
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
 from presence.changes import Change, Profile
 from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.records import online_state
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Reply, Status
+from presence.store.replies import NewsKind, Reply, Status
 from presence.transitions import Transitions
 from tests.store.driving import (
     Hand,
@@ -19,9 +22,9 @@ from tests.store.driving import (
     login,
     online_sessions,
     owned,
+    probed,
     reclaim,
     register,
-    story,
     update,
     written,
 )
@@ -30,7 +33,10 @@ from tests.store.servers import Server
 Hands = dict[str, Hand]
 Step = Callable[[Hands], Reply]
 NODES = ("a", "b", "c")
-AWAY = Profile(away=True)
+AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
+AWAY_META = Profile(away=True, meta='{"v":2}')
+ONE, TWO, THREE = (Profile(meta=f'{{"n":{n}}}') for n in (1, 2, 3))
+BY_NAME = [login("u", f"s{name}", name, profile=Profile(meta=f'"{name}"')) for name in ("a", "B", "é", "aa")]
 DEVICES = ('"', "\\", 'a","b', "é\u2028", "%d", "x" * 64)
 
 
@@ -268,7 +274,7 @@ RULES: dict[str, tuple[list[Step], list[str], set[str]]] = {
             a(update("u", "s2", "desk", profile=AWAY)),
             a(update("u", "s1", "phone")),
         ],
-        [ONLINE, "away u away", "away u back"],
+        [ONLINE, "away u away away", "away u back online"],
         {"u/phone/s1", "u/desk/s2"},
     ),
     "an update of a session that was replaced does nothing": (
@@ -278,10 +284,79 @@ RULES: dict[str, tuple[list[Step], list[str], set[str]]] = {
     ),
     "an update that changes nothing is no event": (
         [a(login("u", "s1", profile=AWAY), update("u", "s1", profile=AWAY), update("w", "s2"))],
-        [ONLINE],
+        [f"{ONLINE} away"],
         {"u//s1"},
     ),
+    "the end of one who was away is as any": (
+        [a(login("u", "s1"), update("u", "s1", profile=AWAY_META), end("u", "s1"))],
+        [ONLINE, f"away u away away {AWAY_META.meta}", OFFLINE],
+        NOBODY,
+    ),
+    "a login may bring meta": (
+        [a(login("u", "s1", profile=META))],
+        [f"{ONLINE} {META.meta}"],
+        {"u//s1"},
+    ),
+    "who comes back away is online and away at once": (
+        [a(register("u", "s1", profile=AWAY_META))],
+        [f"{RETURNED} away {AWAY_META.meta}"],
+        {"u//s1"},
+    ),
+    "meta that is taken away is an update without it": (
+        [a(login("u", "s1", profile=META), update("u", "s1"))],
+        [f"{ONLINE} {META.meta}", "update u updated online"],
+        {"u//s1"},
+    ),
+    "a registration brings what was lost": (
+        [a(login("u", "s1")), anew("a"), a(register("u", "s1", profile=AWAY_META))],
+        [ONLINE, f"away u away away {AWAY_META.meta}"],
+        {"u//s1"},
+    ),
+    "meta is that of the latest login among those that are not away": (
+        [
+            a(login("u", "s1", "a", age_s=9, profile=ONE), login("u", "s2", "b", age_s=8, profile=TWO)),
+            a(login("u", "s3", "c", age_s=8.5, profile=THREE)),
+            a(update("u", "s2", "b", profile=TWO._replace(away=True))),
+        ],
+        [f"{ONLINE} {ONE.meta}", *(f"update u updated online {each.meta}" for each in (TWO, THREE))],
+        {"u/a/s1", "u/b/s2", "u/c/s3"},
+    ),
+    "the later device, by its bytes, decides between logins of the same moment": (
+        [a(*BY_NAME)],
+        [f'{ONLINE} "a"', 'update u updated online "é"'],
+        {f"u/{change.device}/{change.session}" for change in BY_NAME},
+    ),
+    "a session that is replaced takes what it showed with it": (
+        [a(login("u", "s1", age_s=60, profile=META)), b(login("u", "s2"))],
+        [f"{ONLINE} {META.meta}", "update u updated online"],
+        {"u//s2"},
+    ),
+    "a sweep tells what is shown afterwards": (
+        [a(login("u", "s1", "phone", profile=AWAY)), b(login("u", "s2", "desk")), fence("b"), sweep("b")],
+        [f"{ONLINE} away", "away u back online", "away u away away"],
+        {"u/phone/s1"},
+    ),
+    "a marked session shows itself as the mark says": (
+        [
+            b(login("u", "sb", "phone")),
+            a(hold("u", "sa", "desk", age_s=5, profile=AWAY_META)),
+            b(end("u", "sb", "phone", age_s=1)),
+            a(login("u", "sa", "desk", age_s=5, profile=AWAY_META)),
+        ],
+        [ONLINE, f"away u away away {AWAY_META.meta}"],
+        {"u/desk/sa"},
+    ),
+    "a lost period that a marked session goes on with shows it": (
+        [a(hold("u", "sa", "desk", age_s=5, profile=META)), b(end("u", "sb", "phone"), restores=True)],
+        [RETURNED, f"update u updated online {META.meta}"],
+        {"u/desk/sa"},
+    ),
 }
+
+
+def line(event: dict[str, str]) -> str:
+    names = ("type", "uid", "reason", "status", "meta")
+    return " ".join(event[name] for name in names if name in event)
 
 
 def named(sessions: Iterable[tuple[str, ...]]) -> set[str]:
@@ -306,13 +381,98 @@ def test_a_rule(store: RedisStore, server: Server, rule: str) -> None:
         assert reply.status is Status.OK
         transitions.note(reply.told)
         yielded |= {each.session for each in reply.superseded if each.return_allowed}
-    assert [" ".join(each) for each in story(server.client)] == told
     stream = events(server.client)
+    assert [line(event) for event in stream] == told
     assert check_alternation(stream) == {each.rsplit("/", 2)[0] for each in online}
     assert transitions.report() == written(stream), "each event is counted with the answer of its call"
     assert named(online_sessions(server.client)) == online
+    raw: Any = server.client.hgetall(Keys().online(0))
+    for uid, text in raw.items():
+        state, event = online_state(text), [each for each in stream if each["uid"] == uid.decode()][-1]
+        assert state is not None
+        assert (state["status"], state.get("meta")) == (event.get("status", "online"), event.get("meta"))
     offline = {event["uid"] for event in stream} - {each.rsplit("/", 2)[0] for each in online}
     seen: Any = server.client.zrange(Keys().seen(0), 0, -1)
     assert {uid.decode() for uid in seen} == offline
     assert named(set().union(*(owned(server.client, name) for name in NODES))) == online
     assert yielded == YIELDS.get(rule, set())
+
+
+# More sessions than a user may have
+
+
+def on_device(number: int, age_s: float, session: str = "") -> Step:
+    """`a` tells a login, on a device of its own."""
+    return a(login("u", session or f"s{number}", str(number), age_s=age_s))
+
+
+NINE = b(login("u", "s9", "9"))
+RENEWED = a(register("u", "s1", "1", age_s=2))
+
+# How many sessions each of two nodes allows, which have to go, what nodes tell; and who has to go:
+# node and device.
+LIMITS: dict[str, tuple[tuple[int, int], str, list[Step], str]] = {
+    "as many as may be": ((2, 2), "oldest", [on_device(1, 3), on_device(2, 2)], ""),
+    "the oldest goes": ((2, 2), "oldest", [on_device(1, 3), on_device(2, 2), NINE], "a1"),
+    "the newest goes where it is the policy": (
+        (2, 2),
+        "newest",
+        [on_device(1, 3), on_device(2, 2), NINE],
+        "b9",
+    ),
+    "a node hears of its own sessions too": ((1, 1), "oldest", [on_device(1, 2), on_device(2, 0)], "a1"),
+    "all that are too many go": (
+        (8, 2),
+        "oldest",
+        [on_device(n, 9 - n) for n in range(4)] + [NINE],
+        "a0 a1 a2",
+    ),
+    "a replaced session is not one more": ((1, 1), "oldest", [on_device(1, 2), on_device(1, 0, "new")], ""),
+    "registrations are limited as logins are": (
+        (1, 1),
+        "oldest",
+        [RENEWED, b(register("u", "s9", "9", age_s=1))],
+        "a1",
+    ),
+    "what is reclaimed is limited too": (
+        (1, 1),
+        "newest",
+        [RENEWED, b(reclaim("u", "s9", "9", age_s=1))],
+        "b9",
+    ),
+    "what was not registered since its node began anew may have ended": (
+        (1, 1),
+        "newest",
+        [on_device(1, 2), anew("a"), NINE],
+        "",
+    ),
+    "it counts as soon as it is registered again": (
+        (1, 1),
+        "oldest",
+        [on_device(1, 2), anew("a"), NINE, a(register("u", "s1", "1", age_s=3))],
+        "a1",
+    ),
+    "a fenced node is told nothing": ((1, 1), "oldest", [on_device(1, 2), fence("a"), NINE], ""),
+    "what a fenced node had takes nobody's place": (
+        (1, 1),
+        "newest",
+        [on_device(1, 2), fence("a"), NINE],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", LIMITS)
+def test_who_has_to_go(server: Server, rule: str) -> None:
+    limits, policy, steps, gone = LIMITS[rule]
+    hands: Hands = {}
+    with ExitStack() as stack:
+        for name, limit in zip(NODES, (*limits, 8), strict=True):
+            store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, limit, policy))
+            hands[name] = Hand(stack.enter_context(closing(store)), name)
+            hands[name].open()
+        for step in steps:
+            assert step(hands).status is Status.OK
+        told = {name: probed(hand.store, name).inbox for name, hand in hands.items()}
+    assert {news.kind for inbox in told.values() for news in inbox} <= {NewsKind.LIMITED}
+    assert " ".join(node + each.device for node, inbox in told.items() for each in inbox) == gone

@@ -5,13 +5,11 @@ import time
 from presence.store.batches import StoreUnavailable
 from tests.store.driving import Hand
 from tests.store.servers import Server
-from tests.store.test_redis_store import a, answer
-
-__all__ = ["a"]  # fixtures
+from tests.store.test_redis_store import answer, ask
 
 
 def test_a_call_is_bounded_in_time(a: Hand, server: Server) -> None:
-    server.client.execute_command("CLIENT", "PAUSE", 2500)  # type: ignore[no-untyped-call]  # redis-py's
+    ask(server, "CLIENT", "PAUSE", "2500")
     began = time.monotonic()
     assert isinstance(answer(a), StoreUnavailable)
     assert 1.5 < time.monotonic() - began < 2.4
