@@ -18,7 +18,6 @@ import trustme
 from loadtest.ports import free_port
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
-from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
@@ -50,6 +49,8 @@ class TlsServer:
         self._keep("expired", old)
         self._keep("client", authority.issue_cert("presence@nodes.example"))
         self._keep("stranger", stranger.issue_cert("presence@nodes.example"))
+        (folder / "mixed.crt").write_bytes((folder / "client.crt").read_bytes())
+        (folder / "mixed.key").write_bytes((folder / "stranger.key").read_bytes())
         self.port = free_port()
         binary = which("redis-server")
         assert binary
@@ -111,84 +112,53 @@ def refusal(url: str) -> str:
     return str(caught.value)
 
 
-def test_a_certificate_of_a_known_authority_is_taken(tls: TlsServer) -> None:
-    contact(tls.url())
+# What the server shows, whether it wants a certificate; the client's authority and certificate; the refusal.
+REFUSALS = {
+    "an unknown authority": (
+        "good",
+        "no",
+        "stranger-ca",
+        "",
+        "its certificate is refused: self-signed certificate in",
+    ),
+    "another host": ("misnamed", "no", "ca", "", "certificate is not valid for 'localhost'"),
+    "too old": ("expired", "no", "ca", "", "certificate has expired"),
+    "a missing certificate": (
+        "good",
+        "yes",
+        "ca",
+        "",
+        "it wants a client certificate that it trusts: ssl_certfile",
+    ),
+    "a stranger's": (
+        "good",
+        "yes",
+        "ca",
+        "stranger",
+        "it wants a client certificate that it trusts: ssl_certfile",
+    ),
+    "a missing file": ("good", "no", "nothing", "", "No such file or directory, of ssl_ca_certs="),
+    "a key of another certificate": ("good", "no", "ca", "mixed", "key values mismatch"),
+}
 
 
-def test_a_client_shows_its_certificate(tls: TlsServer) -> None:
-    tls.ask("yes")
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_wrong_is_named_and_taken_without_a_restart_when_it_is_mended(
+    tls: TlsServer, name: str
+) -> None:
+    shows, wants, ca, client, said = REFUSALS[name]
+    tls.show(shows)
+    tls.ask(wants)
+    for _ in range(5):  # a server hangs up before or after the client's first word
+        assert said in refusal(tls.url(ca, client=client))
+    tls.show("good")
     contact(tls.url(client="client"))
-
-
-def test_an_unknown_authority_is_named(tls: TlsServer) -> None:
-    assert "its certificate is refused: self-signed certificate in" in refusal(tls.url("stranger-ca"))
-
-
-def test_a_certificate_of_another_host_is_named(tls: TlsServer) -> None:
-    tls.show("misnamed")
-    assert "Hostname mismatch, certificate is not valid for 'localhost'" in refusal(tls.url())
-
-
-def test_an_expired_certificate_is_named(tls: TlsServer) -> None:
-    tls.show("expired")
-    assert "certificate has expired" in refusal(tls.url())
-
-
-@pytest.mark.parametrize("client", ["", "stranger"])
-def test_a_missing_client_certificate_is_named_whoever_is_quicker(tls: TlsServer, client: str) -> None:
-    tls.ask("yes")
-    for _ in range(5):  # the server hangs up before or after the client's first word
-        assert "alert" in (said := refusal(tls.url(client=client)))
-        assert "it wants a client certificate that it trusts: ssl_certfile, ssl_keyfile" in said
-
-
-def test_a_file_that_is_not_there_is_named(tls: TlsServer) -> None:
-    assert f"No such file or directory, of ssl_ca_certs={tls.folder}/nothing" in refusal(tls.url("nothing"))
-
-
-def test_a_key_of_another_certificate_is_named(tls: TlsServer) -> None:
-    (tls.folder / "mixed.crt").write_bytes((tls.folder / "client.crt").read_bytes())
-    (tls.folder / "mixed.key").write_bytes((tls.folder / "stranger.key").read_bytes())
-    assert "key values mismatch" in refusal(tls.url(client="mixed"))
 
 
 def test_a_server_without_tls_passes_and_the_reason_is_guessed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(StoreUnavailable, match="does it speak TLS at this port"):
             contact(f"rediss://127.0.0.1:{silent.getsockname()[1]}", partial(open_client, call_timeout_s=0.2))
-
-
-def test_a_certificate_that_was_renewed_is_taken_without_a_restart(tls: TlsServer) -> None:
-    tls.show("expired")
-    store = RedisStore(tls.url(), Shape(Keys(), maxlen=1000, seen_retention_ms=10**13))
-    with pytest.raises(StoreError):
-        store.check_meta()
-    tls.show("good")
-    store.check_meta()
-    store.close()
-
-
-def listening(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
-    channel = ControlChannel(url, Keys())
-    channel.subscribe("a")
-    return channel.next, channel.close
-
-
-def hearing(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
-    channel = WatchChannel(url, Keys(), 0)
-    channel.open()
-
-    def hear() -> None:
-        channel.order(["ann"], ["bob"])
-        channel.hear()
-
-    return hear, channel.close
-
-
-def looking(url: str) -> tuple[Callable[[], object], Callable[[], None]]:
-    channel = WatchChannel(url, Keys(), 0)
-    channel.open()
-    return partial(channel.snapshot, ["ann"]), channel.close
 
 
 def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None:
@@ -199,18 +169,19 @@ def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None
             failures.append(error)
 
 
-@pytest.mark.parametrize("using", [listening, hearing, looking])
-def test_a_channel_can_be_closed_from_another_thread_at_any_moment(
-    tls: TlsServer, using: Callable[[str], tuple[Callable[[], object], Callable[[], None]]]
-) -> None:
+@pytest.mark.parametrize("use", ["hear", "snapshot"])
+def test_a_channel_can_be_closed_from_another_thread_at_any_moment(tls: TlsServer, use: str) -> None:
     chance = random.Random(1)
     for _ in range(25):
-        use, close = using(tls.url())
+        channel = WatchChannel(tls.url(), Keys(), 0)
+        channel.open()
+        call = channel.hear if use == "hear" else partial(channel.snapshot, ["ann"])
         failures: list[Exception] = []
-        thread = threading.Thread(target=until_it_fails, args=(use, failures))
+        thread = threading.Thread(target=until_it_fails, args=(call, failures))
         thread.start()
+        channel.order(["ann"], ["bob"])
         time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be under way
-        close()
+        channel.close()
         thread.join(2)
         assert [type(error) for error in failures] == [StoreUnavailable]
 

@@ -10,7 +10,6 @@ from presence.changes import Profile
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.redis_store import RedisStore
 from presence.store.watch_channel import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Left, Pong
 from presence.watching.states import Entry, State, id_text
@@ -27,13 +26,6 @@ def channel(server: Server) -> Iterator[WatchChannel]:
     channel.open()
     yield channel
     channel.close()
-
-
-@pytest.fixture
-def node(store: RedisStore) -> Hand:
-    hand = Hand(store, "node")
-    hand.open()
-    return hand
 
 
 def hear(channel: WatchChannel, count: int) -> list[Heard]:
@@ -62,62 +54,39 @@ def waiting(channel: WatchChannel) -> "queue.Queue[object]":
     return came
 
 
-def test_what_a_user_does_is_heard(channel: WatchChannel, node: Hand) -> None:
-    channel.order(["ann", "bob"], [])
-    assert hear(channel, 2) == [Confirmed("ann"), Confirmed("bob")]
-    node.apply(login("ann", "s1"), login("cy", "s2"))
-    node.apply(update("ann", "s1", code=3, profile=Profile(True, '{"a":1}')))
-    node.apply(end("ann", "s1"))
-    heard = hear(channel, 3)
-    assert entries(heard) == [("ann", "online"), ("ann", "away"), ("ann", "offline")]
-    (_, away, offline) = [each for each in heard if isinstance(each, Entry)]
-    assert away.state == State("away", NOW_MS, None, id_text(away.id), '{"a":1}')
-    assert (away.reason, offline.reason) == ("away", "logout")
-    assert offline.state.last_seen_ms == NOW_MS
-
-
-def test_a_hint_says_what_the_stream_says(channel: WatchChannel, node: Hand) -> None:
+def test_what_a_user_does_is_heard_as_the_stream_says(channel: WatchChannel, a: Hand) -> None:
+    came = waiting(channel)
     channel.order(["ann"], [])
-    hear(channel, 1)
+    assert came.get(timeout=PATIENCE_S) == [Confirmed("ann")], "an order wakes whoever waits"
     begun = channel.check()
-    node.apply(login("ann", "s1", profile=Profile(True, "{}")))
-    node.apply(login("ann", "s2", "phone"))
-    node.apply(update("ann", "s2", "phone", profile=Profile(False, '{"m":2}')))
-    node.apply(end("ann", "s2", "phone"), end("ann", "s1"))
+    a.apply(login("ann", "s1", profile=Profile(True, "{}")), login("cy", "s3"))
+    a.apply(login("ann", "s2", "phone"))
+    a.apply(update("ann", "s2", "phone", profile=Profile(False, '{"m":2}')))
+    a.apply(end("ann", "s2", "phone"), end("ann", "s1"))
     heard = hear(channel, 5)
-    assert channel.replay((begun[0], begun[1] + 1), ["ann"]).is_broken, "nothing was written by then"
-    first = heard[0]
-    assert isinstance(first, Entry)
+    assert entries(heard) == [("ann", status) for status in ("away", "online", "online", "away", "offline")]
+    first, _, updated, _, offline = [each for each in heard if isinstance(each, Entry)]
+    assert (updated.state.meta, offline.reason, offline.state.last_seen_ms) == ('{"m":2}', "logout", NOW_MS)
     assert heard[1:] == list(channel.replay(first.id, ["ann"]).entries)
-
-
-def test_who_is_left_is_heard_no_more(channel: WatchChannel, node: Hand) -> None:
-    channel.order(["ann", "bob"], [])
-    hear(channel, 2)
-    channel.order([], ["ann"])
-    assert hear(channel, 1) == [Left("ann")]
-    node.apply(login("ann", "s1"), login("bob", "s2"))
+    assert channel.replay((begun[0], begun[1] + 1), ["ann"]).is_broken, "nothing was written by then"
+    channel.order(["bob"], ["ann"])
+    assert hear(channel, 2) == [Left("ann"), Confirmed("bob")]
+    a.apply(login("ann", "s1"), login("bob", "s2"))
     assert entries(hear(channel, 1)) == [("bob", "online")]
 
 
-def test_all_that_is_there_comes_at_once(channel: WatchChannel, node: Hand) -> None:
+def test_all_that_is_there_comes_at_once(channel: WatchChannel, a: Hand) -> None:
     uids = [f"user-{number}" for number in range(200)]
     channel.order(uids, [])
     hear(channel, 200)
-    node.apply(*(login(uid, uid) for uid in uids))
+    a.apply(*(login(uid, uid) for uid in uids))
     assert len(channel.hear()) > 20
 
 
-def test_orders_wake_whoever_waits(channel: WatchChannel) -> None:
-    came = waiting(channel)
-    channel.order(["ann"], [])
-    assert came.get(timeout=PATIENCE_S) == [Confirmed("ann")]
-
-
-def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, node: Hand) -> None:
+def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Hand) -> None:
     channel.order(["ann"], [])
     hear(channel, 1)
-    node.apply(login("ann", "s1"))
+    a.apply(login("ann", "s1"))
     position = channel.check()
     channel.ping(position)
     entry, pong = hear(channel, 2)
@@ -125,15 +94,7 @@ def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, node: 
     assert pong == Pong(entry.id) == Pong(position)
 
 
-def test_whoever_waits_is_told_of_the_close(channel: WatchChannel) -> None:
-    came = waiting(channel)
-    channel.close()
-    assert isinstance(came.get(timeout=PATIENCE_S), StoreUnavailable)
-    with pytest.raises(StoreUnavailable):
-        channel.check()
-
-
-@pytest.mark.parametrize("what", ["kill", "client kill"])
+@pytest.mark.parametrize("what", ["kill", "client kill", "close"])
 def test_a_loss_is_told_and_another_connection_can_be_opened(
     server: Server, channel: WatchChannel, what: str
 ) -> None:
@@ -142,7 +103,12 @@ def test_a_loss_is_told_and_another_connection_can_be_opened(
     came = waiting(channel)
     if what == "kill":
         server.kill()
+        for call in (channel.open, channel.hear, channel.check):
+            with pytest.raises(StoreUnavailable):
+                call()
         server.start()
+    elif what == "close":
+        channel.close()
     else:
         server.client.client_kill_filter(_type="pubsub")
     assert isinstance(came.get(timeout=PATIENCE_S), StoreUnavailable)
@@ -151,13 +117,6 @@ def test_a_loss_is_told_and_another_connection_can_be_opened(
     channel.open()
     channel.order(["bob"], [])
     assert hear(channel, 1) == [Confirmed("bob")]
-
-
-def test_a_server_that_is_away_is_told(server: Server, channel: WatchChannel) -> None:
-    server.kill()
-    for call in (channel.open, channel.hear, channel.check):
-        with pytest.raises(StoreUnavailable):
-            call()
 
 
 def test_a_replica_is_nobody_to_listen_to(server: Server, channel: WatchChannel) -> None:
@@ -179,16 +138,10 @@ def test_a_refused_subscription_is_told(server: Server) -> None:
     channel.close()
 
 
-def test_many_users_in_one_order(channel: WatchChannel) -> None:
-    uids = [f"user-{number}" for number in range(5_000)]
-    channel.order(uids, [])
-    assert hear(channel, 5_000) == [Confirmed(uid) for uid in uids]
-
-
-def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, node: Hand) -> None:
+def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, a: Hand) -> None:
     assert channel.snapshot(["ann"]) == ({"ann": State("offline")}, (0, 0))
-    node.apply(login("ann", "s1"), login("bob", "s2", profile=Profile(True, "{}")), login("cy", "s3"))
-    node.apply(end("cy", "s3", last_seen_ms=NOW_MS + 5))
+    a.apply(login("ann", "s1"), login("bob", "s2", profile=Profile(True, "{}")), login("cy", "s3"))
+    a.apply(end("cy", "s3", last_seen_ms=NOW_MS + 5))
     states, as_of = channel.snapshot(["ann", "bob", "cy", "dee"])
     assert {uid: state.status for uid, state in states.items()} == {
         "ann": "online",
@@ -201,13 +154,11 @@ def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, node: H
     assert states["ann"].id < states["bob"].id < id_text(as_of)
 
 
-def test_a_stream_is_read_in_parts(
-    channel: WatchChannel, node: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_is_read_in_parts(channel: WatchChannel, a: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presence.store.snapshots.REPLAY_PAGE", 2)
-    node.apply(login("zoe", "s0"))
+    a.apply(login("zoe", "s0"))
     position = channel.check()
-    node.apply(*(login(uid, uid) for uid in ("ann", "bob", "cy", "dee", "eve")))
+    a.apply(*(login(uid, uid) for uid in ("ann", "bob", "cy", "dee", "eve")))
     found: list[str] = []
     sizes = []
     while True:
@@ -233,11 +184,11 @@ def trim(server: Server) -> None:
 
 @pytest.mark.parametrize("harm", [trim, lose])
 def test_a_stream_that_does_not_reach_back_is_told(
-    server: Server, channel: WatchChannel, node: Hand, harm: Callable[[Server], None]
+    server: Server, channel: WatchChannel, a: Hand, harm: Callable[[Server], None]
 ) -> None:
-    node.apply(login("ann", "s1"))
+    a.apply(login("ann", "s1"))
     position = channel.check()
-    node.apply(login("bob", "s2"), login("cy", "s3"))
+    a.apply(login("bob", "s2"), login("cy", "s3"))
     harm(server)
     assert channel.replay(position, ["bob", "cy"]).is_broken
 
