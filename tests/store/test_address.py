@@ -2,24 +2,24 @@
 
 import pytest
 
-from presence.store.address import is_cluster, parse, redacted
+from presence.store.address import database, is_cluster, parse, redacted
 
 
-def test_one_server_is_its_own_seed() -> None:
-    for url in ("redis://h", "rediss://u:p@h:1/2?ssl_ca_certs=/ca.pem", "unix:///r.sock?db=1"):
-        address = parse(url)
-        assert (address.is_cluster, address.seeds) == (False, (url,))
-
-
-def test_a_cluster_is_entered_by_all_servers_that_are_named() -> None:
-    address = parse("redis+cluster://u:p%40ss@a:1,b:2,c")
-    assert address.is_cluster
-    assert address.seeds == ("redis://u:p%40ss@a:1", "redis://u:p%40ss@b:2", "redis://u:p%40ss@c")
-
-
-def test_options_and_transport_are_those_of_each_server() -> None:
-    address = parse("rediss+cluster://a:1,b:2?ssl_ca_certs=/ca.pem")
-    assert address.seeds == ("rediss://a:1?ssl_ca_certs=/ca.pem", "rediss://b:2?ssl_ca_certs=/ca.pem")
+@pytest.mark.parametrize(
+    ("url", "seeds"),
+    [
+        *(
+            (url, [url])
+            for url in ("redis://h", "rediss://u:p@h:1/2?ssl_ca_certs=/ca.pem", "unix:///r.sock?db=1")
+        ),
+        ("redis+cluster://u:p%40s@a:1,b:2,c", [f"redis://u:p%40s@{host}" for host in ("a:1", "b:2", "c")]),
+        ("rediss+cluster://a,b?ssl_ca_certs=/ca", [f"rediss://{host}?ssl_ca_certs=/ca" for host in "ab"]),
+    ],
+)
+def test_a_url_names_the_servers_to_begin_with(url: str, seeds: list[str]) -> None:
+    assert parse(url).seeds == tuple(seeds)
+    assert parse(url).is_cluster == is_cluster(url) == ("+cluster" in url)
+    assert not is_cluster(None), "of its own Redis"
 
 
 def test_a_server_that_the_cluster_names_is_reached_with_the_same_password() -> None:
@@ -62,6 +62,18 @@ def test_the_password_is_not_shown() -> None:
     assert redacted("rediss://h/?ssl%5Fpassword=k3y") == "rediss://h/?ssl_password=***"
 
 
-def test_serves_own_redis_is_no_cluster() -> None:
-    assert not is_cluster(None)
-    assert is_cluster("redis+cluster://h")
+@pytest.mark.parametrize(
+    ("url", "number"),
+    [
+        (None, 0),
+        ("redis://h", 0),
+        ("redis://h:6379/0", 0),
+        ("rediss://user:secret@h:6379/12", 12),
+        ("redis://h/3?db=4", 4),
+        ("unix:///tmp/redis.sock", 0),
+        ("unix:///tmp/redis.sock?db=2", 2),
+        ("redis+cluster://a,b", 0),
+    ],
+)
+def test_a_url_names_its_database(url: str | None, number: int) -> None:
+    assert database(url) == number

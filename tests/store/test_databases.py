@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import pytest
-
 from presence.changes import Profile
-from presence.store.address import database
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
@@ -51,20 +48,3 @@ def test_what_is_published_in_one_database_is_not_heard_in_another(server: Serve
     assert (in_first, in_other) == (names(Keys()), names(OTHER))
     assert not in_first & in_other
     assert all(name.startswith("presence:") for name in in_other)  # as the advised permissions want it
-
-
-@pytest.mark.parametrize(
-    ("url", "number"),
-    [
-        (None, 0),
-        ("redis://h", 0),
-        ("redis://h:6379/0", 0),
-        ("rediss://user:secret@h:6379/12", 12),
-        ("redis://h/3?db=4", 4),
-        ("unix:///tmp/redis.sock", 0),
-        ("unix:///tmp/redis.sock?db=2", 2),
-        ("redis+cluster://a,b", 0),
-    ],
-)
-def test_a_url_names_its_database(url: str | None, number: int) -> None:
-    assert database(url) == number

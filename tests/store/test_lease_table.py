@@ -39,13 +39,23 @@ def test_all_keys_are_in_one_hash_slot() -> None:
     assert {tagged(key) for key in KEYS.lease_keys} == {KEYS.nodes}
 
 
-def test_a_death_certificate_refuses_renewals(table: RedisLeaseTable) -> None:
+def test_a_death_certificate_refuses_renewals_and_who_is_buried_stays_dead(
+    table: RedisLeaseTable, server: Server
+) -> None:
+    leases, stats, tombs = KEYS.lease_keys[1:]
+    server.client.zadd(tombs, {"old": 1.0})
     table.renew("a", 5, "{}", [])
     assert table.claim("a", "5", "5 b 1")
     assert table.renew("a", 6, "{}", []) is None
     rows = table.renew("b", 1, "{}", [])
     assert rows is not None
     assert (rows["a"].counter, rows["a"].sweeper, rows["a"].sweeper_n) == ("5", "b", 1)
+    assert table.claim("a", "5 b 1", "")
+    assert table.renew("a", 6, "{}", []) is None
+    assert table.renew("b", 1, "{}", []).keys() == {"b"}  # type: ignore[union-attr]
+    assert not server.client.hexists(leases, "a")
+    assert not server.client.hexists(stats, "a")
+    assert server.client.zrange(tombs, 0, -1) == [b"a"], "an old tombstone is forgotten"
 
 
 @pytest.mark.parametrize("late", [5, 6])
@@ -77,17 +87,6 @@ def test_the_sweeper_advances_its_certificates_and_no_others(table: RedisLeaseTa
     assert "gone" not in rows
 
 
-def test_who_is_buried_stays_dead(table: RedisLeaseTable, server: Server) -> None:
-    table.renew("a", 5, "{}", [])
-    table.claim("a", "5", "5 b 1")
-    assert table.claim("a", "5 b 1", "")
-    assert table.renew("a", 6, "{}", []) is None
-    assert table.renew("b", 1, "{}", []).keys() == {"b"}  # type: ignore[union-attr]
-    leases, stats = KEYS.lease_keys[1:3]
-    assert not server.client.hexists(leases, "a")
-    assert not server.client.hexists(stats, "a")
-
-
 def test_a_node_that_left_has_a_mark_and_is_swept_like_any_other(table: RedisLeaseTable) -> None:
     table.renew("a", 5, '{"sessions": 7}', [])
     assert table.claim("a", "5", LeaseRow("5", "5").left_at(1_700_000_000_000).text)
@@ -99,11 +98,3 @@ def test_a_node_that_left_has_a_mark_and_is_swept_like_any_other(table: RedisLea
     assert table.claim("a", row.text, swept.text)
     assert table.bury("a", "another text") is None
     assert table.bury("a", swept.text) == '{"sessions": 7}'
-
-
-def test_a_tombstone_is_forgotten_in_the_end(table: RedisLeaseTable, server: Server) -> None:
-    tombs = KEYS.lease_keys[3]
-    server.client.zadd(tombs, {"old": 1.0})
-    table.claim("x", "", "0 b 1")
-    table.claim("x", "0 b 1", "")
-    assert server.client.zrange(tombs, 0, -1) == [b"x"]

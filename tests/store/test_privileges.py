@@ -42,48 +42,46 @@ def test_the_page_gives_what_is_looked_at_and_nothing_else() -> None:
     assert turning - server == set(FOLLOWUPS)
 
 
-def test_a_user_with_the_rights_of_the_page_lacks_none_and_has_none_too_many(server: Server) -> None:
-    make(server.client, rights("server", "followups"))
-    assert look(as_tried(server.url), KEYS, followups=True) == ([], "")
-    assert server.client.keys() == [], "nothing was done"
+SERVES = rights("server")
+# The end of the command that mends a user's rules; and of such as may serve, what is found.
+MENDS = {
+    "'&presence:*' '+pubsub|numpat' +xadd": [
+        "resetchannels",
+        *(rule for rule in SERVES if rule not in {"+xadd", "+pubsub|numpat", "&presence:*"}),
+    ],
+    "'~presence:*'": [rule if rule[0] != "~" else "~presence:{0}:*" for rule in SERVES],
+}
+FOUND: list[tuple[list[str], bool, tuple[list[str], str]]] = [
+    (rights("server", "followups"), True, ([], "")),
+    ([rule for rule in SERVES if rule[1:] not in EVENTS], False, ([], "ACL SETUSER tried +xread +xrevrange")),
+    ([*SERVES, "+config|set", "~*"], False, (sorted(["CONFIG SET", OTHERS_KEYS]), "")),
+    (["on", "+@all", "~*", "&*"], True, (sorted([*TOO_MUCH, OTHERS_KEYS]), "")),
+]
+
+
+@pytest.mark.parametrize(("rules", "followups", "found"), FOUND)
+def test_who_may_serve_may_lack_little_and_have_too_much(
+    server: Server, rules: list[str], found: tuple[list[str], str], *, followups: bool
+) -> None:
+    server.client.set("others", "value")
+    make(server.client, rules)
+    assert look(as_tried(server.url), KEYS, followups=followups) == found
+    assert server.client.keys() == [b"others"], "nothing was done"
+
+
+def test_every_missing_rule_is_in_the_command_that_mends_it(server: Server) -> None:
+    for missing, rules in MENDS.items():
+        assert refusal(server, rules).endswith(f"ACL SETUSER tried {missing}")
+    assert refusal(server, SERVES, followups=True).endswith("tried +hincrby +zscan")
+    with pytest.raises(StoreError, match="invalid username-password") as caught:
+        look(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
+    assert not isinstance(caught.value, MissingRight)
 
 
 @pytest.mark.parametrize("word", sorted({*SERVER, "multi", "exec"}))
 def test_a_word_that_is_missing_is_named(server: Server, word: str) -> None:
     said = refusal(server, [rule for rule in rights("server") if rule != f"+{word}"])
     assert word in said
-
-
-def test_every_missing_rule_is_in_the_command_that_mends_it(server: Server) -> None:
-    gone = {"+xadd", "+pubsub|numpat", "&presence:*"}
-    said = refusal(server, ["resetchannels", *(rule for rule in rights("server") if rule not in gone)])
-    assert said.endswith("ACL SETUSER tried '&presence:*' '+pubsub|numpat' +xadd")
-
-
-def test_keys_that_may_not_be_written_are_named(server: Server) -> None:
-    said = refusal(server, [rule if rule[0] != "~" else "~presence:{0}:*" for rule in rights("server")])
-    assert said.endswith("ACL SETUSER tried '~presence:*'")
-
-
-def test_who_turns_the_wheel_of_followups_needs_more(server: Server) -> None:
-    assert refusal(server, rights("server"), followups=True).endswith("tried +hincrby +zscan")
-
-
-def test_a_user_who_may_do_everything_may_do_too_much(server: Server) -> None:
-    server.client.set("others", "value")
-    assert look(server.url, KEYS, followups=True).too_much == sorted([*TOO_MUCH, OTHERS_KEYS])
-    assert server.client.keys() == [b"others"]
-
-
-def test_a_right_too_many_is_told(server: Server) -> None:
-    make(server.client, [*rights("server"), "+config|set", "~*"])
-    assert look(as_tried(server.url), KEYS, followups=False).too_much == sorted(["CONFIG SET", OTHERS_KEYS])
-
-
-def test_a_user_who_may_not_read_events_may_serve_and_the_command_for_it_is_given(server: Server) -> None:
-    make(server.client, [rule for rule in rights("server") if rule[1:] not in EVENTS])
-    found = look(as_tried(server.url), KEYS, followups=False)
-    assert found == ([], "ACL SETUSER tried +xread +xrevrange")
 
 
 def test_where_no_transaction_can_be_opened_nothing_is_asked(binary: str, folder: Path) -> None:
@@ -112,10 +110,3 @@ def test_what_is_asked_would_write_nothing_even_if_it_were_executed(server: Serv
                 with contextlib.suppress(ResponseError):
                     ask(server.client, *asked.split())
                 assert server.client.dump("KEY") == before, f"{asked}: {kind}"
-
-
-def test_a_wrong_password_is_no_missing_right(server: Server) -> None:
-    make(server.client, rights("server"))
-    with pytest.raises(StoreError, match="invalid username-password") as caught:
-        look(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
-    assert not isinstance(caught.value, MissingRight)
