@@ -1,40 +1,19 @@
 """Events of a presence server, as they happen, for programs that act on them.
 
-With trio, as one of several workers that share the events (at least once; what a dead worker had not
-acknowledged goes to another; what fails again and again becomes a dead letter)::
+At least once, as one of several workers that share the events of a group; `subscribe` is the same with trio::
 
-    from presence.subscriber import Gap, Offline, subscribe
+    from presence.subscriber import Gap, Offline, subscribe_sync
 
-    async def main() -> None:
-        async with subscribe("redis://localhost:6379", group="push", consumer="worker-1") as events:
-            async for event in events:  # acknowledged when the loop comes round
-                match event:
-                    case Offline(uid=uid, reason="idle_timeout"):
-                        await send_push(uid)
-                    case Gap():
-                        ...  # events are missing: ask the reader who is online
+    with subscribe_sync("redis://localhost:6379", group="push", consumer="worker-1") as events:
+        for event in events:  # acknowledged when the loop comes round
+            match event:
+                case Offline(uid=uid, reason="idle_timeout"):
+                    print("push to", uid)
+                case Gap():
+                    print("events are missing: ask the reader who is online")
 
-    trio.run(main)
-
-The same without trio, here without a group: new events, or those after the ids that were seen last::
-
-    from presence.subscriber import subscribe_sync
-
-    for event in subscribe_sync("redis://localhost:6379", after={0: "1700000000000-0"}):
-        print(event)
-
-A view of who is online that is never wrong for long: first a snapshot, then what follows it::
-
-    from presence.subscriber import Offline, Online, Snapshot, follow_sync
-
-    for event in follow_sync("redis://localhost:6379"):
-        match event:
-            case Snapshot():
-                online = set(event.online)
-            case Online():
-                online.add(event.uid)
-            case Offline():
-                online.discard(event.uid)
+Without a group there are new events, or those after the ids that were seen last. `follow` and `follow_sync`
+begin with a snapshot of who is online. The page with all of it is `presence/docs/subscribers.md`.
 
 With ``updates=True`` all of these tell, too, who went away and came back (`Away`), and who shows other `meta`
 (`Updated`); users stay online through both. Without it they are passed over.

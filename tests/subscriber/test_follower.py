@@ -1,4 +1,4 @@
-"""Reading without a group: from where one likes, each event once, in order."""
+"""Reading from where one likes, each event once, in order."""
 
 import pytest
 
@@ -24,13 +24,6 @@ def test_long_history_comes_whole_once_and_merged_by_id(url: str, streams: Strea
         assert events.poll() is None
 
 
-def test_a_short_history_is_merged_by_id(url: str, streams: Streams) -> None:
-    names = [f"u{n}" for n in range(100)]
-    streams.write(*names)
-    with subscribe_sync(url, after="0") as events:
-        assert uids(take(events, 100)) == names
-
-
 def test_reading_begins_after_the_id_given(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.write("a", "b", "c")
@@ -47,10 +40,11 @@ def test_reading_resumes_after_the_last_event_of_each_shard(url: str, streams: S
         assert uids(first) + uids(take(events, 60)) == names
 
 
+@pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
 def test_shards_of_a_server_that_starts_later_are_read_from_their_first_entry(
-    url: str, client: Redis
+    url: str, client: Redis, group: str | None
 ) -> None:
-    with subscribe_sync(url) as events:
+    with subscribe_sync(url, group=group, consumer=group) as events:
         assert events.poll() is None
         streams = Streams(client, 3)
         names = [f"u{n}" for n in range(9)]

@@ -1,11 +1,22 @@
 """Events that are missing are told: trimmed before they were read, or lost by Redis."""
 
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from presence.store.client import Redis
-from presence.subscriber import BlockingSubscription, Event, Gap, subscribe_sync
+from presence.subscriber import (
+    BlockingSubscription,
+    Event,
+    Gap,
+    Snapshot,
+    follow_sync,
+    snapshot,
+    subscribe_sync,
+)
+from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
 NAMES = [f"u{n}" for n in range(100)]
@@ -156,3 +167,78 @@ def test_pending_events_that_were_trimmed_are_told_as_one_gap(url: str, one_shar
     assert gap == Gap(0, "1-0", "trimmed", dropped=5)
     assert uids(rest) == NAMES[5:]
     assert one_shard.pending() == 0
+
+
+# Between two calls: the connection breaks, and the next one reaches what is left
+
+
+class Saved:
+    """A Redis as it is now."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        keys: Any = client.keys()
+        self._values = {key: client.dump(key) for key in keys}
+
+    def restore(self) -> None:
+        """Lose all writes since, and every connection, as a failover does."""
+        self._client.flushall()
+        for key, value in self._values.items():
+            self._client.restore(key, 0, value, replace=True)  # type: ignore[arg-type] # it exists
+        self._client.client_kill_filter(_type="normal", skipme=True)
+
+
+def test_a_snapshot_holds_nothing_that_was_lost_before_it_was_complete(
+    url: str, one_shard: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, online = one_shard.client, one_shard.keys.online(0)
+    record = '{"id":"1-0","since_ms":1,"sessions":{"":{"session":"s","node":"n"}}}'
+    pages = snapshot._pages
+
+    def lose(*arguments: Any) -> Iterator[dict[bytes, bytes]]:
+        """Where the stream ends is known by now."""
+        monkeypatch.undo()
+        one_shard.write("ann", kind="offline")
+        client.hdel(online, "ann")
+        yield from pages(*arguments)
+        saved.restore()
+
+    one_shard.write("ann")
+    client.hset(online, "ann", record)
+    with follow_sync(url) as events:
+        assert isinstance(events.poll(), Snapshot)
+        one_shard.write("bob", "ben")
+        client.xdel(one_shard.keys.events(0), "1-0")  # a gap, and so another snapshot
+        saved = Saved(client)
+        monkeypatch.setattr(snapshot, "_pages", lose)
+        gap, taken = itertools.islice(events, 2)
+    assert isinstance(gap, Gap)
+    assert isinstance(taken, Snapshot)
+    assert set(taken.online) == {"ann"}, "her offline event is lost"
+
+
+def test_a_group_is_told_of_what_was_lost_before_it_waits(
+    url: str, one_shard: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = GroupPlace.read
+
+    def lose(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        answer = read(*arguments)
+        saved.restore()
+        one_shard.write("new")
+        return answer
+
+    with open_subscription(url, "g") as events:
+        assert events.poll() is None
+        one_shard.write("kept")
+        assert uids(take(events, 1)) == ["kept"]
+        events.acknowledge()
+        saved = Saved(one_shard.client)
+        one_shard.write("lost")
+        assert uids(take(events, 1)) == ["lost"]
+        events.acknowledge()
+        monkeypatch.setattr(GroupPlace, "read", lose)
+        gap, event = take(events, 2)
+    assert gap == Gap(0, "2-0", "lost_writes")
+    assert uids([event]) == ["new"]

@@ -28,17 +28,6 @@ def next_within(subscription: BlockingSubscription[Event], seconds: float = DEAD
     return event
 
 
-def test_events_of_all_shards_come_once(url: str, streams: Streams) -> None:
-    streams.create_group()
-    names = [f"u{n}" for n in range(300)]
-    streams.write(*names)
-    with consumer(url) as events:
-        assert sorted(uids(take(events, 300))) == sorted(names)
-        events.acknowledge()
-        assert events.poll() is None
-    assert streams.pending() == 0
-
-
 def test_an_event_is_acknowledged_when_the_next_is_asked_for(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
@@ -56,23 +45,6 @@ def test_a_group_that_is_new_begins_with_new_events(url: str, streams: Streams) 
         events.poll()
         streams.write("new")
         assert uids([next(events)]) == ["new"]
-
-
-def test_shards_that_come_later_are_read_from_their_first_entry(url: str, client: Redis) -> None:
-    with consumer(url) as events:
-        assert events.poll() is None
-        streams = Streams(client, 3)
-        names = [f"u{n}" for n in range(9)]
-        streams.write(*names)
-        assert sorted(uids(take(events, 9))) == names
-
-
-def test_two_consumers_share_the_events(url: str, client: Redis) -> None:
-    streams = Streams(client)
-    streams.create_group()
-    streams.write(*(f"u{n}" for n in range(20)))
-    with consumer(url, "c1", prefetch=10) as one, consumer(url, "c2", prefetch=10) as other:
-        assert not set(uids(take(one, 10))) & set(uids(take(other, 10)))
 
 
 def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis) -> None:

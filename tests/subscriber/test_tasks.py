@@ -118,18 +118,6 @@ async def test_a_failed_event_comes_again_later(url: str, client: Redis) -> None
     assert taken == ["a", "b", "a"]
 
 
-async def test_other_tasks_go_on_while_it_waits(url: str) -> None:
-    turns = 0
-    async with subscribe(url) as events:
-        with trio.move_on_after(0.3):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(take, events, 1)
-                while True:
-                    await trio.sleep(0.01)
-                    turns += 1
-    assert turns > 5
-
-
 async def test_following_begins_with_a_snapshot(url: str) -> None:
     async with follow(url) as events:
         assert isinstance(await anext(events), Snapshot)
