@@ -1,5 +1,6 @@
 """What becomes of follow-ups when events are missing: trimmed, erased, or lost with all the rest."""
 
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -23,18 +24,31 @@ def recent(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> Shard:
 
 def trim(shard: Shard) -> None:
     """Remove all events, and let one more come."""
-    shard.client.xtrim(shard.keys.events(0), maxlen=0, approximate=False)
+    empty(shard)
     shard.comes("other")
 
 
-def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(recent: Shard) -> None:
+def empty(shard: Shard) -> None:
+    shard.client.xtrim(shard.keys.events(0), maxlen=0, approximate=False)
+
+
+def replace(shard: Shard) -> None:
+    """Put another stream in the place of the one."""
+    shard.client.delete(shard.keys.events(0))
+    shard.goes("bob")
+
+
+@pytest.mark.parametrize("hole", [trim, empty, replace])
+def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(
+    recent: Shard, hole: Callable[[Shard], None]
+) -> None:
     recent.goes("ann")
-    trim(recent)
-    assert recent.turn().tally.holes == 1
+    hole(recent)
+    assert recent.turn(times=2).tally.holes == 1
     recent.turn()
     recent.pass_time(MINUTE_MS * 2)
     recent.turn(times=2)
-    assert sorted(recent.told_to()) == ["ann", "first"]
+    assert sorted(recent.told_to()) == ["ann", *(["bob"] if hole is replace else []), "first"]
     (told,) = [each for each in recent.told() if each["uid"] == "ann"]
     assert (told["offline_id"], told["reason"], told["offline_at_ms"]) == ("", "", "0")
     assert recent.turn().tally.holes == 0
@@ -100,27 +114,7 @@ def test_what_was_added_for_a_user_keeps_nothing_from_him_that_a_hole_hid(recent
 
 def test_trimmed_events_that_were_read_are_no_hole(recent: Shard) -> None:
     trim(recent)
-    recent.client.xtrim(recent.keys.events(0), maxlen=1, approximate=False)
     assert recent.turn().tally.holes == 0
-
-
-def test_a_stream_that_was_trimmed_to_nothing_is_a_hole(recent: Shard) -> None:
-    recent.goes("ann")
-    recent.client.xtrim(recent.keys.events(0), maxlen=0, approximate=False)
-    assert recent.turn(times=2).tally.holes == 1
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn()
-    assert "ann" in recent.told_to()
-
-
-def test_another_stream_in_the_place_of_the_one_is_a_hole(recent: Shard) -> None:
-    recent.goes("ann")
-    recent.client.delete(recent.keys.events(0))
-    recent.goes("bob")
-    assert recent.turn(times=2).tally.holes == 1
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn()
-    assert sorted(recent.told_to()) == ["ann", "bob", "first"]
 
 
 def test_many_who_are_looked_for_come_in_slices_and_once(client: Redis, url: str) -> None:

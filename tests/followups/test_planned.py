@@ -146,12 +146,6 @@ def test_there_are_bounds_for_one_user_and_for_all(
     assert shard.counts() == {"scheduled": 2, "refused": 2}
 
 
-def test_what_is_no_id_is_refused(shard: Shard, followups: FollowUps) -> None:
-    with pytest.raises(TimerError, match="'ann' is not the id"):
-        followups.cancel("ann")
-    assert shard.counts() == {}
-
-
 def test_nothing_can_be_added_before_a_server_has_said_how_many_shards_there_are(
     client: Redis, followups: FollowUps
 ) -> None:

@@ -74,18 +74,6 @@ def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
     assert outage.news(None) == "follow-ups go on"
 
 
-async def test_the_task_turns_until_it_is_stopped(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.anybody()
-    task = TurningTask(shard.turner())
-    with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(task.run)
-            await until(lambda: task.report()["planned"] > 0)
-            task.stop()
-    assert task.report()["failures"] == 0
-
-
 async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turning, "RETRY_MAX_S", 0.02)
     shard.goes("ann")
