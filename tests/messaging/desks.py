@@ -16,7 +16,8 @@ from presence.requests import Message
 from presence.runtime import TrioRuntime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.keys import Keys
-from protocol import Decoder, Packet
+from protocol import Packet
+from tests.watching.fakes import Line
 
 T = TypeVar("T")
 
@@ -24,38 +25,20 @@ HERE = "here"
 CALL_S = 0.001
 
 
-class Wire:
-    """A `Link` that keeps what is sent, by handle, and each write."""
+class Wire(Line):
+    """One transport of all connections; keeps each write, with its handle."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[tuple[Any, bytes]] = []
-
-    def hang_up(self, handle: Any, farewell: bytes) -> None:
-        raise AssertionError("nobody is to be hung up on")
 
     def send(self, handle: Any, data: bytes) -> None:
         self.writes.append((handle, data))
 
-    def offer(self, handle: Any, data: bytes) -> bool:
-        raise AssertionError("messages are not coalesced")
-
-    def look(self, handle: Any) -> bool:
-        return True
-
-    def unread_s(self, handle: Any) -> float:
-        return 0.0
-
-    def address(self, handle: Any) -> str:
-        return "127.0.0.1"
-
-    def packets(self, handle: Any) -> list[Packet]:
+    def packets_of(self, handle: Any) -> list[Packet]:
         """Return all that was sent on a connection."""
-        decoder = Decoder()
-        decoder.feed(b"".join(data for to, data in self.writes if to == handle))
-        packets = []
-        while (packet := decoder.next()) is not None:
-            packets.append(packet)
-        return packets
+        self.taken += b"".join(data for to, data in self.writes if to == handle)
+        return self.packets()
 
 
 class FakePost:
@@ -157,7 +140,7 @@ class Office:
         self.courier.take(sender, Message(id, to, body))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
-        return self.wire.packets((uid, device))
+        return self.wire.packets_of((uid, device))
 
     def bodies(self, uid: str, device: str = "") -> list[Any]:
         """Return what was delivered to a device, in order."""
