@@ -13,15 +13,14 @@ import threading
 from pathlib import Path
 
 PATIENCE_S = 25.0
-QUIET_S = 3.0  # what has said nothing for so long works, if it lives
 FAILED = 1
 # Words that begin a command which runs for ever, and how the line begins by which it says that it works;
-# None: whatever it prints, or that it is quiet.
+# "": whatever it prints, for it prints nothing before it works.
 FOR_EVER = {
     ("serve",): "ready ",
     ("timers", "run"): "ready ",
-    ("followups", "run"): None,
-    ("tail",): None,
+    ("followups", "run"): "presence: followups: turning",
+    ("tail",): "",
 }
 STREAMS = ("/v1/events", "/v1/live")
 SUBSCRIBING = ("SUBSCRIBE", "PSUBSCRIBE", "MONITOR")
@@ -41,11 +40,11 @@ def main(name: str, redis_socket: str, words: list[str]) -> int:
     if name == "redis-cli":
         command = [_elsewhere(name), "-e", "-s", redis_socket, *words]
         is_endless = words[0].upper() in SUBSCRIBING or "BLOCK" in words
-        return run_for_a_while(command, None) if is_endless else subprocess.call(command)
+        return run_for_a_while(command, "") if is_endless else subprocess.call(command)
     if name == "curl":
         command = [_elsewhere(name), "-sS", "--fail-with-body", *words]
         is_endless = any(stream in word for word in words for stream in STREAMS)
-        return run_for_a_while(command, None) if is_endless else subprocess.call(command)
+        return run_for_a_while(command, "") if is_endless else subprocess.call(command)
     return presence(words)
 
 
@@ -68,39 +67,28 @@ def presence(words: list[str]) -> int:
     return subprocess.call(command)
 
 
-def run_for_a_while(command: list[str], sign: str | None) -> int:
+def run_for_a_while(command: list[str], sign: str) -> int:
     """Run a command until it has said that it works, then ask it to end; return its exit status.
 
     Args:
         command: whose output is looked at, line by line.
-        sign: how the line begins; None: any line of standard output will do, and so will a while of silence.
+        sign: how the line begins; "": any line of standard output will do.
     """
     errors = subprocess.STDOUT if sign else None
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    works, noticed = threading.Event(), threading.Event()
-
-    def read() -> None:
-        for line in program.stdout or ():
-            print(line, end="", flush=True)
-            if line.startswith(sign or ""):
-                works.set()
-                noticed.set()
-        noticed.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    noticed.wait(PATIENCE_S if sign else QUIET_S)
-    if works.is_set() or (not sign and not noticed.is_set()):
-        program.send_signal(signal.SIGTERM)
-    elif noticed.is_set():
-        return program.wait() or FAILED  # it ended by itself, which it should not
-    try:
-        status = program.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        return FAILED
-    reader.join(PATIENCE_S)
-    return 0 if status == -signal.SIGTERM and not sign else status  # who is quiet may not have heeded it yet
+    patience = threading.Timer(PATIENCE_S, program.kill)
+    patience.start()
+    works = False
+    for line in program.stdout or ():
+        print(line, end="", flush=True)
+        if line.startswith(sign) and not works:
+            works = True
+            program.send_signal(signal.SIGTERM)
+    status = program.wait()
+    patience.cancel()
+    if not works:
+        return status or FAILED  # it ended by itself, which it should not
+    return 0 if status == -signal.SIGTERM and not sign else status  # redis-cli and curl end so
 
 
 def _elsewhere(name: str) -> str:
