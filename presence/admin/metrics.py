@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from presence import __version__
 from presence.admin.http_figures import OTHER, HttpFigures
-from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Path
+from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Place
 from presence.admin.workers import Answer
 from presence.samples import Readiness
 from presence.settings import Settings
@@ -173,7 +173,7 @@ def _leaves(counts: Mapping[Any, Any]) -> Iterator[tuple[Labels, float]]:
             yield labels, found
 
 
-def _find(sample: Sample, path: Path) -> Any:
+def _find(sample: Sample, path: Place) -> Any:
     """Return what lies at a path of a sample; None where nothing does, as of a service that is off."""
     found: Any = sample
     for name in path:

@@ -1,14 +1,14 @@
 """What Prometheus is told, from the figures of workers, of Redis and of the operators' process."""
 
 import re
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
 from presence.admin.http_figures import ROUTES, HttpFigures
-from presence.admin.metric_table import REFUSALS, TABLE, TOKEN_REASONS, Kind, Path
+from presence.admin.metric_table import REFUSALS, TABLE, TOKEN_REASONS, Kind, Place
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
 from presence.admin.workers import Answer
@@ -59,7 +59,7 @@ def test_reasons_are_those_of_the_modules_that_give_them() -> None:
 
 
 async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_and_of_this_process(
-    redis_server: EmbeddedRedis, tmp_path: FilePath
+    redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     cert, key = certificates.write(tmp_path)
     keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
@@ -72,7 +72,7 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
             assert has(of_worker if metric.is_of_workers else of_us, path), path
 
 
-def has(sample: Any, path: Path) -> bool:
+def has(sample: Any, path: Place) -> bool:
     found = sample
     for name in path:
         if name not in found:
