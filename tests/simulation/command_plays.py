@@ -107,16 +107,10 @@ SHAPES: Final[dict[str, Shape]] = {
             ["EX", p.one(*NUMBERS)], ["px", "5000"], ["NX"], ["XX"], ["KEEPTTL"], ["EX"], ["NX", "XX"]
         ),
     ],
-    "INCR": lambda p: [p.key("str")],
     "DEL": lambda p: [p.key(p.one(*KINDS))],
-    "UNLINK": lambda p: [p.key("hash"), p.key("set")],
     "EXISTS": lambda p: [p.key("hash"), p.key("str"), p.key("str")],
     "TYPE": lambda p: [p.key(p.one(*KINDS))],
-    "EXPIRE": lambda p: [p.key(p.one(*KINDS)), p.one("100", "1000", "0", "-1", *NUMBERS)],
     "PEXPIRE": lambda p: [p.key(p.one(*KINDS)), p.one("100000", "1000001", "0", "-1", *NUMBERS)],
-    "PERSIST": lambda p: [p.key(p.one(*KINDS))],
-    "TTL": lambda p: [p.key(p.one(*KINDS))],
-    "PTTL": lambda p: [p.key(p.one(*KINDS))],
     "PEXPIRETIME": lambda p: [p.key(p.one(*KINDS))],
     "HGET": lambda p: [p.key("hash"), p.one(*FIELDS)],
     "HMGET": lambda p: [p.key("hash"), *p.some(FIELDS)],
@@ -124,10 +118,8 @@ SHAPES: Final[dict[str, Shape]] = {
     "HSETNX": lambda p: [p.key("hash"), p.one(*FIELDS), p.one(*NUMBERS)],
     "HDEL": lambda p: [p.key("hash"), *p.some(FIELDS)],
     "HGETALL": lambda p: [p.key("hash")],
-    "HKEYS": lambda p: [p.key("hash")],
     "HEXISTS": lambda p: [p.key("hash"), p.one(*FIELDS)],
     "HLEN": lambda p: [p.key("hash")],
-    "HINCRBY": lambda p: [p.key("hash"), p.one(*FIELDS), p.one(*NUMBERS)],
     "HSCAN": lambda p: [
         p.key("hash"),
         p.one("0", "0", "x"),
@@ -136,8 +128,6 @@ SHAPES: Final[dict[str, Shape]] = {
     "SADD": lambda p: [p.key("set"), *p.some(FIELDS)],
     "SREM": lambda p: [p.key("set"), *p.some(FIELDS)],
     "SMEMBERS": lambda p: [p.key("set")],
-    "SISMEMBER": lambda p: [p.key("set"), p.one(*FIELDS)],
-    "SCARD": lambda p: [p.key("set")],
     "ZADD": lambda p: [
         *(
             p.key("zset"),
@@ -146,10 +136,7 @@ SHAPES: Final[dict[str, Shape]] = {
         *(word for field in p.some(FIELDS) for word in (p.one(*SCORES[:6], p.one(*SCORES)), field)),
     ],
     "ZREM": lambda p: [p.key("zset"), *p.some(FIELDS)],
-    "ZCARD": lambda p: [p.key("zset")],
     "ZSCORE": lambda p: [p.key("zset"), p.one(*FIELDS)],
-    "ZMSCORE": lambda p: [p.key("zset"), *p.some(FIELDS)],
-    "ZCOUNT": lambda p: [p.key("zset"), p.one(*ENDS), p.one(*ENDS)],
     "ZREMRANGEBYSCORE": lambda p: [p.key("zset"), p.one(*ENDS), p.one(*ENDS)],
     "ZRANGEBYSCORE": lambda p: [
         *(p.key("zset"), p.one(*ENDS), p.one(*ENDS)),
@@ -172,7 +159,6 @@ SHAPES: Final[dict[str, Shape]] = {
         *(p.one(*IDS), *p.some(FIELDS), "value"),
     ],
     "XDEL": lambda p: [p.key("stream"), *p.some(tuple(word for word in IDS if "*" not in word))],
-    "XLEN": lambda p: [p.key("stream")],
     "XTRIM": lambda p: [
         p.key("stream"),
         p.one("MAXLEN", "maxlen", "x"),
@@ -184,12 +170,6 @@ SHAPES: Final[dict[str, Shape]] = {
         p.one(*RANGE_ENDS),
         p.one(*RANGE_ENDS),
         *p.options(["COUNT", p.one(*NUMBERS)], ["what"]),
-    ],
-    "XREVRANGE": lambda p: [
-        p.key("stream"),
-        p.one(*RANGE_ENDS),
-        p.one(*RANGE_ENDS),
-        *p.options(["COUNT", "2"]),
     ],
     "XINFO": lambda p: [p.one("STREAM", "stream"), p.key("stream")],
     "PUBLISH": lambda p: [p.one("presence:online", "nobody"), "text"],

@@ -73,32 +73,12 @@ def hgetall(db: FakeRedis, key: bytes) -> Reply:
     return [text for pair in (db.read(key, Hash) or {}).items() for text in pair]
 
 
-def hkeys(db: FakeRedis, key: bytes) -> Reply:
-    return list(db.read(key, Hash) or ())
-
-
-def hvals(db: FakeRedis, key: bytes) -> Reply:
-    return list((db.read(key, Hash) or {}).values())
-
-
 def hexists(db: FakeRedis, key: bytes, field: bytes) -> Reply:
     return int(field in (db.read(key, Hash) or ()))
 
 
 def hlen(db: FakeRedis, key: bytes) -> Reply:
     return len(db.read(key, Hash) or ())
-
-
-def hincrby(db: FakeRedis, key: bytes, field: bytes, by: bytes) -> Reply:
-    step, target = integer(by), db.read(key, Hash)
-    try:
-        value = step + integer(target.get(field, b"0") if target else b"0")
-        text = b"%d" % value
-        integer(text)
-    except ReplyError as error:
-        raise ReplyError("ERR hash value is not an integer") from error
-    db.write(key, Hash)[field] = text
-    return value
 
 
 def hscan(db: FakeRedis, key: bytes, cursor: bytes, *options: bytes) -> Reply:
@@ -167,14 +147,6 @@ def smembers(db: FakeRedis, key: bytes) -> Reply:
     return list(db.read(key, Members) or ())
 
 
-def sismember(db: FakeRedis, key: bytes, member: bytes) -> Reply:
-    return int(member in (db.read(key, Members) or ()))
-
-
-def scard(db: FakeRedis, key: bytes) -> Reply:
-    return len(db.read(key, Members) or ())
-
-
 COMMANDS: Final[Mapping[bytes, Command]] = {
     b"HGET": (hget, 2, 2),
     b"HMGET": (hmget, 2, inf),
@@ -182,15 +154,10 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
     b"HSETNX": (hsetnx, 3, 3),
     b"HDEL": (hdel, 2, inf),
     b"HGETALL": (hgetall, 1, 1),
-    b"HKEYS": (hkeys, 1, 1),
-    b"HVALS": (hvals, 1, 1),
     b"HEXISTS": (hexists, 2, 2),
     b"HLEN": (hlen, 1, 1),
-    b"HINCRBY": (hincrby, 3, 3),
     b"HSCAN": (hscan, 2, inf),
     b"SADD": (sadd, 2, inf),
     b"SREM": (srem, 2, inf),
     b"SMEMBERS": (smembers, 1, 1),
-    b"SISMEMBER": (sismember, 2, 2),
-    b"SCARD": (scard, 1, 1),
 }

@@ -75,13 +75,6 @@ def _deadline(db: FakeRedis, span: int, unit_ms: int, command: str, *, least: in
     return until_ms
 
 
-def incr(db: FakeRedis, key: bytes) -> Reply:
-    found = db.read(key, Text)
-    value = integer(b"0" if found is None else found) + 1
-    db.data[key] = Text(b"%d" % value)
-    return value
-
-
 def delete(db: FakeRedis, *keys: bytes) -> Reply:
     return sum(map(db.remove, keys))
 
@@ -98,10 +91,6 @@ def keys_(db: FakeRedis, pattern: bytes) -> Reply:
     return [key for key in db.data if fnmatch.fnmatchcase(key, pattern)]
 
 
-def dbsize(db: FakeRedis) -> Reply:
-    return len(db.data)
-
-
 def _expire(db: FakeRedis, key: bytes, until_ms: int) -> Reply:
     if key not in db.data:
         return 0
@@ -112,30 +101,12 @@ def _expire(db: FakeRedis, key: bytes, until_ms: int) -> Reply:
     return 1
 
 
-def expire(db: FakeRedis, key: bytes, seconds: bytes) -> Reply:
-    return _expire(db, key, _deadline(db, integer(seconds), 1000, "expire", least=-MAX_INTEGER))
-
-
 def pexpire(db: FakeRedis, key: bytes, ms: bytes) -> Reply:
     return _expire(db, key, _deadline(db, integer(ms), 1, "pexpire", least=-MAX_INTEGER))
 
 
-def persist(db: FakeRedis, key: bytes) -> Reply:
-    return int(db.deadlines.pop(key, None) is not None)
-
-
 def pexpiretime(db: FakeRedis, key: bytes) -> Reply:
     return db.deadlines.get(key, -1) if key in db.data else -2
-
-
-def pttl(db: FakeRedis, key: bytes) -> Reply:
-    until_ms: int = pexpiretime(db, key)
-    return until_ms if until_ms < 0 else max(0, until_ms - db.now_ms())
-
-
-def ttl(db: FakeRedis, key: bytes) -> Reply:
-    left_ms: int = pttl(db, key)
-    return left_ms if left_ms < 0 else (left_ms + 500) // 1000
 
 
 def ping(_db: FakeRedis) -> Reply:
@@ -171,11 +142,6 @@ def pubsub(db: FakeRedis, what: bytes, *channels: bytes) -> Reply:
         case b"NUMPAT" if not channels:
             return 0
     raise ReplyError(f"ERR unknown subcommand '{what.decode()}'. Try PUBSUB HELP.")
-
-
-def flushall(db: FakeRedis, *_how: bytes) -> Reply:
-    db.flush_all()
-    return OK
 
 
 def script(db: FakeRedis, what: bytes, *words: bytes) -> Reply:
@@ -214,25 +180,17 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
     b"GET": (get, 1, 1),
     b"SETRANGE": (setrange, 3, 3),
     b"SET": (set_, 2, inf),
-    b"INCR": (incr, 1, 1),
     b"DEL": (delete, 1, inf),
-    b"UNLINK": (delete, 1, inf),
     b"EXISTS": (exists, 1, inf),
     b"TYPE": (type_, 1, 1),
     b"KEYS": (keys_, 1, 1),
-    b"DBSIZE": (dbsize, 0, 0),
-    b"EXPIRE": (expire, 2, 2),
     b"PEXPIRE": (pexpire, 2, 2),
-    b"PERSIST": (persist, 1, 1),
     b"PEXPIRETIME": (pexpiretime, 1, 1),
-    b"TTL": (ttl, 1, 1),
-    b"PTTL": (pttl, 1, 1),
     b"PING": (ping, 0, 0),
     b"TIME": (time, 0, 0),
     b"INFO": (info, 0, inf),
     b"PUBLISH": (publish, 2, 2),
     b"PUBSUB": (pubsub, 1, inf),
-    b"FLUSHALL": (flushall, 0, 1),
     b"SCRIPT": (script, 1, inf),
     b"EVAL": (eval_, 2, inf),
     b"EVALSHA": (evalsha, 2, inf),

@@ -71,24 +71,10 @@ def zrem(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
     return count
 
 
-def zcard(db: FakeRedis, key: bytes) -> Reply:
-    return len(db.read(key, Sorted) or ())
-
-
 def zscore(db: FakeRedis, key: bytes, member: bytes) -> Reply:
-    return zmscore(db, key, member)[0]
-
-
-def zmscore(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
     target = db.read(key, Sorted)
-    scores = [target.scores.get(member) if target else None for member in members]
-    return [None if score is None else number_text(score) for score in scores]
-
-
-def zcount(db: FakeRedis, key: bytes, low: bytes, high: bytes) -> Reply:
-    ends = bound(low), bound(high)
-    target = db.read(key, Sorted)
-    return len(target.between(*ends)) if target else 0
+    score = target.scores.get(member) if target else None
+    return None if score is None else number_text(score)
 
 
 def zrangebyscore(db: FakeRedis, key: bytes, low: bytes, high: bytes, *options: bytes) -> Reply:
@@ -148,10 +134,7 @@ def _pairs(found: list[tuple[float, bytes]], with_scores: bool) -> list[bytes]:
 COMMANDS: Final[Mapping[bytes, Command]] = {
     b"ZADD": (zadd, 3, inf),
     b"ZREM": (zrem, 2, inf),
-    b"ZCARD": (zcard, 1, 1),
     b"ZSCORE": (zscore, 2, 2),
-    b"ZMSCORE": (zmscore, 2, inf),
-    b"ZCOUNT": (zcount, 3, 3),
     b"ZRANGEBYSCORE": (zrangebyscore, 3, inf),
     b"ZREMRANGEBYSCORE": (zremrangebyscore, 3, 3),
     b"ZRANGE": (zrange, 3, inf),

@@ -125,11 +125,6 @@ def xdel(db: FakeRedis, key: bytes, *ids: bytes) -> Reply:
     return count
 
 
-def xlen(db: FakeRedis, key: bytes) -> Reply:
-    target = db.read(key, Stream)
-    return len(target.ids) if target else 0
-
-
 def _start(text: bytes) -> EntryId:
     if text in EDGES:
         return EDGES[text]
@@ -166,12 +161,6 @@ def xrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, *options: bytes
     return _entries(target, target.slice(*ends), count) if target else []
 
 
-def xrevrange(db: FakeRedis, key: bytes, stop: bytes, start: bytes, *options: bytes) -> Reply:
-    ends, count = (_start(start), _stop(stop)), _count(options)
-    target = db.read(key, Stream)
-    return _entries(target, target.slice(*ends)[::-1], count) if target else []
-
-
 def _entries(target: Stream, places: range, count: int | None) -> Reply:
     return None if count == 0 else [_entry(target, place) for place in places[:count]]
 
@@ -199,8 +188,6 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
     b"XADD": (xadd, 4, inf),
     b"XTRIM": (xtrim, 3, inf),
     b"XDEL": (xdel, 2, inf),
-    b"XLEN": (xlen, 1, 1),
     b"XRANGE": (xrange, 3, inf),
-    b"XREVRANGE": (xrevrange, 3, inf),
     b"XINFO": (xinfo, 2, inf),
 }
