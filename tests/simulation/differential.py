@@ -12,8 +12,7 @@ import redis
 
 from presence.embedded import find_binary
 from tests.simulation.command_plays import CommandPlay
-from tests.simulation.fake.server import COMMANDS
-from tests.simulation.fake.values import Command
+from tests.simulation.fake.commands import COMMANDS, Command
 from tests.simulation.script_plays import CHANNELS, ScriptPlay
 from tests.simulation.twins import Different, Twins
 from tests.store.servers import Server

@@ -8,8 +8,8 @@ import msgpack
 
 from presence.store import scripting
 from tests.simulation.agenda import Agenda
-from tests.simulation.fake import streams
-from tests.simulation.fake.server import COMMANDS, FakeRedis, Snapshot
+from tests.simulation.fake.commands import COMMANDS, xadd
+from tests.simulation.fake.server import FakeRedis, Snapshot
 from tests.simulation.fake.values import Hash, Reply
 
 REDIS_START_S: Final = 1_700_000_000.0
@@ -87,11 +87,11 @@ class ObservedRedis(FakeRedis):
         super().__init__(
             lambda: REDIS_START_S + agenda.now + self.clock_offset_s,
             seed=seed,
-            commands={**COMMANDS, b"XADD": (self._xadd, 4, float("inf"))},
+            commands={**COMMANDS, b"XADD": self._xadd},
         )
 
     def _xadd(self, db: FakeRedis, key: bytes, *words: bytes) -> Reply:
-        entry_id = streams.xadd(db, key, *words)
+        entry_id = xadd(db, key, *words)
         texts = [word.decode() for word in words[1:]]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         self.on_entry(

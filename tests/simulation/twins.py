@@ -12,12 +12,23 @@ from typing import Any, Final
 import msgpack
 import redis
 
-from tests.simulation.fake.client import FakeClient
-from tests.simulation.fake.server import COMMANDS, FakeRedis
-from tests.simulation.fake.values import Command, Reply
+from tests.simulation.fake.client import packed
+from tests.simulation.fake.commands import COMMANDS, Command
+from tests.simulation.fake.server import FakeRedis
+from tests.simulation.fake.values import (
+    Hash,
+    Members,
+    Reply,
+    ReplyError,
+    Sorted,
+    Stream,
+    Text,
+    Value,
+    id_text,
+)
 
 # Puts into order what has none in Redis and Lua. Returns [time, whether it went well, reply or error].
-FRAME: Final = """local STEPS = {{SMEMBERS = 1, HKEYS = 1, HGETALL = 2}}
+FRAME: Final = """local STEPS = {{SMEMBERS = 1, HGETALL = 2}}
 local function sorted(flat, step)
   local order, result = {{}}, {{}}
   for i = 1, #flat, step do order[#order + 1] = i end
@@ -49,27 +60,6 @@ local time = redis.call('TIME')
 local ok, reply = pcall(body, {{call = call, pcall = redis.pcall, sha1hex = redis.sha1hex}}, sorted_pairs)
 if type(reply) == 'table' and reply.err then ok, reply = false, reply.err end
 return {{time, ok and 1 or 0, reply}}"""
-# Returns [key, type, deadline, content, of a stream what is known of it]...
-DUMP: Final = """
-local READ = {string = {'GET'}, hash = {'HGETALL'}, set = {'SMEMBERS'},
-  zset = {'ZRANGE', '0', '-1', 'WITHSCORES'}, stream = {'XRANGE', '-', '+'}}
-local all = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  local kind = redis.call('TYPE', key).ok
-  local about = {}
-  if kind == 'stream' then
-    local info = redis.call('XINFO', 'STREAM', key)
-    for i = 1, #info, 2 do
-      if not string.find(info[i], 'radix', 1, true) and type(info[i + 1]) ~= 'table' then
-        about[#about + 1] = info[i]
-        about[#about + 1] = info[i + 1]
-      end
-    end
-  end
-  local content = redis.call(READ[kind][1], key, unpack(READ[kind], 2))
-  all[#all + 1] = {key, kind, redis.call('PEXPIRETIME', key), content, about}
-end
-return all"""
 LAST_MESSAGE: Final = b"twins:last"
 TIMEOUT_S: Final = 5.0
 SHOWN: Final = 300  # characters of a call, where it went wrong
@@ -130,26 +120,6 @@ class Twins:
         Raises:
             Different: they differ.
         """
-        real, fake = self._both(text, keys, arguments)
-        _compare(f"answers to {repr([*keys, *arguments])[:SHOWN]}", canonical(real), canonical(fake))
-        return fake[1]
-
-    def finish(self) -> None:
-        """Compare all keys and all that was published since the start.
-
-        Raises:
-            Different: they differ.
-        """
-        real, fake = (_keys(answer[1]) for answer in self._both(DUMP, (), ()))
-        _compare("keys", real, fake)
-        self._real.publish(LAST_MESSAGE, b"")
-        heard = []
-        while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
-            heard.append((message["channel"], message["data"]))
-        _compare("what was published", canonical(heard), canonical(self._heard))
-
-    def _both(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[Reply, Reply]:
-        """Return what both answered: [whether it went well, the reply]."""
         framed = FRAME.format(text=text)
         if text not in self._loaded:
             self._loaded[text] = str(self._real.script_load(framed))
@@ -157,14 +127,61 @@ class Twins:
         real: Any = self._real.evalsha(self._loaded[text], *words)
         seconds, microseconds = map(int, real[0])
         self._time_us = seconds * 1_000_000 + microseconds
-        client = FakeClient(self.fake)
         try:
-            fake = client.evalsha(client.script_load(framed).decode(), *words)
-        except redis.ResponseError as error:
+            fake = self.fake.execute(b"EVAL", framed.encode(), *packed(words))
+        except ReplyError as error:
             raise Different(f"the fake fails: {error}") from error
-        if fake[0] != real[0]:
-            raise Different(f"the time is {real[0]}, and the fake's {fake[0]}")
-        return real[1:], fake[1:]
+        _compare(f"time and answer to {repr([*keys, *arguments])[:SHOWN]}", canonical(real), canonical(fake))
+        return fake[2]
+
+    def finish(self) -> None:
+        """Compare all keys and all that was published since the start.
+
+        Raises:
+            Different: they differ.
+        """
+        _compare("keys", self._real_keys(), self._fake_keys())
+        self._real.publish(LAST_MESSAGE, b"")
+        heard = []
+        while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
+            heard.append((message["channel"], message["data"]))
+        _compare("what was published", canonical(heard), canonical(self._heard))
+
+    def _real_keys(self) -> dict[bytes, Any]:
+        """Return deadline and content of each key of the real server."""
+        real: Any = self._real
+        read = {
+            b"string": real.get,
+            b"hash": real.hgetall,
+            b"set": real.smembers,
+            b"zset": lambda key: real.zrange(key, 0, -1, withscores=True),
+            b"stream": lambda key: [real.xinfo_stream(key)["last-generated-id"], real.xrange(key)],
+        }
+        keys = list(real.scan_iter())
+        return {key: canonical([real.pexpiretime(key), read[real.type(key)](key)]) for key in keys}
+
+    def _fake_keys(self) -> dict[bytes, Any]:
+        """Return the same of the fake one."""
+        deadlines = self.fake.deadlines
+        return {
+            key: canonical([deadlines.get(key, -1), _content(value)]) for key, value in self.fake.data.items()
+        }
+
+
+def _content(value: Value) -> Any:
+    """Return what a key of the fake server holds, as redis-py would read it."""
+    match value:
+        case Text():
+            return bytes(value)
+        case Hash():
+            return dict(value)
+        case Members():
+            return set(value)
+        case Sorted():
+            return [(member, score) for score, member in value.order]
+        case Stream():
+            fields = [dict(zip(words[::2], words[1::2], strict=True)) for words in value.entries]
+            return [id_text(value.last), list(zip(map(id_text, value.ids), fields, strict=True))]
 
 
 def _compare(what: str, real: Any, fake: Any) -> None:
@@ -205,16 +222,3 @@ def _decoded(text: bytes) -> Any:
         except ValueError:
             return text
     return text
-
-
-def _keys(dump: Reply) -> dict[bytes, Any]:
-    """Return all that is known of each key."""
-    known: dict[bytes, Any] = {}
-    for key, kind, deadline, content, about in dump:
-        value: Any = canonical(content)
-        if kind == b"hash":
-            value = dict(zip(content[::2], value[1::2], strict=True))
-        elif kind == b"set":
-            value = set(content)
-        known[key] = [kind, deadline, value, about]
-    return known

@@ -6,21 +6,13 @@ memory limit, no consumer groups. `python -m tests.simulation.differential` hold
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from tests.simulation.fake import hashes, keyspace, sorted_sets, streams
-from tests.simulation.fake.keyspace import NOT_IN_SCRIPTS
+from tests.simulation.fake.commands import COMMANDS, Command
 from tests.simulation.fake.lua import engine
-from tests.simulation.fake.values import WRONG_TYPE, Command, Reply, ReplyError, Value
+from tests.simulation.fake.values import WRONG_TYPE, Reply, ReplyError, Value
 
 Hear = Callable[[bytes, bytes], None]  # channel, message
-
-COMMANDS: Final[Mapping[bytes, Command]] = {
-    **keyspace.COMMANDS,
-    **hashes.COMMANDS,
-    **sorted_sets.COMMANDS,
-    **streams.COMMANDS,
-}
 
 V = TypeVar("V", bound=Value)
 
@@ -46,7 +38,7 @@ class FakeRedis:
     ) -> None:
         self.data: dict[bytes, Value] = {}
         self.deadlines: dict[bytes, int] = {}  # key to the last Unix ms at which it is there
-        self.scripts: dict[bytes, bytes] = {}
+        self.scripts: set[bytes] = set()
         self._next_deadline: float = float("inf")
         self._now = now
         self._now_us = 0
@@ -68,14 +60,14 @@ class FakeRedis:
         self._now_us = round(self._now() * 1_000_000)
         if self._next_deadline < self._now_us // 1000:
             self._expire()
-        name = words[0]
-        command = self._commands.get(name) or self._commands.get(name.upper())
-        if command is None:
-            begin = "".join(f"'{word.decode(errors='replace')}' " for word in words[1:])
-            raise ReplyError(f"ERR unknown command '{name.decode()}', with args beginning with: {begin}")
-        if not command[1] <= len(words) - 1 <= command[2]:
-            raise ReplyError(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
-        return command[0](self, *words[1:])
+        match words:
+            case b"EVALSHA", digest, count, *rest:
+                if digest not in self.scripts:
+                    raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
+                return self.run_script(digest, rest[: int(count)], rest[int(count) :])
+            case b"EVAL", text, count, *rest:
+                return self.run_script(self._load(text), rest[: int(count)], rest[int(count) :])
+        return self._call(words[0], words[1:])
 
     def subscribe(self, channel: bytes, hear: Hear) -> Callable[[], None]:
         """Have `hear` called for each message, in the middle of the script; return what ends that."""
@@ -122,10 +114,6 @@ class FakeRedis:
         """Return the Unix time in µs; it stands still during a script."""
         return self._now_us
 
-    def now_ms(self) -> int:
-        """Return the Unix time in ms."""
-        return self._now_us // 1000
-
     def read(self, key: bytes, kind: type[V]) -> V | None:
         """Return the value of a key, None where there is none; refuse another type."""
         found = self.data.get(key)
@@ -151,7 +139,7 @@ class FakeRedis:
         self._next_deadline = min(self._next_deadline, until_ms)
 
     def _expire(self) -> None:
-        for key in [key for key, until_ms in self.deadlines.items() if until_ms < self.now_ms()]:
+        for key in [key for key, until_ms in self.deadlines.items() if until_ms < self._now_us // 1000]:
             self.remove(key)
         self._next_deadline = min(self.deadlines.values(), default=float("inf"))
 
@@ -168,12 +156,12 @@ class FakeRedis:
 
     # Scripts
 
-    def load(self, text: bytes) -> bytes:
+    def _load(self, text: bytes) -> bytes:
         """Keep a script; return its digest."""
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if digest not in self.scripts:
             engine().compile(digest, text)
-            self.scripts[digest] = text
+            self.scripts.add(digest)
         return digest
 
     def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
@@ -181,12 +169,4 @@ class FakeRedis:
         return engine().run(digest, keys, arguments, self._call)
 
     def _call(self, name: bytes, arguments: tuple[bytes, ...]) -> Reply:
-        """Perform a command for a script."""
-        command = self._commands.get(name) or self._commands.get(name.upper())
-        if command is None:
-            raise ReplyError("ERR Unknown command called from script")
-        if command[0] in NOT_IN_SCRIPTS:
-            raise ReplyError("ERR This Valkey command is not allowed from script")
-        if not command[1] <= len(arguments) <= command[2]:
-            raise ReplyError("ERR Wrong number of args calling command from script")
-        return command[0](self, *arguments)
+        return self._commands[name](self, *arguments)

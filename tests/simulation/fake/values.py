@@ -1,10 +1,9 @@
-"""What a key of the fake Redis can hold, and how numbers and ids are read and written."""
+"""What a key of the fake Redis can hold, and how numbers and ids are written."""
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from bisect import bisect_left, insort
 from decimal import Decimal
-from math import inf, isfinite, isnan, nextafter
-from typing import Any, Final, NamedTuple, Self
+from math import inf, isfinite, nextafter
+from typing import Any, Final, Self
 
 MAX_INTEGER: Final = 2**63 - 1
 FILLING_ZEROS: Final = 7  # with more of them a number is written with an exponent
@@ -12,25 +11,17 @@ FILLING_ZEROS: Final = 7  # with more of them a number is written with an expone
 Reply = Any  # bytes, int, None, Status or a list of these
 
 
-Command = tuple[Callable[..., Reply], int, float]  # what performs it, least and most arguments
-
-
 class ReplyError(Exception):
     """An error reply; the message begins with its code, as Redis sends it."""
 
 
 WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
-NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
-SYNTAX: Final = "ERR syntax error"
 
 
 class Status(bytes):
     """A status reply such as OK, which Lua sees as a table with the field `ok`."""
 
     __slots__ = ()
-
-
-OK: Final = Status(b"OK")
 
 
 class Text(bytes):
@@ -93,91 +84,33 @@ class Sorted:
         del self.order[bisect_left(self.order, (score, member))]
         return True
 
-    def between(self, low: "Bound", high: "Bound") -> list[tuple[float, bytes]]:
-        """Return what lies between two scores, in order."""
-        return self.order[self._place(low.score, low.exclusive) : self._place(high.score, not high.exclusive)]
-
-    def _place(self, score: float, after: bool) -> int:
-        """Return where the members with a score begin, or end."""
-        if after and score == inf:
-            return len(self.order)
+    def between(self, low: float, high: float) -> list[tuple[float, bytes]]:
+        """Return what lies between two scores, both included, in order."""
         # A score alone sorts before every member that has it.
-        return bisect_left(self.order, (nextafter(score, inf) if after else score,))
-
-
-class Bound(NamedTuple):
-    """An end of a range of scores."""
-
-    score: float
-    exclusive: bool
+        return self.order[bisect_left(self.order, (low,)) : bisect_left(self.order, (nextafter(high, inf),))]
 
 
 EntryId = tuple[int, int]  # ms, number within the ms
 NO_ID: Final[EntryId] = (0, 0)
-MAX_ID: Final[EntryId] = (2**64 - 1, 2**64 - 1)
 
 
 class Stream:
     """Entries in order of their ids; what was deleted or trimmed is gone from both lists."""
 
-    __slots__ = ("added", "entries", "ids", "last", "max_deleted")
+    __slots__ = ("entries", "ids", "last")
 
     def __init__(self) -> None:
         self.ids: list[EntryId] = []
         self.entries: list[tuple[bytes, ...]] = []  # which Python's garbage collector need not walk
         self.last = NO_ID
-        self.max_deleted = NO_ID
-        self.added = 0
 
     def copy(self) -> "Stream":
         new = Stream()
-        new.ids, new.entries = self.ids.copy(), self.entries.copy()
-        new.last, new.max_deleted, new.added = self.last, self.max_deleted, self.added
+        new.ids, new.entries, new.last = self.ids.copy(), self.entries.copy(), self.last
         return new
-
-    def slice(self, first: EntryId, last: EntryId) -> range:
-        """Return the places of the entries from one id to another, both included."""
-        return range(bisect_left(self.ids, first), bisect_right(self.ids, last))
 
 
 Value = Text | Hash | Members | Sorted | Stream
-TYPE_NAMES: Final[dict[type, Status]] = {
-    Text: Status(b"string"),
-    Hash: Status(b"hash"),
-    Members: Status(b"set"),
-    Sorted: Status(b"zset"),
-    Stream: Status(b"stream"),
-}
-
-
-def integer(text: bytes) -> int:
-    """Return a whole number as Redis reads it: digits, no blanks, no plus, no zero before them."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise ReplyError(NOT_AN_INTEGER) from None
-    if b"%d" % number != text or not -MAX_INTEGER - 1 <= number <= MAX_INTEGER:
-        raise ReplyError(NOT_AN_INTEGER)
-    return number
-
-
-def real(text: bytes, error: str = "ERR value is not a valid float") -> float:
-    """Return a score."""
-    if text.isdigit():
-        return float(int(text))
-    try:
-        number = float(text)
-    except ValueError:
-        raise ReplyError(error) from None
-    if isnan(number) or text != text.strip() or b"_" in text:
-        raise ReplyError(error)
-    return number
-
-
-def bound(text: bytes) -> Bound:
-    """Return one end of a range of scores."""
-    exclusive = text[:1] == b"("
-    return Bound(real(text[1:] if exclusive else text, "ERR min or max is not a float"), exclusive)
 
 
 def number_text(number: float) -> bytes:
@@ -193,12 +126,10 @@ def number_text(number: float) -> bytes:
     return repr(number).encode()
 
 
-def entry_id(text: bytes, default_number: int) -> EntryId:
-    """Return an entry id; `default_number` stands for a number that is left out."""
-    ms, dash, number = text.partition(b"-")
-    if not ms.isdigit() or (dash and not number.isdigit()):
-        raise ReplyError("ERR Invalid stream ID specified as stream command argument")
-    return int(ms), int(number) if dash else default_number
+def entry_id(text: bytes) -> EntryId:
+    """Return an entry id, of which both parts are given."""
+    ms, _, number = text.partition(b"-")
+    return int(ms), int(number)
 
 
 def id_text(entry: EntryId) -> bytes:
