@@ -2,11 +2,9 @@
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
-from tempfile import TemporaryDirectory
 
 from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
@@ -16,27 +14,6 @@ from tests.simulation.shrink import described, shrink
 SHOWN = 3  # violations of a seed
 KNOWN_SEEDS = 20  # what finds a guard off moves a little with each change of the protocol
 PACKAGE = "tests.simulation"
-COVERED = ",".join(
-    f"presence/{name}.py"
-    for name in (
-        "backlog",
-        "cluster",
-        "comparison",
-        "node",
-        "observation",
-        "outbox",
-        "relay",
-        "resync",
-        "settling",
-        "shard_writer",
-        "store/batches",
-        "store/keys",
-        "store/lease_table",
-        "store/packing",
-        "store/redis_store",
-        "store/scripting",
-    )
-)
 TOLD_EACH = 500  # seeds, where no terminal shows progress
 
 
@@ -51,7 +28,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], default="", help="switched off")
     parser.add_argument("--guards", action="store_true", help="each guard off: the seeds until that is found")
     parser.add_argument("--known", action="store_true", help="begin with the seeds that found it before")
-    parser.add_argument("--coverage", action="store_true", help="also print the lines that were run")
     return parser.parse_args()
 
 
@@ -112,23 +88,9 @@ def _guards(options: argparse.Namespace) -> int:
     return bool(missed)
 
 
-def _covered() -> int:
-    """Run the same command once more, line by line watched."""
-    coverage = [sys.executable, "-m", "coverage"]
-    arguments = [each for each in sys.argv[1:] if each != "--coverage"]
-    with TemporaryDirectory() as folder:
-        data = f"--data-file={folder}/coverage"
-        watched = ["--concurrency=greenlet", f"--include={COVERED}"]
-        run = subprocess.run([*coverage, "run", data, *watched, "-m", PACKAGE, *arguments], check=False)
-        subprocess.run([*coverage, "report", "-m", data], check=True)
-    return run.returncode
-
-
 def main() -> int:
     """Do what the command line asks for."""
     options = _parse()
-    if options.coverage:
-        return _covered()
     if options.seed is not None:
         return _one(options)
     return _guards(options) if options.guards else _many(options)

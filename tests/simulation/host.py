@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import protocol
 from presence.changes import Change, Op
@@ -241,7 +241,3 @@ class Host:
     def said_goodbye(self, life: Life, code: Code) -> None:
         """A connection was told why it ends."""
         self._world.judge.said_goodbye(life, code)
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the node's own figures."""
-        return self.node.report()

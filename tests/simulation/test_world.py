@@ -1,6 +1,5 @@
 """What the simulation is made of: virtual time, machines that stop, connections that fail, its own story."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -81,84 +80,69 @@ def test_a_bell_is_heard_once(agenda: Agenda) -> None:
     assert heard == [(True, 1.0), (False, 3.0), (False, 5.0)]
 
 
-class Trips:
-    """Round trips of one wire: when Redis performed them, and what came of them."""
+def trip(
+    agenda: Agenda, weather: Weather, *, restart_at: float | None = None
+) -> tuple[list[float], Any, float]:
+    """One round trip: when Redis performed it, what its caller got, and when."""
+    performed: list[float] = []
+    outcomes: list[tuple[Any, float]] = []
+    server = ObservedRedis(agenda, "test")
+    wire = Wire(agenda, server, Random(3))
+    wire.weather = weather
+    machine = machine_of(agenda)
 
-    def __init__(self, agenda: Agenda, prepare: Callable[[Wire, ObservedRedis], None]) -> None:
-        self.performed: list[float] = []
-        self.outcomes: list[Any] = []
-        server = ObservedRedis(agenda, "test")
-        wire = Wire(agenda, server, Random(3))
-        machine = machine_of(agenda)
-        prepare(wire, server)
+    def perform() -> list[Any]:
+        performed.append(agenda.now)
+        return ["done"]
 
-        def perform() -> list[Any]:
-            self.performed.append(agenda.now)
-            return ["done"]
+    async def call() -> None:
+        outcome: Any
+        try:
+            outcome = await VirtualRuntime(machine).caller(lambda: None).call(lambda: wire.deliver(perform))
+        except redis.RedisError as error:
+            outcome = type(error)
+        outcomes.append((outcome, round(agenda.now, 1)))
 
-        def blocking() -> list[Any]:
-            return wire.deliver(perform)
-
-        async def call() -> None:
-            caller = VirtualRuntime(machine).caller(lambda: None)
-            try:
-                self.outcomes.append(await caller.call(blocking))
-            except redis.RedisError as error:
-                self.outcomes.append(type(error))
-            self.outcomes.append(round(agenda.now, 1))
-
-        Task(machine, call())
-        agenda.run(100.0)
-
-
-def test_a_round_trip_on_a_good_day(agenda: Agenda) -> None:
-    trips = Trips(agenda, lambda _wire, _server: None)
-    assert (len(trips.performed), trips.outcomes) == (1, [["done"], 0.0])
+    Task(machine, call())
+    if restart_at is not None:
+        agenda.at(restart_at, server.restart)
+    agenda.run(100.0)
+    (outcome,) = outcomes
+    return (performed, *outcome)
 
 
-def test_a_lost_request_is_not_performed(agenda: Agenda) -> None:
-    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(lose_request=1.0)))
-    assert (trips.performed, trips.outcomes) == ([], [redis.TimeoutError, 2.0])
-
-
-def test_a_call_whose_answer_is_lost_was_performed(agenda: Agenda) -> None:
-    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(lose_reply=1.0)))
-    assert (len(trips.performed), trips.outcomes) == (1, [redis.TimeoutError, 2.0])
+@pytest.mark.parametrize(
+    ("weather", "times", "outcome", "at"),
+    [
+        pytest.param(Weather(), 1, ["done"], 0.0, id="a good day"),
+        pytest.param(Weather(lose_request=1.0), 0, redis.TimeoutError, 2.0, id="a lost request"),
+        pytest.param(Weather(lose_reply=1.0), 1, redis.TimeoutError, 2.0, id="a lost reply"),
+        pytest.param(Weather(twice=1.0), 2, ["done"], 0.0, id="performed twice"),
+    ],
+)
+def test_a_round_trip(agenda: Agenda, weather: Weather, times: int, outcome: Any, at: float) -> None:
+    performed, *came = trip(agenda, weather)
+    assert (len(performed), *came) == (times, outcome, at)
 
 
 def test_a_late_call_is_performed_after_its_caller_has_given_up(agenda: Agenda) -> None:
-    late = Weather(late=1.0, late_s=(30.0, 40.0))
-    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", late))
-    assert trips.outcomes == [redis.TimeoutError, 2.0]
-    assert [30.0 < at < 40.0 for at in trips.performed] == [True]
-
-
-def test_a_call_may_be_performed_twice(agenda: Agenda) -> None:
-    trips = Trips(agenda, lambda wire, _: setattr(wire, "weather", Weather(twice=1.0)))
-    assert (len(trips.performed), trips.outcomes) == (2, [["done"], 0.0])
+    performed, *came = trip(agenda, Weather(late=1.0, late_s=(30.0, 40.0)))
+    assert came == [redis.TimeoutError, 2.0]
+    assert [30.0 < at < 40.0 for at in performed] == [True]
 
 
 def test_a_restart_of_redis_ends_the_call_under_way(agenda: Agenda) -> None:
-    def prepare(_: Wire, server: ObservedRedis) -> None:
-        agenda.at(0.0001, server.restart)
-
-    assert Trips(agenda, prepare).outcomes == [redis.ConnectionError, 0.0]
+    assert trip(agenda, Weather(), restart_at=0.0001) == ([], redis.ConnectionError, 0.0)
 
 
 def test_a_seed_is_drawn_alike_each_time() -> None:
     assert draw_plan(7) == draw_plan(7) != draw_plan(8)
 
 
-def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for seed in range(60) for fault in draw_plan(seed).faults}
-    assert drawn == set(Kind)
-
-
-def test_each_seed_has_five_faults_of_three_kinds() -> None:
-    for seed in range(100):
-        faults = draw_plan(seed).faults
-        assert len(faults) >= 5
-        assert len({fault.kind for fault in faults}) >= 3
+def test_each_seed_has_five_faults_of_three_kinds_and_every_kind_is_drawn() -> None:
+    plans = [draw_plan(seed).faults for seed in range(100)]
+    assert all(len(faults) >= 5 and len({fault.kind for fault in faults}) >= 3 for faults in plans)
+    assert {fault.kind for faults in plans for fault in faults} == set(Kind)
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
@@ -174,7 +158,6 @@ def test_a_failing_plan_is_shrunk() -> None:
     plan = short(0, 4.0)
     assert run_plan(plan, guard=guard).violations
     smaller = shrink(plan, guard=guard)
-    print(f"test_a_failing_plan_is_shrunk: {len(plan.devices)} devices to {len(smaller.devices)}")
     assert run_plan(smaller, guard=guard).violations
     assert not smaller.faults
     assert len(smaller.devices) <= 2 < len(plan.devices)

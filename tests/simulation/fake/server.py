@@ -1,7 +1,7 @@
 """An in-memory Redis for one thread: its time is an argument, its scripts run in a real Lua 5.1.
 
 It holds what the project's scripts and store can see of a Redis, and no more: no replicas, no cluster, no
-memory limit, no consumer groups. `python -m tests.simulation.differential` holds it against a real server.
+memory limit, no consumer groups. `test_fake_differential` holds it against a real server.
 """
 
 import hashlib

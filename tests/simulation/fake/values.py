@@ -87,7 +87,8 @@ class Sorted:
     def between(self, low: float, high: float) -> list[tuple[float, bytes]]:
         """Return what lies between two scores, both included, in order."""
         # A score alone sorts before every member that has it.
-        return self.order[bisect_left(self.order, (low,)) : bisect_left(self.order, (nextafter(high, inf),))]
+        first, after = bisect_left(self.order, (low,)), bisect_left(self.order, (nextafter(high, inf),))
+        return self.order[first : None if high == inf else after]
 
 
 EntryId = tuple[int, int]  # ms, number within the ms

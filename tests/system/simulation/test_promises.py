@@ -2,6 +2,9 @@
 
 import pytest
 
+from presence.embedded import EmbeddedRedis
+from presence.store.client import open_client
+from tests.simulation.test_fake_differential import PLAYS, compare
 from tests.simulation.test_promises import simulation
 
 
@@ -18,3 +21,10 @@ def test_displacements_beyond_the_inbox_are_made_good_in_time() -> None:
 def test_each_guard_switched_off_is_missed() -> None:
     # If one is not found: look with --guard NAME --seeds 1000, and note the seed in `guards.py`.
     assert simulation("--guards", "--known").returncode == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", PLAYS)
+def test_the_fake_redis_does_as_a_real_one(kind: str, redis_server: EmbeddedRedis) -> None:
+    with open_client(redis_server.url) as client:
+        compare(client, kind, seed=1000, calls=50_000)
