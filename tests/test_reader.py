@@ -217,8 +217,8 @@ def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> No
 
 def test_a_node_is_told_as_it_told_of_itself(table: RedisLeaseTable, reader: PresenceReader) -> None:
     told = {"readiness": "ready", "sessions": 7, "pid": "none", "later": 1}
-    for node, stats in (("n1", json.dumps(told)), ("n2", "no json"), ("n3", '{"a":' + "[" * 200_000)):
-        table.renew(node, 1, stats, [])
+    for name, stats in (("n1", json.dumps(told)), ("n2", "no json"), ("n3", '{"a":' + "[" * 200_000)):
+        table.renew(name, 1, stats, [])
     node, *damaged = reader.nodes()
     assert (node.node, node.status, node.readiness, node.sessions) == ("n1", "alive", "ready", 7)
     assert (node.pid, node.host, node.sweeper) == (None, None, None)
