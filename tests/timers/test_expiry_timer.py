@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from presence.store.keys import Keys
 from presence.store.scripting import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing
-from presence.timers.interface import Due, Event, TimerError
+from presence.timers.interface import Due, Event
 from tests.store.servers import Server
 
 BASE = Keys().timer("orders")
@@ -38,38 +38,18 @@ def client(server: EmbeddedRedis) -> Iterator[Redis]:
         yield client
 
 
-def a_timer(scripting: Scripting, base: str = BASE, **settings: Any) -> ExpiryTimer:
-    return ExpiryTimer(scripting, base, **{"reconcile_s": LONG_S, **settings})
-
-
-class Failing(Scripting):
-    """Connections that fail when they are told to."""
-
-    fails = False
-
-    def one(self, call: Call) -> Any:
-        if self.fails:
-            raise StoreUnavailable("told to")
-        return super().one(call)
-
-
 class Timers:
     """Timers that are closed at the end."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._made: list[tuple[ExpiryTimer, Scripting]] = []
+        self._made = ExitStack()
+        self.close = self._made.close
 
     def __call__(self, url: str = "", base: str = BASE, **settings: Any) -> ExpiryTimer:
-        scripting = Scripting(url or self.url)
-        timer = a_timer(scripting, base, **settings)
-        self._made.append((timer, scripting))
-        return timer
-
-    def close(self) -> None:
-        for timer, scripting in self._made:
-            timer.close()
-            scripting.close()
+        scripting = self._made.enter_context(closing(Scripting(url or self.url)))
+        timer = ExpiryTimer(scripting, base, **{"reconcile_s": LONG_S, **settings})
+        return self._made.enter_context(closing(timer))
 
 
 @pytest.fixture
@@ -109,17 +89,43 @@ def alarms(client: Redis) -> list[str]:
     return sorted(key.decode().rpartition(":")[2] for key in keys)
 
 
-def cut_off(client: Redis) -> None:
-    """Lose all connections that listen."""
-    assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1  # type: ignore[no-untyped-call]  # redis-py's
-
-
 def test_an_event_comes_with_its_payload_when_its_key_has_expired(timer: ExpiryTimer, client: Redis) -> None:
-    timer.schedule(Event("a", 0.05, b"not in the key"))
-    (due,) = take(timer)
-    assert (due.id, due.payload, due.attempt) == ("a", b"not in the key", 1)
-    assert timer.hearing().heard == 1
-    assert timer.hearing().scans == 1  # the first one, which found nothing
+    client.set("other", "", px=1)
+    timer.schedule_many([Event("a", 0.05, b"not in the key"), Event("at once", 0.0)])
+    assert names(found := take(timer, count=2)) == ["a", "at once"]
+    assert [(due.payload, due.attempt) for due in found if due.id == "a"] == [(b"not in the key", 1)]
+    assert (timer.hearing().heard, timer.hearing().scans) == (2, 1)  # the first scan, which found nothing
+    assert client.keys("*") == [f"{BASE}:counts".encode()]
+
+
+def test_every_change_of_an_event_sets_its_key_anew(timer: ExpiryTimer, client: Redis) -> None:
+    timer.schedule_many([Event("a", 0.6), Event("b", 0.6), Event("c", 60.0), Event("d", 0.6)])
+    timer.cancel("a")
+    timer.reschedule("b", 60.0)
+    timer.reschedule("c", 0.04)
+    assert alarms(client) == ["b", "c", "d"]
+    assert [due.id for due in take(timer, count=2)] == ["c", "d"]
+    assert timer.hearing().heard == 2
+
+
+def test_what_was_handed_out_has_a_key_until_it_is_done(timers: Timers) -> None:
+    """A retry, what is given back, and the end of a lease are told, and need no scan."""
+    dying, heir = (timers(leasing=Leasing(lease_s=0.1)) for _ in range(2))
+    for each in (dying, heir):
+        each.due()
+    dying.schedule(Event("a", 0.0))
+    assert dying.wait(3.0)
+    (due,) = dying.due()
+    assert dying.retry(due, 0.05)
+    assert dying.wait(3.0)
+    assert dying.give_back(dying.due()) == 1
+    assert dying.wait(3.0)
+    (lost,) = dying.due()
+    assert lost.attempt == 3
+    assert dying.hearing().scans == 1
+    dying.close()
+    assert [(due.id, due.attempt) for due in take(heir)] == [("a", 4)]
+    assert heir.hearing().scans == 1
 
 
 def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
@@ -139,69 +145,6 @@ def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
     assert all(at >= begun[name] for name, at in seen)
 
 
-def test_an_event_due_at_once_is_told_too(timer: ExpiryTimer) -> None:
-    timer.schedule(Event("a", 0.0))
-    assert names(take(timer)) == ["a"]
-
-
-def test_expired_keys_of_others_are_not_heard_of(timer: ExpiryTimer, client: Redis) -> None:
-    for n in range(20):
-        client.set(f"other:{n}", "", px=1)
-    timer.schedule(Event("a", 0.05))
-    take(timer)
-    assert timer.hearing().heard == 1
-
-
-def test_a_cancelled_event_has_no_key(timer: ExpiryTimer, client: Redis) -> None:
-    timer.schedule_many([Event("a", 0.6), Event("b", 0.6)])
-    assert alarms(client) == ["a", "b"]
-    timer.cancel("a")
-    assert names(take(timer)) == ["b"]
-    assert timer.hearing().heard == 1
-    assert alarms(client) == []
-
-
-def test_a_rescheduled_event_is_told_at_its_new_time(timer: ExpiryTimer) -> None:
-    timer.schedule_many([Event("a", 60.0), Event("b", 0.6)])
-    timer.reschedule("a", 0.04)
-    timer.reschedule("b", 60.0)
-    assert names(take(timer)) == ["a"]
-    assert timer.hearing().heard == 1
-
-
-def test_the_end_of_a_lease_is_told(timers: Timers) -> None:
-    dead, heir = (timers(leasing=Leasing(lease_s=0.1)) for _ in range(2))
-    dead.schedule(Event("a", 0.0))
-    assert dead.wait(3.0)
-    (lost,) = dead.due()
-    dead.close()
-    (due,) = take(heir)
-    assert (due.id, due.attempt) == ("a", lost.attempt + 1)
-
-
-def test_a_pause_after_a_retry_is_told(timer: ExpiryTimer) -> None:
-    timer.schedule(Event("a", 0.0))
-    assert timer.wait(3.0)
-    (due,) = timer.due()
-    timer.retry(due, 0.05)
-    assert [again.attempt for again in take(timer)] == [2]
-    assert timer.hearing().scans == 1
-
-
-def test_what_is_given_back_is_told_at_once(timer: ExpiryTimer) -> None:
-    timer.schedule(Event("a", 0.0))
-    assert timer.wait(3.0)
-    assert timer.give_back(timer.due()) == 1
-    assert names(take(timer)) == ["a"]
-    assert (timer.hearing().heard, timer.hearing().scans) == (2, 1)
-
-
-def test_what_is_done_leaves_no_key(timer: ExpiryTimer, client: Redis) -> None:
-    timer.schedule(Event("a", 0.0))
-    take(timer)
-    assert client.keys("*") == [f"{BASE}:counts".encode()]
-
-
 def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
     all_of_them = [timers() for _ in range(3)]
     for each in all_of_them:
@@ -218,7 +161,7 @@ def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
 
 def test_what_expired_while_the_connection_was_lost_is_found(timer: ExpiryTimer, client: Redis) -> None:
     timer.schedule_many(Event(str(n), 0.5) for n in range(50))
-    cut_off(client)
+    assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1  # type: ignore[no-untyped-call]  # redis-py's
     while alarms(client):  # looking at them removes them, and nobody hears
         pass
     assert len(take(timer, count=50)) == 50
@@ -266,17 +209,20 @@ def test_what_expired_while_redis_was_down_is_found(tmp_path_factory: pytest.Tem
 
 @pytest.mark.parametrize("heard_max", [100, 0], ids=["heard", "missed"])
 def test_what_could_not_be_claimed_is_found_by_the_next_call(
-    server: EmbeddedRedis, client: Redis, heard_max: int
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, heard_max: int
 ) -> None:
-    with closing(Failing(server.url)) as scripting, closing(a_timer(scripting, heard_max=heard_max)) as timer:
-        timer.due()
-        timer.schedule(Event("a", 0.0))
-        assert timer.wait(3.0)
-        scripting.fails = True
+    def fail(_self: Scripting, _call: Call) -> Any:
+        raise StoreUnavailable("told to")
+
+    timer = timers(heard_max=heard_max)
+    timer.due()
+    timer.schedule(Event("a", 0.0))
+    assert timer.wait(3.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripting, "one", fail)
         with pytest.raises(StoreUnavailable):
             timer.due()
-        scripting.fails = False
-        assert names(timer.due()) == ["a"]
+    assert names(timer.due()) == ["a"]
 
 
 def test_what_comes_due_during_scans_is_left_to_be_told(timers: Timers) -> None:
@@ -336,8 +282,3 @@ def test_a_name_that_looks_like_a_pattern_is_a_name(timers: Timers) -> None:
     timer.schedule(Event("x", 0.0))
     assert names(take(timer)) == ["x"]
     assert timer.hearing().heard == 1
-
-
-def test_a_period_without_sense_is_refused(timers: Timers) -> None:
-    with pytest.raises(TimerError, match="reconcile_s"):
-        timers(reconcile_s=0.0)

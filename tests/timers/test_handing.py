@@ -10,7 +10,7 @@ from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
-from presence.timers.interface import Due, Event, LeasedTimer, TimerError, TimerFull
+from presence.timers.interface import Due, Event, TimerError, TimerFull
 from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places
 
 LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than the lap that `let_pass` lets pass
@@ -49,11 +49,6 @@ def died(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
     return last
 
 
-def test_a_shared_timer_is_a_leased_timer(timer: SharedTimer) -> None:
-    leased: LeasedTimer = timer
-    assert leased.due() == []
-
-
 def test_nothing_is_early_by_a_microsecond(timer: SharedTimer, client: Redis) -> None:
     asked_us = {}
     for number in range(40):
@@ -66,49 +61,6 @@ def test_nothing_is_early_by_a_microsecond(timer: SharedTimer, client: Redis) ->
     assert all((each.due_ms + each.late_ms) * 1000 >= asked_us[each.id] for each in found)
 
 
-def test_equal_payloads_are_two_events(timer: SharedTimer) -> None:
-    timer.schedule_many([Event("a", 0.0, b"same"), Event("b", 0.0, b"same")])
-    assert sorted((each.id, each.payload) for each in wait_for(timer, 2)) == [("a", b"same"), ("b", b"same")]
-
-
-def test_a_payload_is_any_bytes(timer: SharedTimer) -> None:
-    payload = bytes(range(256)) * 2
-    assert handed_out(timer, payload=payload).payload == payload
-
-
-def test_an_id_is_known_until_it_is_done(timer: SharedTimer, client: Redis) -> None:
-    assert timer.schedule(Event("a", 0.02, b"first"))
-    assert not timer.schedule(Event("a", 9.0, b"second"))
-    (first,) = wait_for(timer)
-    assert first.payload == b"first"
-    assert timer.schedule_many([Event("a", 0.0), Event("b", 9.0), Event("b", 9.0)]) == 1
-    timer.done([first])
-    assert timer.schedule(Event("a", 9.0))
-
-
-def test_what_a_worker_had_claimed_that_died_comes_again(timer: SharedTimer, client: Redis) -> None:
-    first = handed_out(timer)
-    assert timer.due() == []
-    let_pass(client)
-    (second,) = timer.due()
-    assert (second.id, second.payload, second.attempt) == (first.id, first.payload, 2)
-
-
-def test_a_word_that_comes_after_the_lease_went_to_another_is_void(timer: SharedTimer, client: Redis) -> None:
-    first = handed_out(timer)
-    let_pass(client)
-    (second,) = timer.due()
-    first = Due(first.id, first.payload, second.due_ms, 0, 1)  # as if `let_pass` had not changed its time
-    assert (timer.done([first]), timer.extend([first]), timer.retry(first, 0), timer.give_back([first])) == (
-        0,
-        0,
-        False,
-        0,
-    )
-    assert timer.done([second]) == 1
-    assert timer.state().counts["done"] == 1
-
-
 def test_a_word_on_an_event_that_was_scheduled_anew_is_void(timer: SharedTimer) -> None:
     first = handed_out(timer)
     timer.cancel("a")
@@ -116,71 +68,6 @@ def test_a_word_on_an_event_that_was_scheduled_anew_is_void(timer: SharedTimer) 
     assert first.attempt == second.attempt
     assert timer.done([first]) == 0
     assert timer.done([second]) == 1
-
-
-def test_who_is_late_but_the_only_one_may_still_settle(timer: SharedTimer, client: Redis) -> None:
-    due = handed_out(timer)
-    client.zadd(f"{BASE}:leased", {"a": 1})  # its lease ended long ago
-    assert timer.done([due]) == 1
-    assert timer.due() == []
-
-
-def test_done_is_forgotten_whole(timer: SharedTimer, client: Redis) -> None:
-    timer.done([handed_out(timer)])
-    left: Any = client.keys(f"{BASE}:*")
-    assert set(left) <= {f"{BASE}:counts".encode(), f"{BASE}:ring".encode()}
-
-
-def test_a_lease_that_was_extended_lasts(timer: SharedTimer, client: Redis) -> None:
-    due = handed_out(timer)
-    client.zadd(f"{BASE}:leased", {"a": due.due_ms + due.late_ms + 1})
-    assert timer.extend([due]) == 1
-    ends: Any = client.zscore(f"{BASE}:leased", "a")
-    assert ends >= due.due_ms + due.late_ms + 2000
-
-
-def test_what_failed_comes_again_after_a_pause(timer: SharedTimer) -> None:
-    due = handed_out(timer)
-    begun = time.monotonic()
-    assert timer.retry(due, 0.03)
-    (again,) = wait_for(timer)
-    assert time.monotonic() - begun > 0.03
-    assert again.attempt == 2
-
-
-def test_after_the_last_attempt_that_failed_it_is_a_dead_letter(timer: SharedTimer) -> None:
-    last = died(timer, payload=b"poison")
-    (letter,) = timer.dead()
-    assert (letter.id, letter.payload, letter.attempts) == ("a", b"poison", 2)
-    assert timer.due() == []
-    assert timer.done([last]) == 0
-
-
-def test_what_kills_its_workers_is_a_dead_letter_too(timer: SharedTimer, client: Redis) -> None:
-    handed_out(timer)
-    let_pass(client)
-    assert len(timer.due()) == 1
-    let_pass(client)
-    assert timer.due() == []
-    assert [letter.id for letter in timer.dead()] == ["a"]
-
-
-def test_dead_letters_do_not_hide_what_is_due(timer: SharedTimer, client: Redis) -> None:
-    timer.schedule_many(Event(f"old {number}", 0.0) for number in range(5))
-    wait_for(timer, 5)
-    let_pass(client)
-    timer.due()
-    timer.schedule(Event("new", 0.0))
-    let_pass(client)
-    assert [due.id for due in timer.due(limit=2)] == ["new"]
-
-
-def test_a_dead_letter_can_live_again(timer: SharedTimer) -> None:
-    died(timer)
-    assert timer.requeue(["a", "nobody"]) == 1
-    (first,) = wait_for(timer)
-    assert first.attempt == 1
-    assert timer.dead() == []
 
 
 def test_dead_letters_are_listed_by_pages_and_purged(timer: SharedTimer) -> None:
@@ -192,36 +79,6 @@ def test_dead_letters_are_listed_by_pages_and_purged(timer: SharedTimer) -> None
     assert timer.purge(["a", "c", "nobody"]) == 2
     assert [letter.id for letter in timer.dead()] == ["b"]
     assert timer.state().waiting == timer.state().leased == 0
-
-
-def test_what_was_not_begun_goes_back_and_is_not_counted(timer: SharedTimer) -> None:
-    due = handed_out(timer)
-    for attempt in range(2, 6):
-        assert timer.give_back([due]) == 1
-        assert timer.give_back([due]) == 0
-        (due,) = timer.due()
-        assert due.attempt == attempt
-    timer.retry(due, 0)
-    assert len(wait_for(timer)) == 1
-
-
-@pytest.mark.parametrize("where", ["waiting", "leased", "dead"])
-def test_an_event_can_be_cancelled_wherever_it_is(timer: SharedTimer, client: Redis, where: str) -> None:
-    if where == "waiting":
-        timer.schedule(Event("a", 9.0))
-    else:
-        handed_out(timer) if where == "leased" else died(timer)
-    assert places(client) == {"a": where}
-    assert timer.cancel("a")
-    assert not timer.cancel("a")
-    assert places(client) == {}
-    assert timer.state().waiting == timer.state().leased == timer.state().dead == 0
-
-
-def test_a_cancelled_event_does_not_come(timer: SharedTimer) -> None:
-    timer.schedule_many([Event("a", 0.02), Event("b", 0.04)])
-    timer.cancel("a")
-    assert [due.id for due in wait_for(timer)] == ["b"]
 
 
 def test_a_waiting_event_gets_another_time(timer: SharedTimer) -> None:
@@ -323,14 +180,6 @@ def test_the_next_time_is_told(timer: SharedTimer) -> None:
     told_s = timer.state().next_s  # the end of the lease
     assert told_s is not None
     assert told_s <= 2.0
-
-
-def test_who_waits_as_long_as_he_is_told_finds_it_due(timer: SharedTimer) -> None:
-    timer.schedule(Event("a", 0.03))
-    told_s = timer.state().next_s
-    assert told_s is not None
-    time.sleep(told_s + 0.001)  # it is told in whole milliseconds
-    assert [due.id for due in timer.due()] == ["a"]
 
 
 def test_what_happened_is_counted(timer: SharedTimer, client: Redis) -> None:

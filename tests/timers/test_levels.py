@@ -204,14 +204,6 @@ def test_beyond_its_reach_it_says_so() -> None:
     assert drain(wheel, wheel.reach) == [entry]
 
 
-def test_who_is_added_to_a_window_that_went_down_needs_no_step_more() -> None:
-    wheel, (first,) = filled([LAP + 10])
-    assert drain(wheel, LAP + 10) == [first]
-    later = Named(1)
-    wheel.add(later, LAP + 100)
-    assert wheel.next_tick() == LAP + 100
-
-
 def test_a_window_too_large_to_go_down_in_time_does_not_do_so_before_there_is_room() -> None:
     ticks = [4 * LAP + n % LAP for n in range(900)]
     wheel, entries = filled(ticks, moves_per_tick=1)
@@ -222,22 +214,3 @@ def test_a_window_too_large_to_go_down_in_time_does_not_do_so_before_there_is_ro
         assert all(entry.tick <= tick for entry in step), "a ring of two laps takes a third for the first"
         taken += step
     assert len(taken) == len(entries)
-
-
-def test_who_left_and_came_back_is_there_once() -> None:
-    wheel, (entry, *others) = filled([10] * 41)
-    for n in range(40):
-        wheel.remove(entry)
-        wheel.add(entry, 11 - n % 2)
-    for other in others:
-        wheel.remove(other)
-    assert len(wheel) == 1
-    assert drain(wheel, 20) == [entry]
-
-
-def test_a_slot_rewritten_between_two_slices_loses_nobody() -> None:
-    wheel, entries = filled([10] * 200)
-    assert wheel.step(10, 50) == entries[:50]
-    for entry in entries[50:170]:
-        wheel.remove(entry)
-    assert drain(wheel, 10) == entries[170:]

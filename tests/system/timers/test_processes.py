@@ -1,13 +1,17 @@
 """`presence timers run` as processes: killed, drained, stuck, and with Redis away."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +19,85 @@ from presence.embedded import find_binary
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.delay_queue import DelayQueue
-from presence.timers.interface import Event
+from presence.timers.interface import Due, Event
 from tests.store.servers import Server
-from tests.timers.workers import Workers, workers
-from tests.timers.zygote import Zygote, zygote
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
+
+NOTES = "TIMER_NOTES"  # where the handlers below write what they did
+WAIT_S = 20.0
+
+
+def note(due: Due) -> None:
+    """Handle an event: write down which it was, and by whom."""
+    with open(os.environ[NOTES], "a", encoding="utf-8") as notes:
+        notes.write(f"{due.id} {os.getpid()} {due.attempt}\n")
+
+
+def note_slowly(due: Due) -> None:
+    """Begin, take a while, and end."""
+    note(Due(f"begun-{due.id}", b"", 0, 0, due.attempt))
+    time.sleep(float(due.payload))
+    note(due)
+
+
+class Workers:
+    """A running command, of whose workers none is left behind.
+
+    Attributes:
+        process: its supervisor.
+    """
+
+    def __init__(self, url: str, folder: Path, handler: str, *flags: str) -> None:
+        self._notes, self._log = folder / "notes", folder / "log"
+        place = ("--redis", url, "--kind", "queue", "--name", "t", "--log-format", "json")
+        command = ("timers", "run", *place, "--handler", f"{__name__}:{handler}", *flags)
+        with self._log.open("w") as log:
+            environment = {**os.environ, NOTES: str(self._notes)}
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "presence", *command], env=environment, stderr=log
+            )
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged so far."""
+        whole = self._log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) if line.startswith("{") else {"event": line} for line in whole]
+
+    def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
+        """Wait until a line says this so often; return the last of them."""
+        self.wait_until(lambda: sum(line["event"] == event for line in self.lines) >= count)
+        return [line for line in self.lines if line["event"] == event][count - 1]
+
+    def notes(self) -> dict[str, list[list[str]]]:
+        """Return what was handled: event to the process and attempt of each time."""
+        found: dict[str, list[list[str]]] = {}
+        for line in self._notes.read_text().splitlines() if self._notes.exists() else ():
+            name, *rest = line.split()
+            found.setdefault(name, []).append(rest)
+        return found
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not holds():
+            assert time.monotonic() < deadline, self.lines[-10:]
+            time.sleep(0.005)
+
+    def stop(self) -> int:
+        """Drain it; return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.process.kill()
+        if self.process.wait() < 0:  # it did not see to the end of its workers
+            for line in self.lines:
+                if line["event"] == "worker started":
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(line["pid"], signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +114,18 @@ def server(shared_server: Server) -> Server:
     return shared_server
 
 
-@pytest.fixture(scope="module")
-def ready_made() -> Iterator[Zygote]:
-    with zygote() as running:
-        yield running
-
-
-Start = Callable[..., contextlib.AbstractContextManager[Workers]]
+Start = Callable[..., Workers]
 
 
 @pytest.fixture
-def start(ready_made: Zygote, server: Server, tmp_path: Path) -> Start:
-    return partial(workers, ready_made, server.url, tmp_path)
+def start(server: Server, tmp_path: Path) -> Start:
+    return partial(Workers, server.url, tmp_path)
 
 
 @pytest.fixture
 def queue(server: Server) -> Iterator[DelayQueue]:
-    scripting = Scripting(server.url)
-    yield DelayQueue(scripting, Keys().timer("t"))
-    scripting.close()
+    with contextlib.closing(Scripting(server.url)) as scripting:
+        yield DelayQueue(scripting, Keys().timer("t"))
 
 
 def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: DelayQueue) -> None:
@@ -96,7 +166,7 @@ def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
         running.wait_for("stopping")
         running.process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        assert running.process.wait() == 1
+        assert running.process.wait(WAIT_S) == 1
         assert time.monotonic() - began < 2
 
 
@@ -137,6 +207,6 @@ def test_workers_drain_when_their_supervisor_is_killed(start: Start, queue: Dela
 
 def test_a_handler_that_cannot_be_called_starts_nothing(start: Start) -> None:
     with start("nobody") as running:
-        assert running.process.wait() == 2
+        assert running.process.wait(WAIT_S) == 2
         (refusal,) = [line["error"] for line in running.lines if line["event"] == "refusing to start"]
-        assert "'tests.timers.workers' has no attribute 'nobody'" in refusal
+        assert f"{__name__!r} has no attribute 'nobody'" in refusal
