@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +12,6 @@ from presence.store.expiries import Expiries, ExpiriesOff
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
-from presence.timers.packing import ITEMS_A_CALL, dues_of
 
 RECONCILE_S: Final = 5.0
 HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB
@@ -23,9 +21,9 @@ class NotificationsOff(TimerError):
     """Redis does not tell which keys expire, and this user may not change it; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hearing:
-    """What a process heard of a timer, since it was opened.
+    """What a process heard of a timer, since it was made.
 
     Attributes:
         servers: that are listened to at present.
@@ -37,13 +35,13 @@ class Hearing:
         trouble: why a server is not listened to, by the last look; "" if all are.
     """
 
-    servers: int
-    heard: int
-    void: int
-    dropped: int
-    scans: int
-    found: int
-    trouble: str
+    servers: int = 0
+    heard: int = 0
+    void: int = 0
+    dropped: int = 0
+    scans: int = 0
+    found: int = 0
+    trouble: str = ""
 
 
 class ExpiryTimer(SharedTimer):
@@ -77,7 +75,6 @@ class ExpiryTimer(SharedTimer):
         events_max: how many it may hold, dead letters among them.
         reconcile_s: seconds between two scans.
         heard_max: names heard that may wait to be claimed.
-        clock: monotonic seconds.
 
     Raises:
         TimerError: `reconcile_s` makes no sense.
@@ -92,7 +89,6 @@ class ExpiryTimer(SharedTimer):
         events_max: int = EVENTS_MAX,
         reconcile_s: float = RECONCILE_S,
         heard_max: int = HEARD_MAX,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0.01 <= reconcile_s < math.inf:
             raise TimerError(f"reconcile_s {reconcile_s!r} is not 0.01 or more")
@@ -102,11 +98,9 @@ class ExpiryTimer(SharedTimer):
         )
         self._expiries = Expiries(scripting.url, alarms, heard_max)
         self._reconcile_s = reconcile_s
-        self._clock = clock
         self._is_open = False
         self._next_scan: float | None = None  # None: at once
-        self._heard = self._void = self._scans = self._found = 0
-        self._trouble = ""
+        self._hearing = Hearing()
 
     def due(self, limit: int = 100) -> list[Due]:
         """Hand out what was heard to have expired, and now and then what was missed; never wait.
@@ -118,12 +112,11 @@ class ExpiryTimer(SharedTimer):
             TimerError: `limit` is out of bounds.
             StoreUnavailable, StoreError: Redis cannot be reached, or refused.
         """
-        if not 1 <= limit <= ITEMS_A_CALL:
-            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
+        self._check_limit(limit)
         self._open()
         if self._expiries.take_missed():
             self._next_scan = None
-        if self._next_scan is None or self._clock() >= self._next_scan:
+        if self._next_scan is None or time.monotonic() >= self._next_scan:
             return self._scan(limit)
         while names := self._expiries.take(limit):
             if dues := self._claim(names):
@@ -139,20 +132,13 @@ class ExpiryTimer(SharedTimer):
         self._open()
         if self._next_scan is None:
             return True
-        left_s = self._next_scan - self._clock()
+        left_s = self._next_scan - time.monotonic()
         return self._expiries.wait(max(0.0, min(seconds, left_s))) or seconds >= left_s
 
     def hearing(self) -> Hearing:
-        """Return what was heard."""
-        return Hearing(
-            servers=self._expiries.servers,
-            heard=self._heard,
-            void=self._void,
-            dropped=self._expiries.dropped,
-            scans=self._scans,
-            found=self._found,
-            trouble=self._trouble,
-        )
+        """Return what was heard; the figures go on counting."""
+        self._hearing.servers, self._hearing.dropped = self._expiries.servers, self._expiries.dropped
+        return self._hearing
 
     def close(self) -> None:
         """Stop listening, and end the threads; `due` begins anew. Its `Scripting` stays open."""
@@ -173,35 +159,25 @@ class ExpiryTimer(SharedTimer):
 
     def _scan(self, limit: int) -> list[Due]:
         """Hand out what is due, told or not."""
-        if self._scans:
-            self._look_again()
+        if self._hearing.scans:  # servers of a cluster may have come or gone
+            try:
+                self._expiries.look()
+                self._hearing.trouble = ""
+            except (StoreUnavailable, StoreError) as error:
+                self._hearing.trouble = str(error)
         dues, is_more = self._hand_out("due", limit)
         while is_more and not dues:  # a slice of dead letters is no answer
             dues, is_more = self._hand_out("due", limit)
-        self._scans += 1
-        self._found += len(dues)
-        self._next_scan = None if is_more else self._clock() + self._reconcile_s
+        self._hearing.scans += 1
+        self._hearing.found += len(dues)
+        self._next_scan = None if is_more else time.monotonic() + self._reconcile_s
         return dues
-
-    def _look_again(self) -> None:
-        """See whether servers of a cluster have come or gone."""
-        try:
-            self._expiries.look()
-            self._trouble = ""
-        except (StoreUnavailable, StoreError) as error:
-            self._trouble = str(error)
 
     def _claim(self, names: list[str]) -> list[Due]:
         next_scan, self._next_scan = self._next_scan, None  # nobody names them again, should this fail
         dues, is_more = self._hand_out("claim", msgpack.packb(names, use_bin_type=False))
-        self._heard += len(names)
+        self._hearing.heard += len(names)
         if not is_more:
             self._next_scan = next_scan
-            self._void += len(names) - len(dues)
+            self._hearing.void += len(names) - len(dues)
         return sorted(dues, key=lambda due: due.due_ms)
-
-    def _hand_out(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
-        """Run a script that hands out; return also whether it left some that it should have."""
-        lease_ms = math.ceil(self.leasing.lease_s * 1000)
-        _, now_ms, is_more, flat = self._run(script, what, lease_ms, self.leasing.attempts_max)
-        return [*dues_of(flat, now_ms)], bool(is_more)

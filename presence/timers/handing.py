@@ -15,7 +15,7 @@ import msgpack
 from presence.backoff import backoff_s, jittered
 from presence.store.scripting import Call, Scripting
 from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
-from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, dues_of, names, tokens
+from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, names, tokens
 
 LEASE_S_MAX: Final = 86_400.0
 ATTEMPTS_MAX: Final = 1000
@@ -149,14 +149,12 @@ class SharedTimer:
 
         Fewer than `limit` if they are large, or many slots of a ring have passed; none only if none is due.
         """
-        if not 1 <= limit <= ITEMS_A_CALL:
-            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
-        lease_ms = math.ceil(self.leasing.lease_s * 1000)
+        self._check_limit(limit)
         while True:
-            _, now_ms, is_more, flat = self._run("due", limit, lease_ms, self.leasing.attempts_max)
             # A call may find only dead letters, or empty slots of a ring: that is no answer.
-            if flat or not is_more:
-                return list(dues_of(flat, now_ms))
+            dues, is_more = self._hand_out("due", limit)
+            if dues or not is_more:
+                return dues
 
     def done(self, dues: Iterable[Due]) -> int:
         """Forget events that were handled; see `LeasedTimer.done`."""
@@ -164,8 +162,7 @@ class SharedTimer:
 
     def extend(self, dues: Iterable[Due]) -> int:
         """Let leases begin anew; see `LeasedTimer.extend`."""
-        lease_ms = math.ceil(self.leasing.lease_s * 1000)
-        return sum(self._run("extend", batch, lease_ms)[1] for batch in tokens(dues))
+        return sum(self._run("extend", batch, self._lease_ms())[1] for batch in tokens(dues))
 
     def give_back(self, dues: Iterable[Due]) -> int:
         """Let others have at once what was not begun; this attempt does not count, and makes no dead letter.
@@ -216,6 +213,22 @@ class SharedTimer:
             next_s=max(0, next_ms - now_ms) / 1000 if next_ms else None,
             counts={name.decode(): n for name, n in zip(counts[::2], counts[1::2], strict=True)},
         )
+
+    def _check_limit(self, limit: int) -> None:
+        if not 1 <= limit <= ITEMS_A_CALL:
+            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
+
+    def _hand_out(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
+        """Run a script that hands out; return also whether it left some that it should have."""
+        _, now_ms, is_more, flat = self._run(script, what, self._lease_ms(), self.leasing.attempts_max)
+        dues = [
+            Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
+            for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)
+        ]
+        return dues, bool(is_more)
+
+    def _lease_ms(self) -> int:
+        return math.ceil(self.leasing.lease_s * 1000)
 
     def _run(self, script: str, *arguments: Any) -> Any:
         call = Call(f"timers/{script}", self._keys, [self._place, *arguments])

@@ -1,19 +1,12 @@
-"""What timers tell the scripts, checked and packed in bounded pieces, and how their answers are read."""
+"""What timers tell the scripts, checked and packed in bounded pieces."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgpack
 
-from presence.timers.interface import (
-    DELAY_S_MAX,
-    ID_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
-    Due,
-    Event,
-    TimerError,
-)
+from presence.timers.interface import DELAY_S_MAX, ID_BYTES_MAX, PAYLOAD_BYTES_MAX, Due, Event, TimerError
 
 ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
 BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
@@ -64,8 +57,7 @@ def _pack(values: Sequence[object]) -> bytes:
 
 
 def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
-    for first in range(0, len(values), step):
-        yield _pack(values[first : first + step])
+    return (_pack(values[first : first + step]) for first in range(0, len(values), step))
 
 
 def tokens(dues: Iterable[Due]) -> Iterator[bytes]:
@@ -77,9 +69,3 @@ def tokens(dues: Iterable[Due]) -> Iterator[bytes]:
 def names(event_ids: Iterable[str]) -> Iterator[bytes]:
     """Pack ids, in bounded pieces."""
     return _packed([checked_id(each) for each in event_ids], ITEMS_A_CALL)
-
-
-def dues_of(flat: Sequence[Any], now_ms: int) -> Iterator[Due]:
-    """Read what due.lua has handed out."""
-    for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True):
-        yield Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)

@@ -6,6 +6,7 @@ its own. A lease is reckoned from the moment *before* Redis was asked, so it end
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final
 
@@ -24,6 +25,48 @@ MAX_HELD: Final = 2000  # events whose end Redis has not heard of; then a worker
 log = structlog.get_logger("presence.timers")
 
 
+@dataclass(slots=True)
+class Figures:
+    """Counters of one worker's events, since it began.
+
+    Attributes:
+        taken: handed out to it.
+        handled: the handler returned.
+        failed: the handler raised or took too long.
+        put_off: the handler asked for another time.
+        dead: of both, those that had no attempt left.
+        returned: not begun, or cut off at the end of the drain; handed out again.
+        lapsed: not begun, because their lease had ended by then.
+        void: gone to another before Redis heard how they ended.
+        unsaid: Redis did not hear in time how they ended; handed out again once their lease ends.
+        late_ms_sum, late_ms_max: how late they were handed out.
+    """
+
+    taken: int = 0
+    handled: int = 0
+    failed: int = 0
+    put_off: int = 0
+    dead: int = 0
+    returned: int = 0
+    lapsed: int = 0
+    void: int = 0
+    unsaid: int = 0
+    late_ms_sum: int = 0
+    late_ms_max: int = 0
+
+    def claimed(self, dues: Iterable[Due]) -> None:
+        """Count what was handed out."""
+        for due in dues:
+            self.taken += 1
+            self.late_ms_sum += due.late_ms
+            self.late_ms_max = max(self.late_ms_max, due.late_ms)
+
+    def shown(self) -> dict[str, int]:
+        """Return the figures as an operator reads them."""
+        shown: dict[str, int] = asdict(self)
+        return {**shown, "late_ms_mean": round(shown.pop("late_ms_sum") / max(1, self.taken))}
+
+
 class Leases:
     """What one worker has claimed, each event from its claim until Redis has heard how it ended.
 
@@ -35,8 +78,7 @@ class Leases:
         reported: called whenever Redis has heard of some.
 
     Attributes:
-        void: reports of events that had gone to another worker.
-        refused: reports that can never be made; their events come again when the lease ends.
+        figures: counts what was reported in vain, and whatever else the worker counts.
     """
 
     def __init__(
@@ -52,13 +94,13 @@ class Leases:
         self._caller = caller
         self._outage = outage
         self._reported = reported
+        self.figures = Figures()
         self._bell, self._turned = TrioBell(), TrioBell()
         self._claimed_at: dict[Due, float] = {}  # of those that run
         self._done: list[Due] = []
         self._returned: list[Due] = []
         self._retries: dict[Due, float] = {}  # after how many seconds
         self._is_sure = True  # False: the last report may have been heard, though no answer came
-        self.void = self.refused = 0
 
     def __len__(self) -> int:
         """All of them."""
@@ -161,9 +203,9 @@ class Leases:
             still_ours = await self._caller.call(call)
         except TimerError as error:  # not from Redis: what cannot be said now can never be
             log.error("cannot report event result", events=len(dues), error=str(error))  # noqa: TRY400 - it says all
-            self.refused += len(dues)
+            self.figures.unsaid += len(dues)
         else:
-            self.void += len(dues) - still_ours if self._is_sure else 0
+            self.figures.void += len(dues) - still_ours if self._is_sure else 0
         said = set(dues)
         self._done = [due for due in self._done if due not in said]
         self._returned = [due for due in self._returned if due not in said]

@@ -17,9 +17,9 @@ that go on, these and those that outlast a drain, are reported as the very last 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -63,43 +63,6 @@ class Terms:
     drain_timeout_s: float = 10.0
 
 
-@dataclass(slots=True)
-class Figures:
-    """Counters of one worker, since it began.
-
-    Attributes:
-        taken: events that it was handed out.
-        handled: whose handler returned.
-        failed: whose handler raised or took too long.
-        put_off: whose handler said that it is to come again.
-        dead: of both, those that had no attempt left.
-        returned: not begun, or cut off at the end of the drain; handed out again.
-        lapsed: not begun, because their lease had ended by then.
-        void: that had gone to another before it reported how they ended.
-        unsaid: whose end Redis did not hear of in time; handed out again once their lease ends.
-        late_ms_sum, late_ms_max: how late they were handed out.
-    """
-
-    taken: int = 0
-    handled: int = 0
-    failed: int = 0
-    put_off: int = 0
-    dead: int = 0
-    returned: int = 0
-    lapsed: int = 0
-    void: int = 0
-    unsaid: int = 0
-    late_ms_sum: int = 0
-    late_ms_max: int = 0
-
-    def claimed(self, dues: Iterable[Due]) -> None:
-        """Count what was handed out."""
-        for due in dues:
-            self.taken += 1
-            self.late_ms_sum += due.late_ms
-            self.late_ms_max = max(self.late_ms_max, due.late_ms)
-
-
 class Runner:
     """A worker on one timer.
 
@@ -135,23 +98,14 @@ class Runner:
         )
         self._room = TrioBell()
         self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.ring)
+        self.figures = self._leases.figures
         self._claiming = trio.CancelScope()
         self._stopped_at: float | None = None
         self._running = 0
         self._go_on: list[tuple[Due, float | None]] = []  # in threads; when to retry, None: give back
         self._has_begun = False
-        self._figures = Figures()
         self.has_ended = self.is_stuck = False
         self.failure: Exception | None = None
-
-    @property
-    def figures(self) -> Figures:
-        """What happened so far."""
-        self._figures.void = self._leases.void
-        self._figures.unsaid = self._leases.refused
-        if self.has_ended:
-            self._figures.unsaid += self._leases.unreported
-        return self._figures
 
     @property
     def goes_on(self) -> bool:
@@ -188,6 +142,7 @@ class Runner:
                 self._handlers.cancel_scope.deadline = self._drained_by()
             await self._leases.finish(LAST_WORDS_S)
             beside.cancel_scope.cancel()
+        self.figures.unsaid += self._leases.unreported
         self.has_ended = True
 
     def stop(self) -> None:
@@ -197,12 +152,6 @@ class Runner:
             # An answer that is under way is worth this: whatever it hands out is given back.
             self._claiming.deadline = self._drained_by()
             self._room.ring()
-
-    def shown(self) -> dict[str, int]:
-        """Return the figures as an operator reads them."""
-        shown: dict[str, int] = asdict(self.figures)
-        late_ms_sum = shown.pop("late_ms_sum")
-        return {**shown, "late_ms_mean": round(late_ms_sum / max(1, shown["taken"]))}
 
     def _drained_by(self) -> float:
         return math.inf if self._stopped_at is None else self._stopped_at + self._terms.drain_timeout_s
@@ -230,16 +179,16 @@ class Runner:
         asked_at = trio.current_time()
         dues = await self._redis.call(partial(self._timer.due, asked))
         self._outage.worked("due")
-        self._figures.claimed(dues)
+        self.figures.claimed(dues)
         if self._stopped_at is not None:
-            self._figures.returned += len(dues)
+            self.figures.returned += len(dues)
             self._leases.give_back(dues)
         elif self._leases.claim(dues, asked_at):
             for due in dues:
                 self._running += 1
                 self._handlers.start_soon(self._handle, due)
         else:  # the process was stopped for so long: they are another's by now
-            self._figures.lapsed += len(dues)
+            self.figures.lapsed += len(dues)
         if not self._has_begun:
             self._has_begun = True
             ready()
@@ -255,37 +204,30 @@ class Runner:
     async def _handle(self, due: Due) -> None:
         try:
             with trio.move_on_after(self._terms.timeout_s) as limit:
-                await self._call_handler(due)
+                if self._handler.is_async:
+                    await self._handler.await_(due)
+                else:
+                    await trio.to_thread.run_sync(
+                        self._handler.call, due, limiter=self._threads, abandon_on_cancel=True
+                    )
         except BaseException as error:  # a handler that exits, or cancels itself, has failed like any other
-            if _is_cancelled(error):
-                self._cut(due)
+            if _is_cancelled(error):  # the drain is over: others may have the event
+                self.figures.returned += 1
+                if self._handler.is_async:
+                    self._leases.give_back([due])
+                else:
+                    self._go_on.append((due, None))
                 raise
             self._leases.retry(due, self._failed(due, error))
         else:
             if not limit.cancelled_caught:
-                self._figures.handled += 1
+                self.figures.handled += 1
                 self._leases.done(due)
             else:
                 self._time_out(due)
         finally:
             self._running -= 1
             self._room.ring()
-
-    async def _call_handler(self, due: Due) -> None:
-        if self._handler.is_async:
-            await self._handler.await_(due)
-        else:
-            await trio.to_thread.run_sync(
-                self._handler.call, due, limiter=self._threads, abandon_on_cancel=True
-            )
-
-    def _cut(self, due: Due) -> None:
-        """The drain is over before its handler: others may have the event."""
-        self._figures.returned += 1
-        if self._handler.is_async:
-            self._leases.give_back([due])
-        else:
-            self._go_on.append((due, None))
 
     def _time_out(self, due: Due) -> None:
         """Its handler took too long."""
@@ -303,13 +245,13 @@ class Runner:
         facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
         delay_s = self._terms.leasing.pause_s(due.attempt)
         if isinstance(error, PutOff):
-            self._figures.put_off += 1
+            self.figures.put_off += 1
             delay_s = delay_s if error.delay_s is None else error.delay_s
         else:
-            self._figures.failed += 1
+            self.figures.failed += 1
         # An attempt that was given back does not count, of which only Redis knows: then there is one more.
         if due.attempt >= self._terms.leasing.attempts_max:
-            self._figures.dead += 1
+            self.figures.dead += 1
             log.error("attempts exhausted, moved to dead letters", **facts, exc_info=error)
         elif not isinstance(error, PutOff):
             log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
@@ -318,7 +260,7 @@ class Runner:
     async def _log_figures(self) -> None:
         while True:
             await trio.sleep(FIGURES_INTERVAL_S)
-            log.info("figures", **self.shown(), running=self._running)
+            log.info("figures", **self.figures.shown(), running=self._running)
 
 
 def _is_cancelled(error: BaseException) -> bool:

@@ -100,5 +100,5 @@ def _status(runner: Runner, job: Job) -> int:
     if error is not None:
         log.error("refusing to start", error=str(error))
         return REFUSED
-    log.info("stopped", **runner.shown(), pid=os.getpid())
+    log.info("stopped", **runner.figures.shown(), pid=os.getpid())
     return STUCK if runner.is_stuck else OK

@@ -1,26 +1,20 @@
 """Shared timers against a plain model of them: whatever is asked, in whatever order, they agree."""
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from presence.embedded import EmbeddedRedis
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
 from tests.timers.keeping import BASE, KINDS, LAP_S, a_timer, let_pass, places
 
 ATTEMPTS_MAX = 3
-EXAMPLES, STEPS = 25, 40
-NAMES = st.sampled_from(["a", "b", "c"])
-# Times are told in laps, which pass by `let_pass` alone: an example takes less than a quarter of one.
-LAPS = st.integers(1, 2)
-WITHIN = st.floats(0.3, 0.7)  # of the last lap
+NAMES = "abc"
+WALKS, STEPS = 6, 80
 
 
 @dataclass
@@ -40,65 +34,63 @@ class Known:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_timer_does_what_its_model_does(server: EmbeddedRedis, kind: str) -> None:
-    scripting, client = Scripting(server.url), open_client(server.url)
-    run_state_machine_as_test(
-        lambda: AgainstModel(scripting, client, kind),  # type: ignore[arg-type]  # it takes any factory
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None),
-    )
-    scripting.close()
-    client.close()
-
-
-class AgainstModel(RuleBasedStateMachine):
-    """Each rule does one thing to both."""
-
-    def __init__(self, scripting: Scripting, client: Redis, kind: str) -> None:
-        super().__init__()
+def test_a_timer_does_what_its_model_does(scripting: Scripting, client: Redis, kind: str) -> None:
+    for seed in range(WALKS):
         client.flushall()
+        pair = TimerAndModel(scripting, client, kind, seed)
+        steps = [pair.due, pair.let_a_lap_pass, pair.schedule, pair.done, pair.retry, pair.cancel]
+        steps += [pair.reschedule, pair.extend, pair.give_back, pair.requeue_or_purge]
+        weights = [8, 6, 5, 1, 4, 1, 1, 3, 2, 2]
+        for step in pair.chance.choices(steps, weights, k=STEPS):
+            step()
+            pair.check()
+
+
+class TimerAndModel:
+    """Each step does one thing to both.
+
+    Times are told in laps, which pass by `let_a_lap_pass` alone: a walk takes less than a quarter of one.
+    """
+
+    def __init__(self, scripting: Scripting, client: Redis, kind: str, seed: int) -> None:
         self.client = client
+        self.chance = random.Random(seed)
         leasing = Leasing(lease_s=1.5 * LAP_S, attempts_max=ATTEMPTS_MAX)  # over after the second lap
         self.timer = a_timer(scripting, kind, leasing)
         self.lap = 0
         self.model: dict[str, Known] = {}
         self.past: list[Due] = []  # that are void
 
-    @rule(name=NAMES, laps=LAPS, within=WITHIN, payload=st.binary(max_size=3))
-    def schedule(self, name: str, laps: int, within: float, payload: bytes) -> None:
-        is_new = self.timer.schedule(Event(name, (laps - within) * LAP_S, payload))
+    def schedule(self) -> None:
+        name, (laps, delay_s), payload = self._name(), self._delay(), self.chance.randbytes(2)
+        is_new = self.timer.schedule(Event(name, delay_s, payload))
         assert is_new == (name not in self.model)
         if is_new:
             self.model[name] = Known(payload, self.lap + laps)
 
-    @rule(name=NAMES)
-    def cancel(self, name: str) -> None:
+    def cancel(self) -> None:
+        name = self._name()
         assert self.timer.cancel(name) == (name in self.model)
         self._forget(name)
 
-    @rule(name=NAMES, laps=LAPS, within=WITHIN)
-    def reschedule(self, name: str, laps: int, within: float) -> None:
+    def reschedule(self) -> None:
+        name, (laps, delay_s) = self._name(), self._delay()
         known = self.model.get(name)
         is_waiting = known is not None and known.place == "waiting"
-        assert self.timer.reschedule(name, (laps - within) * LAP_S) == is_waiting
+        assert self.timer.reschedule(name, delay_s) == is_waiting
         if known and is_waiting:
             known.ready = self.lap + laps
 
-    def let_laps_pass(self, laps: int) -> None:
-        if not laps:
-            return
-        let_pass(self.client, laps)
-        self.lap += laps
+    def let_a_lap_pass(self) -> None:
+        let_pass(self.client)
+        self.lap += 1
         # Due times were moved with all the rest: who holds an event would know them as they are.
-        work: Any = self.client.hgetall(f"{BASE}:work")
         for known in self.model.values():
-            if known.last:
-                known.last = self._moved(known.last, laps)
-        self.past = [self._moved(due, laps) for due in self.past]
-        assert len(work) == len(self.model)
+            known.last = known.last and _earlier(known.last)
+        self.past = [_earlier(due) for due in self.past[-20:]]
 
-    @rule(limit=st.integers(1, 4), laps=st.integers(0, 2))
-    def due(self, limit: int, laps: int) -> None:
-        self.let_laps_pass(laps)
+    def due(self) -> None:
+        limit = self.chance.choice([1, 2, 4])
         ready = {
             name
             for name, known in self.model.items()
@@ -114,7 +106,7 @@ class AgainstModel(RuleBasedStateMachine):
         assert len(dues) + len(died) >= min(limit, len(ready))
         assert dues or ready == died
         for name in died:
-            self._bury(name)
+            self.model[name].place = "dead"
         for due in dues:
             known = self.model[due.id]
             assert due.late_ms >= 0
@@ -122,58 +114,52 @@ class AgainstModel(RuleBasedStateMachine):
             self._void(known)
             known.place, known.ready, known.attempts, known.last = "leased", self.lap + 2, due.attempt, due
 
-    @rule(data=st.data())
-    def done(self, data: st.DataObject) -> None:
-        dues, present = self._some(data)
-        assert self.timer.done(dues) == len(present)
-        for name in present:
+    def done(self) -> None:
+        dues, ours = self._some()
+        assert self.timer.done(dues) == len(ours)
+        for name in ours:
             self._forget(name)
 
-    @rule(data=st.data())
-    def extend(self, data: st.DataObject) -> None:
-        dues, present = self._some(data)
-        assert self.timer.extend(dues) == len(present)
-        for name in present:
+    def extend(self) -> None:
+        dues, ours = self._some()
+        assert self.timer.extend(dues) == len(ours)
+        for name in ours:
             self.model[name].ready = self.lap + 2
 
-    @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
-        dues, present = self._some(data)
-        given = [name for name in present if self.model[name].ready > self.lap]
+    def give_back(self) -> None:
+        dues, ours = self._some()
+        given = [name for name in ours if self.model[name].ready > self.lap]
         assert self.timer.give_back(dues) == len(given)
         for name in given:
             self.model[name].ready = self.lap
             self.model[name].spared += 1
 
-    @rule(data=st.data(), laps=LAPS, within=WITHIN)
-    def retry(self, data: st.DataObject, laps: int, within: float) -> None:
-        dues, present = self._some(data)
+    def retry(self) -> None:
+        dues, ours = self._some()
         for due in dues:
-            is_its = due.id in present and self.model[due.id].last == due
-            assert self.timer.retry(due, (laps - within) * LAP_S) == is_its
-            if is_its and self.model[due.id].is_spent:
-                self._bury(due.id)
-                present.remove(due.id)
-            elif is_its:
+            laps, delay_s = self._delay()
+            is_ours = due.id in ours and self.model[due.id].last == due
+            assert self.timer.retry(due, delay_s) == is_ours
+            if is_ours and self.model[due.id].is_spent:
+                self.model[due.id].place = "dead"
+            elif is_ours:
                 self.model[due.id].ready = self.lap + laps
 
-    @rule(names=st.sets(NAMES), laps=LAPS, within=WITHIN)
-    def requeue(self, names: set[str], laps: int, within: float) -> None:
+    def requeue_or_purge(self) -> None:
+        names, (laps, delay_s) = self.chance.sample(NAMES, 2), self._delay()
         dead = [name for name in names if name in self.model and self.model[name].place == "dead"]
-        assert self.timer.requeue(names, (laps - within) * LAP_S) == len(dead)
-        for name in dead:
-            self._void(self.model[name])
-            self.model[name] = Known(self.model[name].payload, self.lap + laps)
+        if self.chance.random() < 0.5:
+            assert self.timer.purge(names) == len(dead)
+            for name in dead:
+                self._forget(name)
+        else:
+            assert self.timer.requeue(names, delay_s) == len(dead)
+            for name in dead:
+                self._void(self.model[name])
+                self.model[name] = Known(self.model[name].payload, self.lap + laps)
 
-    @rule(names=st.sets(NAMES))
-    def purge(self, names: set[str]) -> None:
-        dead = [name for name in names if name in self.model and self.model[name].place == "dead"]
-        assert self.timer.purge(names) == len(dead)
-        for name in dead:
-            self._forget(name)
-
-    @invariant()
-    def each_is_in_its_place_and_in_no_other(self) -> None:
+    def check(self) -> None:
+        """Each event is in its place, and in no other."""
         assert places(self.client) == {name: known.place for name, known in self.model.items()}
         state = self.timer.state()
         by_place = [known.place for known in self.model.values()]
@@ -185,29 +171,32 @@ class AgainstModel(RuleBasedStateMachine):
             for name, known in self.model.items()
             if known.place == "dead"
         }
-        if not self.model:
-            left: Any = self.client.keys(f"{BASE}:*")
-            assert set(left) <= {f"{BASE}:counts".encode(), f"{BASE}:ring".encode()}
+        kept: Any = self.client.hkeys(f"{BASE}:work")
+        assert sorted(name.decode() for name in kept) == sorted(self.model)
 
-    def _some(self, data: st.DataObject) -> tuple[list[Due], list[str]]:
+    def _name(self) -> str:
+        return self.chance.choice(NAMES)
+
+    def _delay(self) -> tuple[int, float]:
+        """Draw a delay: the laps after which it is over, and its seconds, which end within the last."""
+        laps = self.chance.choice([1, 2])
+        return laps, (laps - self.chance.uniform(0.3, 0.7)) * LAP_S
+
+    def _some(self) -> tuple[list[Due], set[str]]:
         """Draw handings out, of now and of the past; and the ids of those that are still somebody's."""
-        present = {known.last: name for name, known in self.model.items() if known.last}
-        known = sorted({*present, *self.past}, key=lambda due: (due.id, due.due_ms, due.attempt))
-        dues = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True)) if known else []
-        return dues, [present[due] for due in dues if due in present and self.model[due.id].place == "leased"]
+        present = [(known.last, known.place) for known in self.model.values() if known.last]
+        known = [*dict.fromkeys([*(last for last, _ in present), *self.past[-3:]])]
+        dues = self.chance.sample(known, min(len(known), self.chance.choice([1, 2, 4])))
+        return dues, {last.id for last, place in present if last in dues and place == "leased"}
 
     def _void(self, known: Known) -> None:
         if known.last:
             self.past.append(known.last)
 
-    def _bury(self, name: str) -> None:
-        self.model[name].place = "dead"
-
     def _forget(self, name: str) -> None:
-        known = self.model.pop(name, None)
-        if known:
+        if known := self.model.pop(name, None):
             self._void(known)
 
-    def _moved(self, due: Due, laps: int) -> Due:
-        ms = round(laps * LAP_S * 1000)
-        return Due(due.id, due.payload, due.due_ms - ms, due.late_ms, due.attempt)
+
+def _earlier(due: Due) -> Due:
+    return replace(due, due_ms=due.due_ms - round(LAP_S * 1000))
