@@ -14,8 +14,43 @@ Pure: time is an argument.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from presence.buckets import RETRY_MIN_S, Buckets, TokenBucket, spread
+import protocol
+from presence.buckets import RETRY_MIN_S, Buckets, TokenBucket, spread, spread_over
 from protocol import Code
+
+
+class PacketRate:
+    """Packets of each user, after the login.
+
+    Args:
+        rate: packets a second in the long run.
+        burst: and how many at once.
+
+    Attributes:
+        floods: connections that were closed for it, since the start.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._buckets = Buckets[str](rate, burst)
+        self._calm_s = burst / rate
+        self.floods = 0
+
+    @property
+    def kept(self) -> int:
+        """How many users are in the table."""
+        return len(self._buckets)
+
+    def count(self, uid: str, packets: int, now: float) -> bytes | None:
+        """Count packets of a user; return the goodbye if they are too many."""
+        if self._buckets.take(uid, now, packets):
+            return None
+        self.floods += 1
+        return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=spread_over(self._calm_s)))
+
+    def tidy(self, now: float) -> None:
+        """Drop what is as good as forgotten; called at each tick."""
+        self._buckets.tidy(now)
+
 
 FULL_RETRY_S = 10.0  # when there is no room at all: nobody knows when there will be
 

@@ -5,7 +5,7 @@ last one went) is decided by the store's script, because only Redis sees the ses
 """
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Op(Enum):
@@ -72,3 +72,10 @@ class Change(NamedTuple):
     idle_timeout_ms: int
     profile: Profile = PLAIN
     grace_ms: int = 0
+
+
+class Sink(Protocol):
+    """Where changes go."""
+
+    def append(self, change: Change) -> None:
+        """Take one change; never waits."""

@@ -12,22 +12,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 import protocol
+from presence.admission import PacketRate
 from presence.auth.expiries import Expiries
-from presence.changes import Change, Op, SessionName
+from presence.changes import Change, Op, SessionName, Sink
 from presence.clock import Clock
-from presence.core_statistics import CoreStatistics
-from presence.endings import Endings
+from presence.endings import CoreStatistics, Endings, Vouching
 from presence.flapping import Flapping
 from presence.histograms import DETECTION_S, Histogram
-from presence.lately import Sink
-from presence.outcome import Outcome
-from presence.packet_rate import PacketRate
-from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey
+from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey, Standing
 from presence.requests import Desk, Message
-from presence.session import SessionProtocol
-from presence.standing import Standing
+from presence.session import Outcome, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
 

@@ -5,19 +5,135 @@ holds that very session or names it by its id: a late word about a replaced one 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import protocol
 from presence.auth.expiries import Expiries
+from presence.changes import Change, Op, SessionName, Sink
 from presence.clock import Clock
-from presence.core_statistics import CoreStatistics
-from presence.flapping import Flapping
-from presence.lately import Sink
+from presence.flapping import Flapping, FlappingStatistics
 from presence.registry import Registry, Session, SessionKey
 from presence.requests import Desk
-from presence.vouching import Vouching
 from presence.wheel import TimingWheel
 from protocol import Code
+
+
+class Vouching:
+    """Registrations of live sessions.
+
+    Args:
+        registry: who is here.
+        clock: monotonic time.
+        tick_s: seconds by which a session may be silent for longer than its time-out.
+        look: whether connections are read before they are called silent; tests switch it off.
+    """
+
+    def __init__(self, registry: Registry, clock: Clock, tick_s: float, *, look: bool = True) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._tick_s = tick_s
+        self._look = look
+        self._stale: dict[Session, None] = {}  # in order
+
+    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
+        """Return registrations of sessions as they live at this moment, each made when it is asked for.
+
+        A session that has ended meanwhile is registered too, and its end follows in the outbox. A
+        registration is made of what the session shows at that moment, so it covers every earlier update.
+        Sessions not heard within their time-out and a tick, not even when their connection was looked at, are
+        not vouched for (`Op.UNHEARD`); they register with their next packet.
+
+        Args:
+            sessions: those that lived at this moment; later changes of the registry must not change it.
+        """
+        return self._registrations(sessions, self._clock.now())
+
+    def _registrations(self, sessions: Iterable[Session], now: float) -> Iterator[Change]:
+        for session in sessions:
+            if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
+                yield self._registry.registration(session, now)
+            else:
+                self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
+                yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
+
+    def _is_heard(self, session: Session, now: float) -> bool:
+        """Whether a session was heard lately enough; without a stall none that lives was not."""
+        return now - session.last_seen <= session.idle_timeout + self._tick_s
+
+    def _is_heard_at_a_look(self, session: Session, now: float) -> bool:
+        """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
+        if session.link is not None and self._look:
+            session.link.look(session.handle)
+        return self._is_heard(session, now)
+
+    def vouched(self) -> Iterator[SessionName]:
+        """Return the sessions that ought to be on record; nothing changes."""
+        return self._vouched(list(self._registry))
+
+    def _vouched(self, sessions: list[Session]) -> Iterator[SessionName]:
+        for session in sessions:
+            if session in self._registry and session not in self._stale:
+                yield SessionName(session.uid, session.device, self._registry.session_id(session))
+
+    def vouches_for(self, session: Session) -> bool:
+        """Whether a live session is among them."""
+        return session not in self._stale
+
+    def register_heard(self, now: float, append: Callable[[Change], None]) -> None:
+        """Register those that were too silent to be registered, and have been heard since."""
+        for session in list(self._stale):
+            if session not in self._registry:
+                self.forget(session)
+            elif self._is_heard(session, now):
+                self.forget(session)
+                append(self._registry.registration(session, now))
+
+    def forget(self, session: Session) -> None:
+        """A session has ended, or another took its place."""
+        self._stale.pop(session, None)
+
+
+@dataclass(slots=True)
+class CoreStatistics:
+    """Counters since the start, and sessions now.
+
+    Attributes:
+        sessions: that live; `away` of them are shown so.
+        logins: granted.
+        taken_over: sessions whose place another login, here or on another node, took while they were
+            connected.
+        returned_in_grace: and those whose place another took while they were lost.
+        beats: keepalives of sessions, those that ask for an answer too; `frames` are all other packets that
+            were valid.
+        refused: connections, by the reason that they were told.
+        ended: sessions, by reason.
+        saved_by_a_last_look: sessions whose packet lay unread when their time was up.
+        updates: of how sessions are shown.
+        flapping: see `FlappingStatistics`.
+        expiring: sessions whose end their token sets.
+        tokens_expired: connections that were sent away to fetch another one.
+        packet_floods: connections that sent too many packets.
+        packet_buckets_kept: connections that have lately sent more than a trickle.
+    """
+
+    sessions: int = 0
+    logins: int = 0
+    taken_over: int = 0
+    returned_in_grace: int = 0
+    beats: int = 0
+    frames: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    saved_by_a_last_look: int = 0
+    away: int = 0
+    updates: int = 0
+    flapping: FlappingStatistics = field(default_factory=FlappingStatistics)
+    expiring: int = 0
+    tokens_expired: int = 0
+    packet_floods: int = 0
+    packet_buckets_kept: int = 0
+
 
 SLICE: Final = 256  # sessions that end without a turn for others: a few milliseconds
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))

@@ -1,20 +1,54 @@
 """What a worker knows of a user's sessions, put into words of one map: pure, and nothing changes.
 
 The map is for operators, see `presence.explanation`: it travels over the line of a worker, or through Redis,
-so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds.
+so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds. Of
+sessions that ended a bounded number is remembered for a bounded time: Redis keeps only the end of a user.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from presence.changes import Change
+from presence.changes import PLAIN, Change, Op, Sink
 from presence.clock import Clock
 from presence.core import Core
-from presence.registry import Session
-from presence.standing import Connected
+from presence.registry import Connected, Session
 from protocol import Code
+
+ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
+KEPT_S: Final = 600.0
+
+
+class LatelyEnded:
+    """Ends that pass by on their way to a sink, which gets all changes; O(1) for each.
+
+    Args:
+        sink: see above.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._ends: deque[Change] = deque(maxlen=ENDS_MAX)
+
+    def append(self, change: Change) -> None:
+        """See `Sink`."""
+        self._sink.append(change)
+        if change.op is Op.END:
+            self._forget(change.at)
+            self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
+
+    def of(self, uid: str, now: float) -> list[Change]:
+        """Return the ends of a user's sessions that are remembered, the latest first; O(all ends)."""
+        self._forget(now)
+        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEPT_S]
+
+    def _forget(self, now: float) -> None:
+        """Drop the old ones."""
+        while self._ends and now - self._ends[0].at > KEPT_S:
+            self._ends.popleft()
+
 
 SESSIONS_MAX: Final = (
     40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,

@@ -11,15 +11,15 @@ Redis tells his state and the event that made it; the nodes are asked what they 
 some of the nodes by another way hands over what they said: it counts while Redis is away, too.
 """
 
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
-from presence import last_events, notes, reasons
+from presence import reasons
 from presence.event_lines import entry_values
-from presence.last_events import Found
 from presence.reader import PresenceReader
 from presence.redaction import redact_text
 from presence.rendering import plain_state
@@ -28,10 +28,115 @@ from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import passes
 from presence.store.inquiring import Heard
+from presence.store.keys import Keys
 from presence.store.nodes import NodeState
-from presence.subscriber.events import decode
+from presence.subscriber.events import Entry, decode, id_order, read_entry
 from protocol import Kind
 from protocol.schema import SCHEMA
+
+Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
+
+ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
+ENTRIES_MAX: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions a second
+SEARCH_S: Final = 2.0
+# The stream is dated by Redis' clock, and who was seen when by a server's.
+CLOCKS_APART_MS: Final = 5_000
+_ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
+
+
+class Found(NamedTuple):
+    """What came of looking for an event.
+
+    Attributes:
+        entry: the event.
+        missing: why there is none. ``trimmed``: the stream begins after it; ``gave_up``: a bound was reached;
+            ``not_found``: it is not where it should be (somebody has deleted it, or Redis lost it).
+        begins_ms: of what is missing, Unix milliseconds of the stream's first entry; None: it is empty.
+    """
+
+    entry: Entry | None
+    missing: Missing | None = None
+    begins_ms: int | None = None
+
+
+def entry_at(access: Access, keys: Keys, shard: int, entry_id: str) -> Found:
+    """Return the event of an entry id.
+
+    Raises:
+        RedisError: Redis cannot answer.
+    """
+    key = keys.events(shard)
+    if not _ENTRY_ID.fullmatch(entry_id):
+        return Found(None, "not_found")
+    answer: Any = access.at(key).xrange(key, entry_id, entry_id, count=1)
+    if answer:
+        return Found(read_entry(shard, answer[0]))
+    begins = _first_id(access, key)
+    is_trimmed = begins is None or id_order(entry_id) < id_order(begins)
+    return Found(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+
+
+def last_offline(
+    access: Access,
+    keys: Keys,
+    uid: str,
+    last_seen_ms: int,
+    *,
+    entries_max: int = ENTRIES_MAX,
+    search_s: float = SEARCH_S,
+) -> Found:
+    """Return the event with which a user went offline who was last seen at that time.
+
+    Args:
+        access: the way to Redis.
+        keys: how keys are called.
+        uid: the user.
+        last_seen_ms: Unix milliseconds, as Redis keeps them.
+        entries_max: how many entries are looked at.
+        search_s: for how long.
+
+    Raises:
+        RedisError: Redis cannot answer.
+    """
+    shard = keys.shard(uid)
+    key = keys.events(shard)
+    begin = f"{max(0, last_seen_ms - CLOCKS_APART_MS)}-0"
+    wanted, seen = uid.encode(), b"%d" % last_seen_ms
+    looked, deadline = 0, time.monotonic() + search_s
+    for page in _pages(access, key, begin):
+        for raw in page:
+            fields = raw[1]
+            if (
+                fields.get(b"uid") == wanted
+                and fields.get(b"type") == b"offline"
+                and fields.get(b"last_seen_ms") == seen
+            ):
+                return Found(read_entry(shard, raw))
+        looked += len(page)
+        if len(page) == ENTRIES_A_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
+            return Found(None, "gave_up", _ms(_first_id(access, key)))
+    begins = _first_id(access, key)
+    is_trimmed = begins is None or id_order(begin) < id_order(begins)
+    return Found(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+
+
+def _pages(access: Access, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
+    while True:
+        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_A_PAGE)
+        yield page
+        if len(page) < ENTRIES_A_PAGE:
+            return
+        begin = f"({page[-1][0].decode()}"
+
+
+def _first_id(access: Access, key: str) -> str | None:
+    answer: Any = access.at(key).xrange(key, "-", "+", count=1)
+    return answer[0][0].decode() if answer else None
+
+
+def _ms(entry_id: str | None) -> int | None:
+    return None if entry_id is None else id_order(entry_id)[0]
+
 
 WAIT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
 AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it may have changed in between
@@ -85,7 +190,7 @@ class Explainer:
         nodes}``.
         `redis` is None, or why Redis could not be asked: `state` may be None then, and `event` is. `state`:
         as `presence status --json`. `event`: as `presence tail --json`, the one that led to what he shows;
-        `event_missing`: if there is none, see `presence.last_events`; `online_event`: that of this online
+        `event_missing`: if there is none, see `Found`; `online_event`: that of this online
         period, where `event` is another. `sessions`: as `presence.explaining` tells, with `on_record`:
         whether the state names it, None if that is not known. `ended`: his sessions that nodes remember,
         though they live no more, the latest first: ``{node, device, session, code, reason, at_ms,
@@ -128,20 +233,20 @@ class Explainer:
     def _look(self, uid: str, known: _Known) -> None:
         begun = time.monotonic()
         self._ask(uid, known)
-        if notes.disagree(known.state, known.answers) and time.monotonic() - begun < 1:
+        if reasons.disagree(known.state, known.answers) and time.monotonic() - begun < 1:
             self._access.pause(AGAIN_S)
             self._ask(uid, known)
         state, keys = known.state or {}, self._reader.keys()
         if state["id"] is not None:
             shard = keys.shard(uid)
-            known.found = known.online = last_events.entry_at(self._access, keys, shard, state["id"])
+            known.found = known.online = entry_at(self._access, keys, shard, state["id"])
             entry = known.found.entry
             if entry is not None and (began := entry.fields.get("since_id")):
-                known.online = last_events.entry_at(self._access, keys, shard, began)
+                known.online = entry_at(self._access, keys, shard, began)
         elif state["last_seen_ms"] is None:
             known.found = Found(None, "never_seen")
         else:
-            known.found = last_events.last_offline(self._access, keys, uid, state["last_seen_ms"])
+            known.found = last_offline(self._access, keys, uid, state["last_seen_ms"])
 
     def _ask(self, uid: str, known: _Known) -> None:
         known.state = self._reader.state(uid)
@@ -171,7 +276,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
     missing = found.missing or (None if event else "not_found")
     nodes = _nodes(known)
     sessions = [
-        {**session, "on_record": notes.is_on_record(state, session)}
+        {**session, "on_record": reasons.is_on_record(state, session)}
         for _, answer in sorted(known.answers.items())
         for session in answer["sessions"]
     ]
@@ -197,7 +302,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
         "event_missing": missing,
         "online_event": None if online == event else online,
         "why": sentence,
-        "notes": notes.notes(state, known.answers, nodes),
+        "notes": reasons.notes(state, known.answers, nodes),
         "sessions": sessions,
         "ended": ended,
         "nodes": nodes,

@@ -1,7 +1,27 @@
 """How many connections the file limit allows."""
 
+import errno
+import os
 import resource
-from typing import NamedTuple
+import stat
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file to be read.
+
+    Raises:
+        OSError: it cannot be opened, or is a directory, a FIFO, a device.
+    """
+    fd = os.open(path, _FLAGS)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
 
 RESERVE_SHARE = 20  # one in so many descriptors is kept for Redis, logs, listeners and what a library opens
 RESERVE_MIN = 64

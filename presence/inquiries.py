@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,24 @@ from presence.faults import Faults
 from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Question
+
+SAMPLE_VERSION: Final = 1  # a process that serves operators and finds another one here says so
+
+
+class Readiness(Enum):
+    """Whether a worker can serve clients, and what keeps it from that."""
+
+    STARTING = "starting"
+    READY = "ready"
+    REDIS_AWAY = "redis_away"  # its lease has ended, and it serves clients from memory
+    FENCED = "fenced"  # other nodes took it for dead, and its sessions are not all registered anew
+    DRAINING = "draining"
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients may be sent here. Without Redis they may: an outage of Redis hits all nodes."""
+        return self in {Readiness.READY, Readiness.REDIS_AWAY}
+
 
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker

@@ -14,7 +14,7 @@ from weakref import ref
 import structlog
 
 from presence import files
-from presence.admission import Admission, AdmissionLimits
+from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.backlog import Parted
 from presence.changes import Change, Profile, SessionName
@@ -22,17 +22,16 @@ from presence.clock import Clock
 from presence.cluster import Cluster
 from presence.comparison import Memory
 from presence.core import Core
+from presence.explaining import LatelyEnded
 from presence.faults import Faults
 from presence.flapping import Flapping
 from presence.histograms import Delays
-from presence.lately import LatelyEnded
+from presence.inquiries import Readiness
 from presence.outbox import Ages, Outbox
-from presence.packet_rate import PacketRate
 from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.rendering import printable
 from presence.runtime import Runtime
-from presence.samples import Readiness
 from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store
@@ -255,7 +254,7 @@ class Node:
         }
 
     def operators_report(self) -> dict[str, object]:
-        """Return what only operators are told; see `presence.samples`."""
+        """Return what only operators are told; see `presence.server.Server.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
             "wheel": self.core.outlook(),

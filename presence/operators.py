@@ -3,7 +3,7 @@
 The address is bound here, so that it is known before anything is ready, and that a process which is started
 anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
 asking ends of the lines (see `presence.inquiries`) and a control line, whose end is its order to end.
-`Operators.tend` starts another when it has ended, or was silent for too long (`presence.heartbeats`).
+`Operators.tend` starts another when it has ended, or was silent for too long (`presence.orders`).
 """
 
 import math
@@ -20,8 +20,8 @@ import structlog
 
 from presence.admin.startup import RELOAD, Start
 from presence.backoff import backoff_s
-from presence.heartbeats import SilenceWatch
 from presence.inquiries import line_pair
+from presence.orders import SilenceWatch
 from presence.ports import Address, CannotListen
 from presence.processes import ended
 from presence.settings import Settings, admin_host, admin_port

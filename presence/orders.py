@@ -5,6 +5,9 @@ They share a socket pair. The worker writes `READY`, and heartbeats from its eve
 `DRAIN` for a worker whose successor is at work. The end of the stream means that the supervisor has died: the
 worker drains, as it does on a signal of its own. So a signal that reaches supervisor and workers alike, as a
 service manager sends it, is one order and not two.
+
+A process that is watched writes `ALIVE` from its event loop alone: a loop that stands still is silent, and
+its process is replaced. Only silence while the watcher itself ran counts, see `SilenceWatch`.
 """
 
 import math
@@ -12,10 +15,53 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import trio
 
-from presence.heartbeats import ALIVE, interval_s
+ALIVE: Final = b"b"
+MAX_INTERVAL_S: Final = 1.0  # between two heartbeats, or two looks; shorter ones cost processor time
+BEATS_PER_TIMEOUT: Final = 10  # at least
+FIRST_TIMEOUT_S: Final = 30.0  # for the first heartbeat, at least: a process has to load its modules before
+
+
+def interval_s(timeout_s: float) -> float:
+    """Return the seconds between two heartbeats, and between two looks of the watcher."""
+    return min(MAX_INTERVAL_S, timeout_s / BEATS_PER_TIMEOUT)
+
+
+class SilenceWatch:
+    """How long a process has been silent, in seconds in which its watcher ran.
+
+    Args:
+        timeout_s: a process that stands still for no longer than that is left alone; infinity: nobody is
+            watched.
+        now: monotonic seconds.
+
+    Attributes:
+        silent_s: seconds since its last heartbeat.
+    """
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        interval = interval_s(timeout_s)
+        self._max_gap_s = 2 * interval
+        self._limit_s = timeout_s + interval  # what lies between two heartbeats is no silence
+        self._first_limit_s = max(self._limit_s, FIRST_TIMEOUT_S)
+        self._looked_at = now
+        self._was_heard = False
+        self.silent_s = 0.0
+
+    def heard(self) -> None:
+        """A heartbeat came."""
+        self._was_heard = True
+        self.silent_s = 0.0
+
+    def is_hung(self, now: float) -> bool:
+        """Look, at least each `interval_s`, with all heartbeats read that have come."""
+        self.silent_s += min(now - self._looked_at, self._max_gap_s)
+        self._looked_at = now
+        return self.silent_s > (self._limit_s if self._was_heard else self._first_limit_s)
+
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
@@ -30,19 +76,17 @@ class Orders:
 
     Args:
         line: the worker's end of the socket pair.
-        hang_timeout_s: see `presence.heartbeats`; infinity: there are no heartbeats.
+        hang_timeout_s: see `SilenceWatch`; infinity: there are no heartbeats.
     """
 
     def __init__(self, line: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
         self._line = line
         self._hang_timeout_s = hang_timeout_s
 
-    def say_ready(self) -> None:
-        """Say that this worker is at work."""
-        try:
+    def ready(self, _host: str = "", _port: int = 0) -> None:
+        """Say that this worker is at work; the supervisor knows where."""
+        with suppress(OSError):  # the supervisor is gone, which `orders` notices
             self._line.send(READY)
-        except OSError:  # the supervisor is gone, which `orders` notices
-            return
 
     @asynccontextmanager
     async def orders(

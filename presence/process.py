@@ -14,7 +14,7 @@ import trio
 
 from presence import files
 from presence.clock import Clock
-from presence.credential_files import CredentialsError
+from presence.credentials import CredentialsError
 from presence.logs import LogWriter
 from presence.notifying import SILENT, Notifier, Pulse
 from presence.orders import STOPS

@@ -4,7 +4,7 @@ Workers are forked, not started anew: everything is loaded once, and what is loa
 copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
-One whose event loop stands still is ended, and so replaced: see `presence.heartbeats`.
+One whose event loop stands still is ended, and so replaced: see `presence.orders`.
 SIGUSR2 renews the workers, one after the other: a successor is started, and once it is at work the worker
 before it drains. A successor that does not come to work ends the renewal, and the workers stay as they are.
 SIGHUP, where it means anything, has all of them read their files again. What is said between a worker and
@@ -27,9 +27,9 @@ import structlog
 
 from presence import orders
 from presence.backoff import backoff_s
-from presence.heartbeats import ALIVE, SilenceWatch, interval_s
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier, Pulse
+from presence.orders import ALIVE, SilenceWatch, interval_s
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed

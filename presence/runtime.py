@@ -5,11 +5,39 @@ that puts virtual time in its place, where a node can be stopped and killed betw
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
 from presence.histograms import Histogram
+
+CALL_PATIENCE_S: Final = 10.0  # a key file takes some milliseconds, a hundred keys of RS256 a second
+
+Found = TypeVar("Found")
+
+
+class Hanging(Exception):
+    """There is no answer: the call takes too long, or the one before it still does."""
+
+
+class Aside:
+    """Where blocking calls are made, one at a time; for one caller at a time."""
+
+    def __init__(self) -> None:
+        self._thread = trio.CapacityLimiter(1)  # which an abandoned thread keeps until it ends
+
+    async def call(self, function: Callable[[], Found]) -> Found:
+        """Return what a function returns, or raise what it raises.
+
+        Raises:
+            Hanging: it is abandoned after `CALL_PATIENCE_S`, or not called, for the one before still hangs.
+        """
+        if self._thread.borrowed_tokens:
+            raise Hanging("takes too long, and hangs still")
+        with trio.move_on_after(CALL_PATIENCE_S):
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
+        raise Hanging("takes too long, and hangs still")
+
 
 T = TypeVar("T")
 

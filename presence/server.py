@@ -13,31 +13,33 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
 
 import protocol
-from presence import __version__, loop_lag, networks, ports, samples
+from presence import __version__, networks, ports
 from presence.clock import Clock
 from presence.control import Control
 from presence.credentials import Credentials
-from presence.desk import FrontDesk
 from presence.explaining import Explaining
 from presence.faults import Faults
-from presence.first_contact import first_contact
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.footprint import Footprint
-from presence.inquiries import Answering, Answers, Inquiries
+from presence.inquiries import SAMPLE_VERSION, Answering, Answers, Inquiries, Readiness
 from presence.messaging.courier import Courier
 from presence.node import Node, Stores
+from presence.registry import Connected, Session
+from presence.requests import Message, Request
 from presence.runtime import TrioRuntime
-from presence.samples import Readiness
 from presence.settings import Settings
-from presence.standing import Connected
+from presence.store import privileges
+from presence.store.address import redacted
+from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
 from presence.store.deliveries import Deliveries
 from presence.store.inquiring import AnswerKeys
@@ -47,12 +49,88 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel
+from presence.ticker import watch_lag
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
 from protocol import Code
+
+
+class FrontDesk:
+    """See `presence.requests.Desk`.
+
+    Args:
+        watching: serves queries, watches and unwatches.
+        carry: serves messages.
+        faults: contains mistakes where no request is at hand that could be refused.
+    """
+
+    def __init__(self, watching: Watching, carry: Callable[[Session, Message], None], faults: Faults) -> None:
+        self._watching = watching
+        self._faults = faults
+        self._carry = carry
+
+    def take(self, session: Session, request: Request) -> None:
+        """See `presence.requests.Desk`."""
+        if isinstance(request, Message):
+            self._carry(session, request)
+        else:
+            self._watching.take(session, request)
+
+    def drained(self, session: Session) -> None:
+        """See `presence.requests.Desk`."""
+        with self._faults.contained("push", partial(self._faults.disconnect, session)):
+            self._watching.drained(session)
+
+    def left(self, session: Session) -> None:
+        """See `presence.requests.Desk`."""
+        with self._faults.contained("watch"):
+            self._watching.left(session)
+
+
+PATIENCE_S: Final = 5.0  # a Redis that loads its data is waited for; the answer is due within 10 s
+RETRY_S: Final = 0.25
+
+log = structlog.get_logger("presence.server")
+
+
+async def first_contact(node: Node, redis_url: str, settings: Settings) -> None:
+    """Return once the node knows its Redis.
+
+    Raises:
+        StoreUnavailable, StoreMismatch, StoreError: it is not there, not ours, or lacks rights for us.
+    """
+    give_up = trio.current_time() + PATIENCE_S
+    told = False
+    while True:
+        try:
+            rights = await _look_at_rights(node, redis_url, settings)
+            await node.start()
+        except StoreUnavailable as error:
+            if trio.current_time() > give_up:
+                raise
+            if not told:
+                log.warning("waiting for Redis", redis=redacted(redis_url), error=str(error))
+                told = True
+            await trio.sleep(RETRY_S)
+        else:
+            break
+    if rights.too_much:
+        log.warning("this user of Redis may do more than servers need", may=rights.too_much)
+    if rights.no_events and not settings.no_admin:
+        log.warning("this user of Redis may not read events", fix=rights.no_events)
+
+
+async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> privileges.Rights:
+    """Return what the user may do; nothing is said of our own Redis, where it may do all."""
+    if settings.redis is None:
+        return privileges.Rights([], "")
+    followups = settings.followups is not None
+    look = partial(privileges.look, redis_url, node.keys, followups=followups)
+    return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+
 
 log = structlog.get_logger("presence.server")
 
@@ -185,7 +263,7 @@ class Server:
             nursery.start_soon(self._answering.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
-            nursery.start_soon(loop_lag.watch, self.node.delays.loop_lag, self._clock, TrioRuntime())
+            nursery.start_soon(watch_lag, self.node.delays.loop_lag, self._clock, TrioRuntime())
             nursery.start_soon(self._credentials.run, self.node.faults)
             nursery.start_soon(self._read_again)
             if self._followups is not None:
@@ -272,11 +350,11 @@ class Server:
         }
 
     def sample(self) -> dict[str, object]:
-        """Return all figures of this moment, for operators; see `presence.samples`."""
+        """Return all figures of this moment, for operators; see `presence.inquiries`."""
         described = {"node": self.node.relay.node, **self.node.describe()}
         asked = self._inquiries
         return {
-            "v": samples.VERSION,
+            "v": SAMPLE_VERSION,
             "worker": self._worker,
             "at_ms": self._clock.seen_ms(self._clock.now()),
             **described,

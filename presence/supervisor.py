@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from presence import credential_files, logs, ports, process
+from presence import credentials, logs, ports, process
 from presence.logs import DirectWriter
 from presence.notifying import SILENT, Notifier
 from presence.orders import Orders
@@ -53,7 +53,7 @@ def run(
         log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
         return process.FAILED
     settings, family = ports.settled(settings, reserved), secrets.token_hex(4)
-    credential_files.load_modules(settings)
+    credentials.load_modules(settings)
     process.tune_interpreter()
 
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:
@@ -77,14 +77,6 @@ def run(
         reserved.close()
 
 
-class Supervised(Orders):
-    """The supervisor as a `Conductor`."""
-
-    def ready(self, host: str, port: int) -> None:
-        """See `Conductor`."""
-        self.say_ready()
-
-
 def _work(
     settings: Settings,
     redis_url: str,
@@ -104,7 +96,7 @@ def _work(
         line: the worker's end of the socket pair.
         operators: its end of the line to whoever serves operators.
     """
-    conductor = Supervised(line, hang_timeout_s=settings.hang_timeout)
+    conductor = Orders(line, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:

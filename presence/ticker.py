@@ -4,12 +4,30 @@ The arithmetic of slots and the stall policy, which need no task, are in `presen
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
+
+import structlog
 
 from presence.clock import Clock
 from presence.histograms import QUICK_S, Histogram
 from presence.runtime import Runtime, TrioRuntime
 from presence.ticks import StallGuard, Ticks
+
+LAG_INTERVAL_S: Final = 0.25
+LAG_LOGGED_S: Final = 2.0  # clients that ask for answers notice nothing shorter
+
+_log = structlog.get_logger(__name__)
+
+
+async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
+    """Measure how late the event loop is, until cancelled; a stall looks up to `LAG_INTERVAL_S` shorter."""
+    while True:
+        due = clock.now() + LAG_INTERVAL_S
+        await runtime.sleep(LAG_INTERVAL_S)
+        lag_s = clock.now() - due
+        lags.note(lag_s)
+        if lag_s >= LAG_LOGGED_S:
+            _log.warning("event loop stood still", seconds=round(lag_s, 1))
 
 
 class Expiring(Protocol):

@@ -8,12 +8,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence import aside, credential_files
+from presence import credentials, runtime
 from presence.auth import key_file
 from presence.auth.verdicts import Granted
 from presence.clock import Clock
-from presence.credential_files import CredentialsError
-from presence.credentials import Credentials
+from presence.credentials import Credentials, CredentialsError
 from presence.settings import Settings
 from presence.transports import tls
 from protocol import Code
@@ -26,7 +25,7 @@ OTHER = bytes(reversed(SECRET))
 
 
 def problems(settings: Settings) -> list[str]:
-    return [str(error) for error in credential_files.problems(settings)]
+    return [str(error) for error in credentials.problems(settings)]
 
 
 def opened(settings: Settings) -> Credentials:
@@ -113,7 +112,7 @@ async def test_a_certificate_that_hangs_stays_as_it_was_and_is_told(
     assert found.certificate
     kept, disk = found.certificate.context, threading.Event()
     monkeypatch.setattr(tls.Certificate, "read", lambda _: disk.wait(PATIENCE_S))
-    monkeypatch.setattr(aside, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
     with capture_logs() as lines:
         await found.reload()
     disk.set()

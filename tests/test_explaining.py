@@ -6,11 +6,10 @@ import msgpack
 import pytest
 
 import protocol
-from presence.explaining import ENDED_MAX, SESSIONS_MAX, Explaining
+from presence.explaining import ENDED_MAX, SESSIONS_MAX, Explaining, LatelyEnded
 from presence.inquiries import ANSWER_BYTES
-from presence.lately import LatelyEnded
+from presence.registry import Connected
 from presence.session import NO_LIMIT
-from presence.standing import Connected
 from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from tests.auth.gates import WordGate
 from tests.worlds import GRACE, TICK, T, World

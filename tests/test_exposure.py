@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from presence.exposure import exposures
+from presence.config import exposures
 from presence.settings import Settings
 
 KEYS, CERT = Path("keys.json"), Path("cert.pem")

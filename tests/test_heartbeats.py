@@ -2,7 +2,7 @@
 
 import math
 
-from presence.heartbeats import FIRST_TIMEOUT_S, SilenceWatch, interval_s
+from presence.orders import FIRST_TIMEOUT_S, SilenceWatch, interval_s
 
 TIMEOUT_S = 40.0  # longer than what a start may take
 

@@ -1,7 +1,7 @@
 """What a node remembers of sessions that ended: no more than so many, and no longer than so long."""
 
 from presence.changes import PLAIN, Change, Op, Profile
-from presence.lately import ENDS_MAX, KEPT_S, LatelyEnded
+from presence.explaining import ENDS_MAX, KEPT_S, LatelyEnded
 
 NOW = 1000.0
 

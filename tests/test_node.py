@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import protocol
 from presence.clock import Clock
+from presence.inquiries import Readiness
 from presence.node import Node, Stores
-from presence.outcome import Outcome
 from presence.registry import Peer
 from presence.runtime import TrioRuntime
-from presence.samples import Readiness
+from presence.session import Outcome
 from presence.settings import Settings
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Item

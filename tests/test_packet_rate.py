@@ -1,7 +1,7 @@
 """Floods of packets: one user's are bounded, and nobody else's."""
 
 import protocol
-from presence.packet_rate import PacketRate
+from presence.admission import PacketRate
 from protocol import Code, Kind
 from tests.worlds import World
 

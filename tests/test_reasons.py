@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from presence.notes import disagree, is_on_record, notes
-from presence.reasons import _ENDS, span, why
+from presence.reasons import _ENDS, disagree, is_on_record, notes, span, why
 from protocol import Code
 from tests.nodes_that_answer import answer, session
 

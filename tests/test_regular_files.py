@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.regular_files import opened
+from presence.files import opened
 
 
 def test_a_file_is_opened(tmp_path: Path) -> None:

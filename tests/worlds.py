@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import protocol
-from presence.admission import Admission, AdmissionLimits
+from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.histograms import Histogram
-from presence.packet_rate import PacketRate
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks

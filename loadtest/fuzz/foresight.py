@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from loadtest.fuzz.oracle import Refused, Taken, judge, length_of
-from presence.outcome import Outcome
 from presence.registry import Guest, Session
 from presence.requests import KINDS
+from presence.session import Outcome
 from protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,

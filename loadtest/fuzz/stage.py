@@ -12,16 +12,14 @@ from loadtest.fuzz import foresight
 from loadtest.fuzz.gate import GOOD, WALL_S, is_good, make_gate
 from loadtest.fuzz.ledger import Ledger
 from presence import core
-from presence.admission import Admission, AdmissionLimits
+from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
-from presence.outcome import Outcome
-from presence.packet_rate import PacketRate
 from presence.registry import Link, Peer, Registry, Session
 from presence.requests import Message, Request
-from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
+from presence.session import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Kind, Packet, State
 

@@ -26,7 +26,7 @@ from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
 from presence.event_lines import entry_values
-from presence.samples import Readiness
+from presence.inquiries import Readiness
 from presence.settings import Settings
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live

@@ -12,7 +12,7 @@ from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.admin.http import serve_http
 from presence.admin.startup import Start
-from presence.heartbeats import ALIVE, interval_s
+from presence.orders import ALIVE, interval_s
 
 log = structlog.get_logger("presence.admin")
 

@@ -2,7 +2,7 @@
 
 Nothing secret is in arguments or in the environment so, where others could read it. The end of the input is
 the order to end: it comes however the server at the other end has died. The other way come heartbeats
-(`presence.heartbeats`).
+(`presence.orders`).
 """
 
 import pickle

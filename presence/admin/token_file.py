@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from presence import regular_files
+from presence import files
 
 Role: TypeAlias = Literal["read", "act"]
 ROLES: Final[tuple[Role, ...]] = ("read", "act")
@@ -75,7 +75,7 @@ def load(path: Path) -> Tokens:
         TokenFileError: it cannot be read at once, is open to whom it must not be open to, or is not sound.
     """
     try:
-        with regular_files.opened(path) as file:
+        with files.opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:

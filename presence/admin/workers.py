@@ -32,7 +32,7 @@ class Answer:
 
     Attributes:
         number: the worker's; 0 of one without a supervisor.
-        sample: see `presence.samples`; None: it did not answer in time.
+        sample: see `presence.server.Server.sample`; None: it did not answer in time.
         at: when, of trio's clock.
     """
 

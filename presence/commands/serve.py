@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from presence.commands.options import Load, add_settings
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
-from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded
+from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.exposure import exposures
 from presence.logs import configure, configure_directly
 from presence.notifying import Notifier, from_environment
 from presence.settings import Settings
@@ -37,14 +36,14 @@ def check_files(loaded: Loaded) -> None:
     Raises:
         ConfigError: with every problem that was found.
     """
-    from presence import credential_files  # noqa: PLC0415 - loads what reads them, if a setting names one
+    from presence import credentials  # noqa: PLC0415 - loads what reads them, if a setting names one
 
     settings = loaded.settings
     found = [
         f"{error} (from {loaded.sources[error.setting]})"
         for error in (
-            *credential_files.problems(settings),
-            *credential_files.problems_of_operators(settings),
+            *credentials.problems(settings),
+            *credentials.problems_of_operators(settings),
         )
     ]
     if found:

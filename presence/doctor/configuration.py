@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from presence import credential_files
+from presence import credentials
 from presence.clock import Clock
-from presence.credential_files import CredentialsError
+from presence.config import exposures
+from presence.credentials import CredentialsError
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn
-from presence.exposure import exposures
 from presence.settings import SPECS, Settings
 from presence.timers.handlers import HandlerError, load
 
@@ -43,7 +43,7 @@ def token_keys(settings: Settings) -> Finding:
     """Whether clients' tokens can be checked."""
     check, need = "token keys", "a sound file of keys, where token_keys names one"
     try:
-        gate = credential_files.gate(settings, Clock())
+        gate = credentials.gate(settings, Clock())
     except CredentialsError as error:
         mend = "mend that key, or make one: presence token key --into FILE --public FILE"
         return fail(check, need, error.problem, mend)
@@ -58,7 +58,7 @@ def certificate(settings: Settings, now: datetime) -> Finding:
     """Whether clients take the certificate, and for how long."""
     check, need = "certificate", "a certificate that is good for a while, where tls_cert names one"
     try:
-        found = credential_files.certificate(settings)
+        found = credentials.certificate(settings)
     except CredentialsError as error:
         return fail(check, need, error.problem, "put the file right: PEM, the chain behind it, its own key")
     if found is None:
@@ -80,7 +80,7 @@ def operators(settings: Settings) -> Finding:
         return ok(check, need, "no_admin: they are not served")
     if settings.admin_tokens is None:
         return ok(check, need, f"none: whoever reaches {settings.admin} on this machine may read and act")
-    for error in credential_files.problems_of_operators(settings):
+    for error in credentials.problems_of_operators(settings):
         mend = "mend that line, or make one: presence token admin --role read --name NAME"
         return fail(check, need, error.problem, mend)
     return ok(check, need, str(settings.admin_tokens))

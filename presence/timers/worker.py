@@ -78,7 +78,7 @@ def run(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
 async def _run(runner: Runner, line: Orders, is_first: bool, job: Job) -> int:
     async with line.orders() as told, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
-        await runner.run(line.say_ready, is_first=is_first)
+        await runner.run(line.ready, is_first=is_first)
         nursery.cancel_scope.cancel()
     return _status(runner, job) if runner.has_ended else FAILED
 

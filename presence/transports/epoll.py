@@ -28,8 +28,7 @@ from presence import networks
 from presence.admission import Admission
 from presence.clock import Clock
 from presence.core import Core
-from presence.registry import Guest, Session
-from presence.standing import Connected
+from presence.registry import Connected, Guest, Session
 from presence.transports import tcp
 from presence.transports.connections import (
     ATTENTIVE,

@@ -17,8 +17,7 @@ from presence import networks
 from presence.admission import Admission, Refusal
 from presence.core import Core
 from presence.logs import RateLimited
-from presence.registry import Guest, Peer, Session
-from presence.standing import Connected
+from presence.registry import Connected, Guest, Peer, Session
 from presence.transports import tcp
 from presence.transports.limits import (
     DRAIN_BYTES,

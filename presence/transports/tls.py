@@ -16,7 +16,7 @@ from pathlib import Path
 from socket import socket
 from typing import NamedTuple
 
-from presence import regular_files
+from presence import files
 
 TICKETS = 1
 HANDSHAKES = 2000  # at once
@@ -87,7 +87,7 @@ class TlsListening:
 
 def _text(path: Path) -> str:
     try:
-        with regular_files.opened(path) as file:
+        with files.opened(path) as file:
             return file.read().decode("utf-8", "replace")
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}") from None

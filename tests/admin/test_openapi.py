@@ -13,7 +13,7 @@ from presence.admin.page_files import description
 from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis
-from presence.samples import Readiness
+from presence.inquiries import Readiness
 from tests.admin.asking import Answered, Operators, operators
 from tests.admin.hands import a_hand
 from tests.store.driving import end, login

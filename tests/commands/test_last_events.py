@@ -7,7 +7,7 @@ import pytest
 
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis
-from presence.last_events import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, entry_at, last_offline
+from presence.explanation import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, entry_at, last_offline
 from presence.reader import PresenceReader
 from presence.store.access import Access
 from presence.store.client import Redis

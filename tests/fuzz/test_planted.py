@@ -11,8 +11,7 @@ from loadtest.fuzz import codec, session
 from loadtest.fuzz.__main__ import SEEDS, inputs
 from presence.core import Core
 from presence.endings import Endings
-from presence.profiles import Profiles
-from presence.registry import Registry
+from presence.registry import Profiles, Registry
 from presence.ticks import Ticks
 from presence.wheel import TimingWheel
 from protocol import Code

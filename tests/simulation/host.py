@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import protocol
 from presence.changes import Change, Op
 from presence.clock import Clock
+from presence.inquiries import Readiness
 from presence.node import Node, Stores
-from presence.samples import Readiness
 from presence.store.batches import StoreUnavailable
 from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape

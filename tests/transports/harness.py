@@ -11,12 +11,11 @@ from trio.abc import Stream
 
 import protocol
 from presence import networks
-from presence.admission import Admission, AdmissionLimits
+from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
-from presence.packet_rate import PacketRate
 from presence.registry import Registry, Session, SessionKey
 from presence.session import SessionProtocol
 from presence.ticker import Ticker

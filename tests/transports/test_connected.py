@@ -1,7 +1,7 @@
 """What a transport tells of a connection, for operators."""
 
 import protocol
-from presence.standing import Connected
+from presence.registry import Connected
 from presence.transports.limits import Limits
 from tests.transports.harness import TransportKind, every_kind, serving
 

@@ -3,8 +3,7 @@
 import pytest
 
 import protocol
-from presence.admission import AdmissionLimits
-from presence.packet_rate import PacketRate
+from presence.admission import AdmissionLimits, PacketRate
 from presence.transports.limits import Limits
 from protocol import Code, Kind, Packet
 from tests.transports.harness import TransportKind, both, every_kind, serving

@@ -8,9 +8,8 @@ import trio
 
 import protocol
 from presence.admission import AdmissionLimits
-from presence.outcome import Outcome
 from presence.registry import Peer
-from presence.session import SessionProtocol
+from presence.session import Outcome, SessionProtocol
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE
 from protocol import KEEPALIVE, Code, Kind

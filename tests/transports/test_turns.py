@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import protocol
-from presence.packet_rate import PacketRate
+from presence.admission import PacketRate
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import PACKETS_A_SLICE, READ_BYTES, Limits
 from protocol import KEEPALIVE, Code, Packet

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence import aside
-from presence.aside import Aside, Hanging
+from presence import runtime
+from presence.runtime import Aside, Hanging
 
 PATIENCE_S = 30.0
 
@@ -15,7 +15,7 @@ PATIENCE_S = 30.0
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Make patience short; what waits for the event hangs until it is set, at the latest by the end."""
-    monkeypatch.setattr(aside, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
     event = threading.Event()
     yield event
     event.set()
@@ -40,7 +40,7 @@ async def test_while_a_call_hangs_no_other_is_made(stuck: threading.Event) -> No
 async def test_whoever_waits_for_a_call_that_hangs_can_be_cancelled(
     stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 1000.0)
     with trio.move_on_after(0.05) as scope:
         await Aside().call(lambda: stuck.wait(PATIENCE_S))
     assert scope.cancelled_caught
