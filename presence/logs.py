@@ -8,14 +8,16 @@ Secrets are replaced and control characters escaped before a line is queued. str
 
 import contextlib
 import logging
+import math
 import os
 import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
+from types import SimpleNamespace
 from typing import Any, Self
 
 from presence.redaction import plain
@@ -25,6 +27,7 @@ QUEUE_LINES = 10_000  # a few MB of text; seconds of a very noisy server
 CLOSE_TIMEOUT_S = 1.0  # a live reader takes the whole queue in far less
 NOTICE_INTERVAL_S = 1.0  # dropped lines are told at most this often while lines keep being dropped
 STDERR = 2
+LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class LogWriter:
@@ -37,6 +40,9 @@ class LogWriter:
         fd: where to write; it is not closed.
         capacity_lines: how many lines may wait.
         notice: makes the line that tells of dropped lines from their number.
+
+    Attributes:
+        dropped: lines so far.
     """
 
     def __init__(
@@ -52,17 +58,11 @@ class LogWriter:
         # SimpleQueue.put takes no lock that a writing thread could hold.
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._count_lock = threading.Lock()
-        self._dropped = 0
-        self._told = 0
+        self._told = self.dropped = 0
         self._closing = False
         # A daemon: a reader that never reads again must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
         self._thread.start()
-
-    @property
-    def dropped(self) -> int:
-        """How many lines were dropped so far."""
-        return self._dropped
 
     def line(self, text: str) -> None:
         """Queue a line of log, or drop it when the queue is full or closed."""
@@ -75,60 +75,62 @@ class LogWriter:
         """Queue a line that others wait for, such as ``ready HOST:PORT``: it is never dropped for room."""
         self._queue.put(text)
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is queued, for at most `timeout_s`, then give up; a second call does nothing."""
-        if self._closing:
-            return
-        self._closing = True
-        self._queue.put(None)
-        self._thread.join(timeout_s)
+    def close(self) -> None:
+        """Write what is queued, for at most `CLOSE_TIMEOUT_S`, then give up; a second call does nothing."""
+        if not self._closing:
+            self._closing = True
+            self._queue.put(None)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _drop(self) -> None:
         with self._count_lock:
-            self._dropped += 1
+            self.dropped += 1
 
     def _write_all(self) -> None:
         next_notice = 0.0
         while (text := self._queue.get()) is not None:
-            if not self._write(text):
+            if not _write(self._fd, text):
                 self._drop()
-            if self._dropped > self._told and (self._queue.empty() or time.monotonic() >= next_notice):
+            if self._queue.empty() or time.monotonic() >= next_notice:
                 next_notice = time.monotonic() + NOTICE_INTERVAL_S
                 self._tell()
         self._tell()
 
     def _tell(self) -> None:
-        dropped = self._dropped
-        if dropped > self._told and self._write(self._notice(dropped - self._told)):
+        dropped = self.dropped
+        if dropped > self._told and _write(self._fd, self._notice(dropped - self._told)):
             self._told = dropped
 
-    def _write(self, text: str) -> bool:
-        rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
-        while rest:
-            try:
-                rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:  # somebody who shares the terminal made it non-blocking
-                poll = select.poll()
-                poll.register(self._fd, select.POLLOUT)
-                poll.poll()
-            except OSError:  # the reader is gone, the disk is full: there is no place left to say so
-                return False
-        return True
+
+def _write(fd: int, text: str) -> bool:
+    """Write a line, however long that takes; False: nobody reads any more, or the disk is full."""
+    rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:  # somebody who shares the terminal made it non-blocking
+            _has_room(fd, None)
+        except OSError:  # there is no place left to say so
+            return False
+    return True
+
+
+def _has_room(fd: int, patience_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(patience_ms))
 
 
 class DirectWriter:
     """Writes lines itself, for a process that must have no second thread, as one that forks.
 
-    A line is written if whoever reads has room at this moment (a pipe then takes 4 KiB), else it is dropped
-    and counted.
+    A line is written if whoever reads has room at this moment (a pipe then takes 4 KiB), else it is dropped.
 
     Args:
         fd: where to write; it is not closed.
@@ -136,21 +138,15 @@ class DirectWriter:
 
     def __init__(self, fd: int = STDERR) -> None:
         self._fd = fd
-        self.dropped = 0
 
     def line(self, text: str) -> None:
         """Write a line of log, or drop it."""
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        if poll.poll(0):
+        if _has_room(self._fd, 0):
             self.raw_line(text)
-        else:
-            self.dropped += 1
 
     def raw_line(self, text: str) -> None:
         """Write a line that others wait for; waits for room."""
-        with contextlib.suppress(OSError):  # the reader is gone: there is no place left to say so
-            os.write(self._fd, text.encode("utf-8", "backslashreplace") + b"\n")
+        _write(self._fd, text)
 
 
 class RateLimited:
@@ -160,6 +156,9 @@ class RateLimited:
         log: a structlog logger, or whatever has its methods.
         interval_s: the least time between two lines of one event.
         clock: monotonic seconds.
+
+    Attributes:
+        info, warning, error: log an event, unless one of this name was logged less than an interval ago.
     """
 
     def __init__(
@@ -168,32 +167,20 @@ class RateLimited:
         self._log = log
         self._interval_s = interval_s
         self._clock = clock
-        self._last: dict[Hashable, float] = {}
-        self._suppressed: dict[Hashable, tuple[int, str, dict[str, object]]] = {}
+        self._last: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
+        self.info, self.warning, self.error = (
+            partial(self._limited, level) for level in ("info", "warning", "error")
+        )
 
-    def warning(self, event: str, **values: object) -> None:
-        """Log a warning, unless one of this event was logged less than an interval ago."""
-        self._limited("warning", event, values)
-
-    def error(self, event: str, **values: object) -> None:
-        """Log an error, unless one of this event was logged less than an interval ago."""
-        self._limited("error", event, values)
-
-    def info(self, event: str, **values: object) -> None:
-        """Log for information, unless a line of this event was logged less than an interval ago."""
-        self._limited("info", event, values)
-
-    def _limited(self, level: str, event: str, values: dict[str, object]) -> None:
+    def _limited(self, level: str, event: str, **values: object) -> None:
         now = self._clock()
-        count = self._suppressed.get(event, (0, "", {}))[0]
-        last = self._last.get(event)
-        if last is not None and now - last < self._interval_s:
-            self._suppressed[event] = (count + 1, level, values)
+        if now - self._last.get(event, -math.inf) < self._interval_s:
+            self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return
         self._last[event] = now
-        self._suppressed.pop(event, None)
-        if count:
-            values = {**values, "suppressed": count}
+        if count := self._suppressed.pop(event, 0):
+            values["suppressed"] = count
         getattr(self._log, level)(event, **values)
 
 
@@ -236,6 +223,7 @@ def _renderer(log_format: str, fd: int) -> Callable[[Mapping[str, Any]], str]:
 
 def _route(writer: LogWriter | DirectWriter, render: Callable[[Mapping[str, Any]], str], level: str) -> None:
     structlog, number = _structlog(), getattr(logging, level.upper())
+    output = SimpleNamespace(**dict.fromkeys(LEVELS, writer.line))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -246,7 +234,7 @@ def _route(writer: LogWriter | DirectWriter, render: Callable[[Mapping[str, Any]
             lambda _logger, _method, event: render(event),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *_names: _Output(writer),
+        logger_factory=lambda *_names: output,
         # A cached logger would go on writing to the writer of an earlier configuration.
         cache_logger_on_first_use=False,
     )
@@ -255,29 +243,13 @@ def _route(writer: LogWriter | DirectWriter, render: Callable[[Mapping[str, Any]
 
 def _structlog() -> Any:
     """Load structlog, and not rich, which it would take where that is installed: 9 MB for no line of ours."""
-    missing = object()
-    rich: Any = sys.modules.get("rich", missing)
-    sys.modules["rich"] = None  # type: ignore[assignment] # an import of it fails as if it were not there
+    rich: Any = sys.modules.setdefault("rich", None)  # type: ignore[arg-type] # an import of it fails then
     try:
         import structlog  # noqa: PLC0415 - loads for 0.1 s; readers need none of it
     finally:
-        if rich is missing:
+        if rich is None:
             del sys.modules["rich"]
-        else:
-            sys.modules["rich"] = rich
     return structlog
-
-
-class _Output:
-    """What structlog hands a finished line to."""
-
-    def __init__(self, writer: LogWriter | DirectWriter) -> None:
-        self._writer = writer
-
-    def msg(self, text: str) -> None:
-        self._writer.line(text)
-
-    debug = info = warning = warn = error = critical = exception = fatal = msg
 
 
 class _Bridge(logging.Handler):

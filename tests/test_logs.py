@@ -183,7 +183,7 @@ def test_reader_that_went_away_ends_nothing(pipe: Pipe) -> None:
     pipe.read_fd = -1
     writer = LogWriter(pipe.write_fd)
     writer.line("to nobody")
-    writer.close(5)
+    writer.close()
     assert writer.dropped == 1
 
 
