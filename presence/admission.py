@@ -65,29 +65,19 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Bounds of one process.
+    """Bounds of one process."""
 
-    Attributes:
-        max_connections: connections at once.
-        accept_rate, accept_burst: connections a second, and at once.
-        login_rate, login_burst: logins a second, and at once.
-        address_connections: connections at once from one address; 0: no limit.
-        address_login_rate, address_login_burst: logins from one address a second, and at once; 0: no limit.
-        uid_login_rate, uid_login_burst: logins of one user a second, and at once; 0: no limit.
-        turned_away: connections beyond the bound that are open at once, to be told so.
-    """
-
-    max_connections: int = 10_000
-    accept_rate: float = 10_000
-    accept_burst: float = 20_000
-    login_rate: float = 5_000
-    login_burst: float = 20_000
-    address_connections: int = 0
-    address_login_rate: float = 0
+    max_connections: int = 10_000  # connections at once
+    accept_rate: float = 10_000  # connections a second
+    accept_burst: float = 20_000  # and at once
+    login_rate: float = 5_000  # logins a second
+    login_burst: float = 20_000  # and at once
+    address_connections: int = 0  # connections at once from one address; 0: no limit
+    address_login_rate: float = 0  # logins from one address a second; 0: no limit
     address_login_burst: float = 20_000
-    uid_login_rate: float = 0
+    uid_login_rate: float = 0  # logins of one user a second; 0: no limit
     uid_login_burst: float = 1000
-    turned_away: int = 32
+    turned_away: int = 32  # connections beyond the bound that are open at once, to be told so
 
 
 @dataclass(slots=True)

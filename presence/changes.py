@@ -29,14 +29,10 @@ class SessionName(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What others are shown of a session beside that it lives.
+    """What others are shown of a session beside that it lives."""
 
-    Attributes:
-        away: whether its user is not looking.
-        meta: JSON text of what the client says of itself; "" if nothing. Opaque from here to the readers.
-    """
-
-    away: bool = False
+    away: bool = False  # whether its user is not looking
+    # JSON text of what the client says of itself; "" if nothing. Opaque from here to the readers.
     meta: str = ""
 
 
@@ -44,34 +40,21 @@ PLAIN = Profile()
 
 
 class Change(NamedTuple):
-    """One change of one session.
+    """One change of one session."""
 
-    Attributes:
-        op: what happened.
-        uid: the user.
-        device: the user's device; ``""`` is the one default device.
-        session: the session's id, unique over all nodes and time.
-        code: reason code: 1 for a login, 2 for a registration, the reason of the end for an end.
-        at: monotonic time in seconds. Of a login or a registration: when the login arrived (its age is what
-            travels to Redis, never a clock reading). Of an end: the moment of the decision.
-        at_ms: Unix milliseconds of the decision, as the event will show it.
-        last_seen_ms: Unix milliseconds of the session's last valid frame.
-        idle_timeout_ms: the session's own idle time-out, which a sweep by another node must wait for.
-        profile: as others are shown the session from now on; of an end it is not looked at.
-        grace_ms: of an end, the grace that the connection's loss had if that was lengthened; else 0.
-    """
-
-    op: Op
-    uid: str
-    device: str
-    session: str
-    code: int
+    op: Op  # what happened
+    uid: str  # the user
+    device: str  # the user's device; ``""`` is the one default device
+    session: str  # the session's id, unique over all nodes and time
+    code: int  # reason code: 1 for a login, 2 for a registration, the reason of the end for an end
+    # monotonic time in seconds. Of a login or a registration: when the login arrived (its age is what travels
+    # to Redis, never a clock reading). Of an end: the moment of the decision.
     at: float
-    at_ms: int
-    last_seen_ms: int
-    idle_timeout_ms: int
-    profile: Profile = PLAIN
-    grace_ms: int = 0
+    at_ms: int  # Unix milliseconds of the decision, as the event will show it
+    last_seen_ms: int  # Unix milliseconds of the session's last valid frame
+    idle_timeout_ms: int  # the session's own idle time-out, which a sweep by another node must wait for
+    profile: Profile = PLAIN  # as others are shown the session from now on; of an end it is not looked at
+    grace_ms: int = 0  # of an end, the grace that the connection's loss had if that was lengthened; else 0
 
 
 class Sink(Protocol):

@@ -42,29 +42,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ClusterStatistics:
-    """Counters since the start, and how things stand.
+    """Counters since the start, and how things stand."""
 
-    Attributes:
-        renewals: of this node's lease.
-        renewed_at: monotonic seconds of the last one; None before the first.
-        nodes: other nodes seen, the dead ones included.
-        fenced: nodes that this one has fenced.
-        certificates: death certificates that it has written, take-overs included.
-        swept: nodes that it has swept to the end.
-        swept_sessions: sessions that it has ended so.
-        errors: calls that failed.
-        last_error: the last one's text; "" if there was none.
-    """
-
-    renewals: int = 0
-    renewed_at: float | None = None
-    nodes: int = 0
-    fenced: int = 0
-    certificates: int = 0
-    swept: int = 0
-    swept_sessions: int = 0
-    errors: int = 0
-    last_error: str = ""
+    renewals: int = 0  # of this node's lease
+    renewed_at: float | None = None  # monotonic seconds of the last one; None before the first
+    nodes: int = 0  # other nodes seen, the dead ones included
+    fenced: int = 0  # nodes that this one has fenced
+    certificates: int = 0  # death certificates that it has written, take-overs included
+    swept: int = 0  # nodes that it has swept to the end
+    swept_sessions: int = 0  # sessions that it has ended so
+    errors: int = 0  # calls that failed
+    last_error: str = ""  # the last one's text; "" if there was none
 
 
 class Cluster:

@@ -29,15 +29,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Memory(NamedTuple):
-    """What a node has, to be asked at any time.
+    """What a node has, to be asked at any time."""
 
-    Attributes:
-        vouched: all sessions that ought to be on record.
-        shown_as: how a session shows itself; None: it lives no more.
-    """
-
-    vouched: Callable[[], Iterable[SessionName]]
-    shown_as: Callable[[SessionName], Profile | None]
+    vouched: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
+    shown_as: Callable[[SessionName], Profile | None]  # how a session shows itself; None: it lives no more
 
 
 class Comparison:

@@ -8,6 +8,7 @@ sessions that ended a bounded number is remembered for a bounded time: Redis kee
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -56,37 +57,19 @@ SESSIONS_MAX: Final = (
 ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
+@dataclass(frozen=True)
 class Explaining:
-    """Explains users of one node.
+    """Explains users of one node."""
 
-    Args:
-        core: has their sessions.
-        clock: monotonic time.
-        node: the node's id at present.
-        waiting: how many changes wait for Redis.
-        connected: what the transport tells of a connection, by its handle; None: nothing.
-        watches: how many users a session watches.
-        ended: a user's sessions that have ended lately, the latest first; given the monotonic time.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        clock: Clock,
-        *,
-        node: Callable[[], str],
-        waiting: Callable[[], int],
-        connected: Callable[[Any], Connected | None],
-        watches: Callable[[Session], int],
-        ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: (),
-    ) -> None:
-        self._core = core
-        self._clock = clock
-        self._node = node
-        self._waiting = waiting
-        self._connected = connected
-        self._watches = watches
-        self._ended = ended
+    core: Core
+    clock: Clock
+    node: Callable[[], str]  # the node's id at present
+    waiting: Callable[[], int]  # how many changes wait for Redis
+    # what the transport tells of a connection, by its handle; None: nothing
+    connected: Callable[[Any], Connected | None]
+    watches: Callable[[Session], int]  # how many users a session watches
+    # a user's sessions that have ended lately, the latest first; given the monotonic time
+    ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
     def explain(self, uid: str) -> dict[str, object]:
         """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
@@ -94,26 +77,26 @@ class Explaining:
         `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out,
         `ended` what is remembered of sessions that live no more, the latest first.
         """
-        now = self._clock.now()
-        sessions = self._core.sessions.of(uid)
+        now = self.clock.now()
+        sessions = self.core.sessions.of(uid)
         return {
-            "node": self._node(),
-            "at_ms": self._clock.seen_ms(now),
-            "outbox": self._waiting(),
+            "node": self.node(),
+            "at_ms": self.clock.seen_ms(now),
+            "outbox": self.waiting(),
             "more": max(0, len(sessions) - SESSIONS_MAX),
             "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
-            "ended": [_end(change) for change in islice(self._ended(uid, now), ENDED_MAX)],
+            "ended": [_end(change) for change in islice(self.ended(uid, now), ENDED_MAX)],
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
-        clock, registry = self._clock, self._core.sessions
-        at = self._core.standing(session)
-        connected = None if session.link is None else self._connected(session.handle)
+        clock, registry = self.clock, self.core.sessions
+        at = self.core.standing(session)
+        connected = None if session.link is None else self.connected(session.handle)
         profile = registry.profiles.of(session.number)
         told: dict[str, object] = {
             "device": session.device,
             "session": registry.session_id(session),
-            "node": self._node(),
+            "node": self.node(),
             "link": "lost" if session.link is None else "connected",
             "address": (connected.address or None) if connected else None,
             "transport": connected.transport if connected else None,
@@ -132,7 +115,7 @@ class Explaining:
             "away_in_s": None if profile.away else _seconds(at.away_at, now),
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
-            "watches": self._watches(session),
+            "watches": self.watches(session),
             "vouched": at.vouched,
         }
         if profile.meta:

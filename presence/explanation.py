@@ -45,17 +45,13 @@ _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
 class Found(NamedTuple):
-    """What came of looking for an event.
+    """What came of looking for an event."""
 
-    Attributes:
-        entry: the event.
-        missing: why there is none. ``trimmed``: the stream begins after it; ``gave_up``: a bound was reached;
-            ``not_found``: it is not where it should be (somebody has deleted it, or Redis lost it).
-        begins_ms: of what is missing, Unix milliseconds of the stream's first entry; None: it is empty.
-    """
-
-    entry: Entry | None
+    entry: Entry | None  # the event
+    # why there is none. ``trimmed``: the stream begins after it; ``gave_up``: a bound was reached;
+    # ``not_found``: it is not where it should be (somebody has deleted it, or Redis lost it).
     missing: Missing | None = None
+    # of what is missing, Unix milliseconds of the stream's first entry; None: it is empty
     begins_ms: int | None = None
 
 

@@ -48,20 +48,16 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What a node measures, in seconds.
+    """What a node measures, in seconds."""
 
-    Attributes:
-        detection_delay: of ends for silence, from the moment when the session's time was up to the decision.
-        tick_lag: how late a tick began.
-        loop_lag: how late the event loop was with a task that was due.
-        redis_call: calls of the relay and of the leases, failed ones too, as their tasks waited for them.
-        outbox_age: from a change's decision to Redis' acknowledgment.
-    """
-
+    # of ends for silence, from the moment when the session's time was up to the decision
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
-    tick_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
+    tick_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))  # how late a tick began
+    # how late the event loop was with a task that was due
     loop_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
+    # calls of the relay and of the leases, failed ones too, as their tasks waited for them
     redis_call: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
+    # from a change's decision to Redis' acknowledgment
     outbox_age: Histogram = field(default_factory=lambda: Histogram(OUTBOX_S))
 
     def report(self) -> dict[str, object]:

@@ -137,19 +137,12 @@ class Mailbox(Protocol):
 
 @dataclass(slots=True)
 class AnsweringStatistics:
-    """Counters since the start; a question has at most one outcome.
+    """Counters since the start; a question has at most one outcome."""
 
-    Attributes:
-        asked: questions that came over the control channel.
-        answered: answers that were written.
-        dropped: questions beyond the rate or the queue, or too old.
-        failed: answers that could not be made or written.
-    """
-
-    asked: int = 0
-    answered: int = 0
-    dropped: int = 0
-    failed: int = 0
+    asked: int = 0  # questions that came over the control channel
+    answered: int = 0  # answers that were written
+    dropped: int = 0  # questions beyond the rate or the queue, or too old
+    failed: int = 0  # answers that could not be made or written
 
 
 class Answering:

@@ -16,15 +16,10 @@ Reason = Literal["no_answer", "node_silent"]
 
 @dataclass(frozen=True, slots=True)
 class Kicked:
-    """What became of the sessions.
+    """What became of the sessions."""
 
-    Attributes:
-        targets: those that were to end; of a user who was offline there are none.
-        reasons: why some are left.
-    """
-
-    targets: list[Target]
-    reasons: Mapping[Target, Reason]
+    targets: list[Target]  # those that were to end; of a user who was offline there are none
+    reasons: Mapping[Target, Reason]  # why some are left
 
     def report(self, uid: str) -> dict[str, object]:
         """Return what became of a user's sessions as ``presence kick --json`` tells it."""

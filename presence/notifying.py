@@ -21,15 +21,10 @@ _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Tells the service manager; where there is none, nobody. No call raises.
+    """Tells the service manager; where there is none, nobody. No call raises."""
 
-    Attributes:
-        address: of its socket, as the system takes it; "" if nobody listens.
-        beat_s: seconds between two signs of life; None: none is wanted.
-    """
-
-    address: str = ""
-    beat_s: float | None = None
+    address: str = ""  # of its socket, as the system takes it; "" if nobody listens
+    beat_s: float | None = None  # seconds between two signs of life; None: none is wanted
 
     def ready(self, status: str) -> None:
         """The service is at work; after `reloading`: the reload is over."""

@@ -48,46 +48,29 @@ class Contact:
 
 @dataclass(slots=True)
 class ShardSweep:
-    """How far the sweep of a dead node has come in one shard; times are seconds of contact.
+    """How far the sweep of a dead node has come in one shard; times are seconds of contact."""
 
-    Attributes:
-        fenced_at: when its fence was seen.
-        cursor: where the next call goes on.
-        due_at: when the next call may be made.
-        wait_s: until the first of the sessions left for later in this pass is due; 0: none was left so far.
-        done: whether it owns nothing there any more.
-    """
-
-    fenced_at: float
-    due_at: float
-    cursor: str = "0"
+    fenced_at: float  # when its fence was seen
+    due_at: float  # when the next call may be made
+    cursor: str = "0"  # where the next call goes on
+    # until the first of the sessions left for later in this pass is due; 0: none was left so far
     wait_s: float = 0.0
-    done: bool = False
+    done: bool = False  # whether it owns nothing there any more
 
 
 @dataclass(slots=True)
 class Watched:
-    """Another node.
+    """Another node."""
 
-    Attributes:
-        node: its id.
-        row: its row in the table of leases; None if it has none and only left traces.
-        since: seconds of contact at which its counter was first seen as it is.
-        sweeper_since: the same of what its certificate says.
-        shards: the shards in which it is fenced.
-        has_left: whether it has drained and ended; it remains so when it has its certificate.
-        ended: sessions that this node has ended of it, as its only sweeper; None: there was another.
-        offline: the users who went offline by that.
-    """
-
-    node: str
-    row: LeaseRow | None
-    since: float
-    sweeper_since: float
-    shards: dict[int, ShardSweep] = field(default_factory=dict)
-    has_left: bool = False
+    node: str  # its id
+    row: LeaseRow | None  # its row in the table of leases; None if it has none and only left traces
+    since: float  # seconds of contact at which its counter was first seen as it is
+    sweeper_since: float  # the same of what its certificate says
+    shards: dict[int, ShardSweep] = field(default_factory=dict)  # the shards in which it is fenced
+    has_left: bool = False  # whether it has drained and ended; it remains so when it has its certificate
+    # sessions that this node has ended of it, as its only sweeper; None: there was another
     ended: int | None = 0
-    offline: int = 0
+    offline: int = 0  # the users who went offline by that
 
     @property
     def text(self) -> str:

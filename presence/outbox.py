@@ -30,19 +30,12 @@ CHANGE_BYTES = 310
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Changes of one shard that were skipped because the outbox was full.
+    """Changes of one shard that were skipped because the outbox was full."""
 
-    Attributes:
-        dropped: how many.
-        from_ms: Unix milliseconds of the earliest decision among them.
-        to_ms: Unix milliseconds of the latest.
-        from_at: earliest `Change.at` among them, monotonic seconds: a login before it was not skipped.
-    """
-
-    dropped: int
-    from_ms: int
-    to_ms: int
-    from_at: float
+    dropped: int  # how many
+    from_ms: int  # Unix milliseconds of the earliest decision among them
+    to_ms: int  # Unix milliseconds of the latest
+    from_at: float  # earliest `Change.at` among them, monotonic seconds: a login before it was not skipped
 
     def with_change(self, change: Change) -> "Gap":
         """Return the gap with one more change in it."""
@@ -60,27 +53,16 @@ class Gap:
 
 @dataclass(slots=True)
 class OutboxStatistics:
-    """How full the outbox is.
+    """How full the outbox is."""
 
-    Attributes:
-        held: changes that wait or are under way; what a stop would leave behind.
-        held_bytes: memory that they take.
-        queued: those of them that nobody has taken yet.
-        high_water: the most that were held at once.
-        appended_total: changes accepted since the start.
-        dropped_total: changes skipped since the start because the bound was hit.
-        skipping_shards: shards that skip now, until their resync.
-        max_items, max_bytes: the bounds.
-    """
-
-    held: int = 0
-    held_bytes: int = 0
-    queued: int = 0
-    high_water: int = 0
-    appended_total: int = 0
-    dropped_total: int = 0
-    skipping_shards: int = 0
-    max_items: int = 0
+    held: int = 0  # changes that wait or are under way; what a stop would leave behind
+    held_bytes: int = 0  # memory that they take
+    queued: int = 0  # those of them that nobody has taken yet
+    high_water: int = 0  # the most that were held at once
+    appended_total: int = 0  # changes accepted since the start
+    dropped_total: int = 0  # changes skipped since the start because the bound was hit
+    skipping_shards: int = 0  # shards that skip now, until their resync
+    max_items: int = 0  # the bounds
     max_bytes: int = 0
 
 

@@ -32,15 +32,10 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Sockets, one for every address of the host.
+    """Sockets, one for every address of the host."""
 
-    Attributes:
-        plain: for TCP; empty where there is TLS only.
-        secured: for TLS; empty where there is none.
-    """
-
-    plain: list[socket.socket]
-    secured: list[socket.socket]
+    plain: list[socket.socket]  # for TCP; empty where there is TLS only
+    secured: list[socket.socket]  # for TLS; empty where there is none
 
     @property
     def address(self) -> Address:

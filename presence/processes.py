@@ -58,31 +58,18 @@ def ended(status: int) -> dict[str, int | str]:
 
 @dataclass
 class Place:
-    """A place for a worker, and the process that fills it.
+    """A place for a worker, and the process that fills it."""
 
-    Attributes:
-        number: from 1.
-        pid: 0 while there is none.
-        line: our end of the socket pair.
-        started_at: monotonic seconds.
-        start_at: when the next one is due, while there is none.
-        failures: ends in a row, each after a short life.
-        is_ready: whether it has said that it is at work.
-        is_hung: whether it was ended since its event loop stood still.
-        kill_at: when it is killed if it has not ended by then, as it was asked to.
-        watch: over its heartbeats.
-    """
-
-    number: int
-    pid: int = 0
-    line: socket.socket | None = None
-    started_at: float = 0.0
-    start_at: float = 0.0
-    failures: int = 0
-    is_ready: bool = False
-    is_hung: bool = False
-    kill_at: float = math.inf
-    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))
+    number: int  # from 1
+    pid: int = 0  # 0 while there is none
+    line: socket.socket | None = None  # our end of the socket pair
+    started_at: float = 0.0  # monotonic seconds
+    start_at: float = 0.0  # when the next one is due, while there is none
+    failures: int = 0  # ends in a row, each after a short life
+    is_ready: bool = False  # whether it has said that it is at work
+    is_hung: bool = False  # whether it was ended since its event loop stood still
+    kill_at: float = math.inf  # when it is killed if it has not ended by then, as it was asked to
+    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))  # over its heartbeats
 
     @property
     def pause_s(self) -> float:

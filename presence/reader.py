@@ -37,15 +37,11 @@ _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of those who are online.
+    """Some of those who are online."""
 
-    Attributes:
-        states: uid to state, as `PresenceReader.states` gives it; it may be empty though more pages follow.
-        cursor: what to give for the next page; None after the last one.
-    """
-
+    # uid to state, as `PresenceReader.states` gives it; it may be empty though more pages follow
     states: dict[str, State]
-    cursor: str | None
+    cursor: str | None  # what to give for the next page; None after the last one
 
 
 class PresenceReader:

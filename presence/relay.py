@@ -41,48 +41,30 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whom the relay tells what Redis decided about sessions of this node; plain calls that return at once.
+    """Whom the relay tells what Redis decided about sessions of this node; plain calls that return at once."""
 
-    Attributes:
-        superseded: sessions that never got their place: another node's goes before.
-        news: what other nodes and operators say about sessions of this node. Each is told at least once.
-        new_node_id: asked for a new id when this node was declared dead.
-    """
-
+    # sessions that never got their place: another node's goes before
     superseded: Callable[[Sequence[Superseded]], None]
+    # what other nodes and operators say about sessions of this node. Each is told at least once.
     news: Callable[[Sequence[News]], None]
-    new_node_id: Callable[[], str]
+    new_node_id: Callable[[], str]  # asked for a new id when this node was declared dead
 
 
 @dataclass(slots=True)
 class RelayStatistics:
-    """Counters since the start, and how things stand.
+    """Counters since the start, and how things stand."""
 
-    Attributes:
-        node: the node's id now.
-        batches: batches acknowledged.
-        items: items in them, registrations of a resync included.
-        retries: rounds that failed and were made again.
-        resyncs: resyncs of single shards.
-        differences: sessions that were not on record as they were here, or the other way round.
-        errors: answers that waiting may not cure.
-        last_error: the last failure's text; "" if there was none.
-        connected: whether every shard answers.
-        away_since: monotonic seconds since when one does not; None while connected.
-        backlog: changes that wait or are under way.
-    """
-
-    node: str = ""
-    batches: int = 0
-    items: int = 0
-    retries: int = 0
-    resyncs: int = 0
-    differences: int = 0
-    errors: int = 0
-    last_error: str = ""
-    connected: bool = False
-    away_since: float | None = None
-    backlog: int = 0
+    node: str = ""  # the node's id now
+    batches: int = 0  # batches acknowledged
+    items: int = 0  # items in them, registrations of a resync included
+    retries: int = 0  # rounds that failed and were made again
+    resyncs: int = 0  # resyncs of single shards
+    differences: int = 0  # sessions that were not on record as they were here, or the other way round
+    errors: int = 0  # answers that waiting may not cure
+    last_error: str = ""  # the last failure's text; "" if there was none
+    connected: bool = False  # whether every shard answers
+    away_since: float | None = None  # monotonic seconds since when one does not; None while connected
+    backlog: int = 0  # changes that wait or are under way
 
 
 class Relay:

@@ -30,19 +30,12 @@ Hint = Callable[[str, Iterable[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What follows an offline event.
+    """What follows an offline event."""
 
-    Attributes:
-        name: its own among the rules.
-        after: seconds from the offline event, 0 to `AFTER_MAX_S`.
-        reasons: the names of the reasons that it is for; empty for all.
-        payload: text for whoever does it, at most `PAYLOAD_BYTES_MAX` bytes of UTF-8.
-    """
-
-    name: str
-    after: float
-    reasons: tuple[str, ...] = ()
-    payload: str = ""
+    name: str  # its own among the rules
+    after: float  # seconds from the offline event, 0 to `AFTER_MAX_S`
+    reasons: tuple[str, ...] = ()  # the names of the reasons that it is for; empty for all
+    payload: str = ""  # text for whoever does it, at most `PAYLOAD_BYTES_MAX` bytes of UTF-8
 
     def __post_init__(self) -> None:
         for problem in _problems(self.as_table(), lambda _name, _known: ""):

@@ -79,15 +79,10 @@ _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
 
 
 class SessionLimit(NamedTuple):
-    """How many sessions a user may have on this node.
+    """How many sessions a user may have on this node."""
 
-    Attributes:
-        most: so many.
-        refuses: whether a login beyond it is refused; else the oldest sessions have to go.
-    """
-
-    most: int = 8
-    refuses: bool = False
+    most: int = 8  # so many
+    refuses: bool = False  # whether a login beyond it is refused; else the oldest sessions have to go
 
 
 NO_LIMIT = SessionLimit(most=2**63)

@@ -22,17 +22,11 @@ TYPES = ("online", "offline", "away", "update", "gap")
 
 
 class Told(NamedTuple):
-    """Events that one call has written.
+    """Events that one call has written."""
 
-    Attributes:
-        type: of the events.
-        code: their reason's; 0: they have none.
-        n: how many.
-    """
-
-    type: str
-    code: int
-    n: int
+    type: str  # of the events
+    code: int  # their reason's; 0: they have none
+    n: int  # how many
 
 
 class Transitions:
