@@ -7,6 +7,7 @@ somebody deleted; soon, after more news than the inbox holds, sessions that othe
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -119,37 +120,24 @@ class Comparison:
         return self._memory.shown_as(each) is not None
 
 
+@dataclass(eq=False, repr=False)
 class Comparing:
     """Makes comparisons, one call at a time: the part of the relay's task that does.
-
-    Args:
-        outbox: where changes wait that would make a difference.
-        store: Redis.
-        thread: makes the relay's calls.
-        memory: what is compared with the records.
-        node: the node's id now.
-        clock: monotonic seconds.
 
     Attributes:
         differences: sessions that were not on record as they were here, or the other way round.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        store: Store,
-        thread: Caller,
-        memory: Memory,
-        *,
-        node: Callable[[], str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._outbox = outbox
-        self._store = store
-        self._thread = thread
-        self._node = node
-        self._clock = clock
-        self._comparison = Comparison(memory, outbox.shard_of)
+    outbox: Outbox  # where changes wait that would make a difference
+    store: Store  # Redis
+    thread: Caller  # makes the relay's calls
+    memory: InitVar[Memory]  # what is compared with the records
+    _: KW_ONLY
+    node: Callable[[], str]  # the node's id now
+    clock: Callable[[], float]  # monotonic seconds
+
+    def __post_init__(self, memory: Memory) -> None:
+        self._comparison = Comparison(memory, self.outbox.shard_of)
         self._compared_at = -math.inf
         self.differences = 0
 
@@ -165,12 +153,12 @@ class Comparing:
             hurried_s: between two comparisons after news were missed: a probe has to be between two looks at
                 a session, since what differs may just not be told yet.
         """
-        now = self._clock()
+        now = self.clock()
         if not self._is_time(reachable(), now, hurried_s):
             return []
         self._compared_at = now
         try:
-            await self._thread.call(self._store.check_meta)  # it may be lost alone
+            await self.thread.call(self.store.check_meta)  # it may be lost alone
         except StoreUnavailable:
             pass  # it may be on another server than what follows
         except StoreError as error:
@@ -186,12 +174,12 @@ class Comparing:
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
         """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
-        now, node, offered = self._clock(), self._node(), self._outbox.offered
+        now, node, offered = self.clock(), self.node(), self.outbox.offered
         steps = self._comparison.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
             return
-        answers = await self._thread.call(lambda: self._store.apply(steps))
-        if node != self._node() or offered != self._outbox.offered:
+        answers = await self.thread.call(lambda: self.store.apply(steps))
+        if node != self.node() or offered != self.outbox.offered:
             self._comparison.unanswered(steps)  # they have changed meanwhile
             return
         writers = {writer.shard: writer for writer in reachable}

@@ -9,6 +9,7 @@ operators ask comes this way, too; it is answered elsewhere.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -43,35 +44,24 @@ class Channel(Protocol):
         """Close the connection: a call that waits fails. Any thread may do so."""
 
 
+@dataclass(eq=False, repr=False)
 class Control:
-    """Listens to the channel of a node, whatever its id is by now.
+    """Listens to the channel of a node, whatever its id is by now."""
 
-    Args:
-        node: is told the news.
-        channel: nobody else uses it.
-        deliver: takes what others have sent to sessions of this node.
-        asked: takes what operators ask.
-    """
+    node: Node  # is told the news
+    channel: Channel  # nobody else uses it
+    deliver: Callable[[Sequence[Delivery]], object]  # takes what others have sent to sessions of this node
+    asked: Callable[[Sequence[Question]], object] = lambda _: None  # takes what operators ask
 
-    def __init__(
-        self,
-        node: Node,
-        channel: Channel,
-        deliver: Callable[[Sequence[Delivery]], object],
-        asked: Callable[[Sequence[Question]], object] = lambda _: None,
-    ) -> None:
-        self._node = node
-        self._channel = channel
-        self._deliver = deliver
-        self._asked = asked
-        self._thread = TrioCaller(channel.close)
+    def __post_init__(self) -> None:
+        self._thread = TrioCaller(self.channel.close)
         self._listening = trio.CancelScope()
         self._whole = trio.CancelScope()
         self._outage = Outage(
             _log,
             away=LOST,
             refused=LOST,
-            back="control channel is back",
+            back="control self.channel is back",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
@@ -91,34 +81,34 @@ class Control:
 
     async def _follow_id(self) -> None:
         while True:
-            await self._node.renamed.wait(math.inf)
+            await self.node.renamed.wait(math.inf)
             self._listening.cancel()
 
     async def _listen(self) -> None:
         """Subscribe and pass on what comes, until that fails; then wait."""
         try:
-            node = self._node.relay.node
-            await self._thread.call(lambda: self._channel.subscribe(node))
+            node = self.node.relay.node
+            await self._thread.call(lambda: self.channel.subscribe(node))
             self._outage.worked("listen")
             while True:
-                await self._pass_on(await self._thread.call(self._channel.next))
+                await self._pass_on(await self._thread.call(self.channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
-                self._node.faults.note("control channel", error)
+                self.node.faults.note("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
     async def _pass_on(self, told: list[News | Delivery | Question | Erasure]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
-        faults = self._node.faults
-        self._node.news([each for each in told if isinstance(each, News)])
+        faults = self.node.faults
+        self.node.news([each for each in told if isinstance(each, News)])
         if erasures := [each for each in told if isinstance(each, Erasure)]:
-            self._node.note_erasures(erasures)
+            self.node.note_erasures(erasures)
         with faults.contained("explain request"):
-            self._asked([each for each in told if isinstance(each, Question)])
+            self.asked([each for each in told if isinstance(each, Question)])
         deliveries = [each for each in told if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), DELIVERIES_A_TURN):
             with faults.contained("delivery"):
-                self._deliver(deliveries[start : start + DELIVERIES_A_TURN])
+                self.deliver(deliveries[start : start + DELIVERIES_A_TURN])
             with trio.CancelScope(shield=True):  # another id of this node is no reason to lose any
                 await trio.lowlevel.checkpoint()
         if deliveries:

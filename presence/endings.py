@@ -5,7 +5,7 @@ holds that very session or names it by its id: a late word about a replaced one 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import protocol
@@ -19,21 +19,17 @@ from presence.wheel import TimingWheel
 from protocol import Code
 
 
+@dataclass(eq=False, repr=False)
 class Vouching:
-    """Registrations of live sessions.
+    """Registrations of live sessions."""
 
-    Args:
-        registry: who is here.
-        clock: monotonic time.
-        tick_s: seconds by which a session may be silent for longer than its time-out.
-        look: whether connections are read before they are called silent; tests switch it off.
-    """
+    registry: Registry  # who is here
+    clock: Clock  # monotonic time
+    tick_s: float  # seconds by which a session may be silent for longer than its time-out
+    _: KW_ONLY
+    look: bool = True  # whether connections are read before they are called silent; tests switch it off
 
-    def __init__(self, registry: Registry, clock: Clock, tick_s: float, *, look: bool = True) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._tick_s = tick_s
-        self._look = look
+    def __post_init__(self) -> None:
         self._stale: dict[Session, None] = {}  # in order
 
     def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
@@ -47,34 +43,34 @@ class Vouching:
         Args:
             sessions: those that lived at this moment; later changes of the registry must not change it.
         """
-        return self._registrations(sessions, self._clock.now())
+        return self._registrations(sessions, self.clock.now())
 
     def _registrations(self, sessions: Iterable[Session], now: float) -> Iterator[Change]:
         for session in sessions:
             if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
-                yield self._registry.registration(session, now)
+                yield self.registry.registration(session, now)
             else:
                 self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
-                yield self._registry.registration(session, now)._replace(op=Op.UNHEARD)
+                yield self.registry.registration(session, now)._replace(op=Op.UNHEARD)
 
     def _is_heard(self, session: Session, now: float) -> bool:
         """Whether a session was heard lately enough; without a stall none that lives was not."""
-        return now - session.last_seen <= session.idle_timeout + self._tick_s
+        return now - session.last_seen <= session.idle_timeout + self.tick_s
 
     def _is_heard_at_a_look(self, session: Session, now: float) -> bool:
         """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
-        if session.link is not None and self._look:
+        if session.link is not None and self.look:
             session.link.look(session.handle)
         return self._is_heard(session, now)
 
     def vouched(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""
-        return self._vouched(list(self._registry))
+        return self._vouched(list(self.registry))
 
     def _vouched(self, sessions: list[Session]) -> Iterator[SessionName]:
         for session in sessions:
-            if session in self._registry and session not in self._stale:
-                yield SessionName(session.uid, session.device, self._registry.session_id(session))
+            if session in self.registry and session not in self._stale:
+                yield SessionName(session.uid, session.device, self.registry.session_id(session))
 
     def vouches_for(self, session: Session) -> bool:
         """Whether a live session is among them."""
@@ -83,11 +79,11 @@ class Vouching:
     def register_heard(self, now: float, append: Callable[[Change], None]) -> None:
         """Register those that were too silent to be registered, and have been heard since."""
         for session in list(self._stale):
-            if session not in self._registry:
+            if session not in self.registry:
                 self.forget(session)
             elif self._is_heard(session, now):
                 self.forget(session)
-                append(self._registry.registration(session, now))
+                append(self.registry.registration(session, now))
 
     def forget(self, session: Session) -> None:
         """A session has ended, or another took its place."""
@@ -122,56 +118,29 @@ SLICE: Final = 256  # sessions that end without a turn for others: a few millise
 _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
+@dataclass(eq=False, repr=False)
 class Endings:
-    """Ends of sessions.
+    """Ends of sessions."""
 
-    Args:
-        registry: who is here.
-        counted: what the core counts.
-        deadlines: when whoever is silent ends.
-        attention: when whoever is idle is away by itself.
-        expiries: when whose token ends.
-        vouching: which of them Redis is told to live.
-        flapping: how long who comes and goes may be gone.
-        outbox: where changes go.
-        clock: monotonic time.
-        look: whether connections are read once more before their sessions end; tests switch it off.
+    registry: Registry  # who is here
+    counted: CoreStatistics  # what the core counts
+    _: KW_ONLY
+    deadlines: TimingWheel[SessionKey]  # when whoever is silent ends
+    attention: TimingWheel[SessionKey]  # when whoever is idle is away by itself
+    expiries: Expiries[SessionKey]  # when whose token ends
+    vouching: Vouching  # which of them Redis is told to live
+    flapping: Flapping  # how long who comes and goes may be gone
+    outbox: Sink  # where changes go
+    clock: Clock  # monotonic time
+    look: bool  # whether connections are read once more before their sessions end; tests switch it off
+    desk: Desk | None = None  # who is told that a session has left; None: nobody answers requests
+    # whether tasks of their own read some connections of the slice, and need a turn for it
+    awaits_readers: bool = False
 
-    Attributes:
-        look: as above.
-        desk: who is told that a session has left; None: nobody answers requests.
-        awaits_readers: whether tasks of their own read some connections of the slice, and need a turn for it.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        counted: CoreStatistics,
-        *,
-        deadlines: TimingWheel[SessionKey],
-        attention: TimingWheel[SessionKey],
-        expiries: Expiries[SessionKey],
-        vouching: Vouching,
-        flapping: Flapping,
-        outbox: Sink,
-        clock: Clock,
-        look: bool,
-    ) -> None:
-        self._registry = registry
-        self._counted = counted
-        self._deadlines = deadlines
-        self._attention = attention
-        self._expiries = expiries
-        self._vouching = vouching
-        self._flapping = flapping
-        self._outbox = outbox
-        self._clock = clock
-        self.look = look
+    def __post_init__(self) -> None:
         self._silent: list[Session] = []
         self._inattentive: list[Session] = []
         self._expired: list[Session] = []
-        self.desk: Desk | None = None
-        self.awaits_readers = False
 
     def take_due(self, tick: int, now: float) -> bool:
         """Take the next slice of what is due, and read its connections; return whether more may be due.
@@ -179,8 +148,8 @@ class Endings:
         A slice is taken twice: after its connections were read once more, whoever is still due is handed out.
         What came in between has put its session back into the wheel, or among the tokens.
         """
-        keys, idle = self._deadlines.expire(tick, SLICE), self._attention.expire(tick, SLICE)
-        expired, more_expired = self._expiries.take(now, SLICE)
+        keys, idle = self.deadlines.expire(tick, SLICE), self.attention.expire(tick, SLICE)
+        expired, more_expired = self.expiries.take(now, SLICE)
         self.awaits_readers = False
         self.clear_due()
         self._silent, self._inattentive, self._expired = map(self._sessions, (keys, idle, expired))
@@ -191,28 +160,28 @@ class Endings:
         return bool(keys or idle) or more_expired
 
     def _sessions(self, keys: Iterable[SessionKey]) -> list[Session]:
-        return [session for key in keys if (session := self._registry.get(key)) is not None]
+        return [session for key in keys if (session := self.registry.get(key)) is not None]
 
     def silent(self) -> Iterator[Session]:
         """Give those that nothing was heard of; the caller ends each before it asks for the next."""
         for session in self._silent:
-            if session not in self._registry:
+            if session not in self.registry:
                 continue
-            if session.key in self._deadlines:
-                self._counted.saved_by_a_last_look += 1
+            if session.key in self.deadlines:
+                self.counted.saved_by_a_last_look += 1
                 continue
             yield session
 
     def inattentive(self) -> Iterator[Session]:
         """Give those that live and have said nothing but keepalives."""
         for session in self._inattentive:
-            if session in self._registry and session.key not in self._attention:
+            if session in self.registry and session.key not in self.attention:
                 yield session
 
     def expired(self) -> Iterator[Session]:
         """Give those that live and have sent no fresh token."""
         for session in self._expired:
-            if session in self._registry and session.key not in self._expiries:
+            if session in self.registry and session.key not in self.expiries:
                 yield session
 
     def clear_due(self) -> None:
@@ -221,19 +190,19 @@ class Endings:
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session, unless it does not live any more; its connection is left as it is."""
-        change = self._registry.end(session, code, now)
+        change = self.registry.end(session, code, now)
         if change is None:
             return
-        if session.link is None and (grace_ms := self._flapping.lengthened_ms(session.key)):
+        if session.link is None and (grace_ms := self.flapping.lengthened_ms(session.key)):
             change = change._replace(grace_ms=grace_ms)
-        self._deadlines.forget(session.key)
-        if self._expiries:
-            self._expiries.forget(session.key)
-        if self._attention:
-            self._attention.forget(session.key)
-        self._vouching.forget(session)
-        self._counted.ended[code.reason] = self._counted.ended.get(code.reason, 0) + 1
-        self._outbox.append(change)
+        self.deadlines.forget(session.key)
+        if self.expiries:
+            self.expiries.forget(session.key)
+        if self.attention:
+            self.attention.forget(session.key)
+        self.vouching.forget(session)
+        self.counted.ended[code.reason] = self.counted.ended.get(code.reason, 0) + 1
+        self.outbox.append(change)
 
     def part(self, session: Session, farewell: bytes) -> None:
         """Let a session's connection go with a last packet."""
@@ -259,12 +228,12 @@ class Endings:
         session = self._named(key, session_id)
         if session is None:
             return False
-        now = self._clock.now()
+        now = self.clock.now()
         if session.link is None:
-            self._flapping.returned(key, now)
-            self._counted.returned_in_grace += 1
+            self.flapping.returned(key, now)
+            self.counted.returned_in_grace += 1
         else:
-            self._counted.taken_over += 1
+            self.counted.taken_over += 1
         self.end(session, Code.REPLACED, now)
         if session.link is not None:
             self.part(session, protocol.encode(protocol.goodbye(code)))
@@ -293,10 +262,10 @@ class Endings:
         session = self._named(key, session_id)
         if session is None:
             return False
-        self.end(session, code, self._clock.now())
+        self.end(session, code, self.clock.now())
         self.part(session, protocol.encode(protocol.goodbye(code)))
         return True
 
     def _named(self, key: SessionKey, session_id: str) -> Session | None:
-        session = self._registry.get(key)
-        return None if session is None or self._registry.session_id(session) != session_id else session
+        session = self.registry.get(key)
+        return None if session is None or self.registry.session_id(session) != session_id else session

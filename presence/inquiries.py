@@ -15,7 +15,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
@@ -145,42 +145,28 @@ class AnsweringStatistics:
     failed: int = 0  # answers that could not be made or written
 
 
+@dataclass(eq=False, repr=False)
 class Answering:
-    """Answers what comes over the control channel.
+    """Answers what comes over the control channel."""
 
-    Args:
-        explain: returns what is told of a user; called in the event loop.
-        mailbox: where that goes; nobody else uses it.
-        clock: monotonic time.
-        runtime: where the task runs.
-        node: this node's id at present.
-        faults: takes what goes wrong with a question.
-    """
+    explain: Callable[[str], object]  # returns what is told of a user; called in the event loop
+    mailbox: Mailbox  # where that goes; nobody else uses it
+    clock: Clock  # monotonic time
+    runtime: InitVar[Runtime]  # where the task runs
+    _: KW_ONLY
+    node: Callable[[], str]  # this node's id at present
+    faults: Faults = field(default_factory=Faults)  # takes what goes wrong with a question
 
-    def __init__(
-        self,
-        explain: Callable[[str], object],
-        mailbox: Mailbox,
-        clock: Clock,
-        runtime: Runtime,
-        *,
-        node: Callable[[], str],
-        faults: Faults | None = None,
-    ) -> None:
-        self._faults = faults or Faults()
-        self._explain = explain
-        self._mailbox = mailbox
-        self._clock = clock
-        self._node = node
+    def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.bell()
-        self._thread = runtime.caller(mailbox.close)
+        self._thread = runtime.caller(self.mailbox.close)
         self._rate: Buckets[None] = Buckets(QUESTIONS_A_S, QUESTIONS_A_S)
         self._queue: deque[tuple[float, Question]] = deque()
         self.statistics = AnsweringStatistics()
 
     def take(self, questions: Iterable[Question]) -> None:
         """Take questions; never waits."""
-        now = self._clock.now()
+        now = self.clock.now()
         for each in questions:
             self.statistics.asked += 1
             if len(self._queue) >= QUEUE_MAX or not self._rate.take(None, now):
@@ -195,22 +181,22 @@ class Answering:
             await self._bell.wait(math.inf)
             while self._queue:
                 taken_at, asked = self._queue.popleft()
-                if self._clock.now() - taken_at > PATIENCE_S:
+                if self.clock.now() - taken_at > PATIENCE_S:
                     self.statistics.dropped += 1
                 else:
                     await self._answer(asked)
-            self._mailbox.close()
+            self.mailbox.close()
 
     async def _answer(self, asked: Question) -> None:
-        node = self._node()
+        node = self.node()
         try:
-            packed: bytes = msgpack.packb(self._explain(asked.uid))
-            await self._thread.call(partial(self._mailbox.write, asked, node, packed))
+            packed: bytes = msgpack.packb(self.explain(asked.uid))
+            await self._thread.call(partial(self.mailbox.write, asked, node, packed))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += 1
             _log.debug("answer cannot be written", error=str(error))
         except Exception as error:  # what cannot be told must not end a server
             self.statistics.failed += 1
-            self._faults.note("explain request", error)
+            self.faults.note("explain request", error)
         else:
             self.statistics.answered += 1

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whom the relay tells what Redis decided about sessions of this node; plain calls that return at once."""
+    """Whom the relay tells what Redis decided about this node's sessions; calls that return at once."""
 
     # sessions that never got their place: another node's goes before
     superseded: Callable[[Sequence[Superseded]], None]

@@ -12,7 +12,7 @@ import random
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -58,36 +58,30 @@ from presence.watching.service import Watching
 from protocol import Code
 
 
+@dataclass(eq=False, repr=False)
 class FrontDesk:
-    """See `presence.requests.Desk`.
+    """See `presence.requests.Desk`."""
 
-    Args:
-        watching: serves queries, watches and unwatches.
-        carry: serves messages.
-        faults: contains mistakes where no request is at hand that could be refused.
-    """
-
-    def __init__(self, watching: Watching, carry: Callable[[Session, Message], None], faults: Faults) -> None:
-        self._watching = watching
-        self._faults = faults
-        self._carry = carry
+    watching: Watching  # serves queries, watches and unwatches
+    carry: Callable[[Session, Message], None]  # serves messages
+    faults: Faults  # contains mistakes where no request is at hand that could be refused
 
     def take(self, session: Session, request: Request) -> None:
         """See `presence.requests.Desk`."""
         if isinstance(request, Message):
-            self._carry(session, request)
+            self.carry(session, request)
         else:
-            self._watching.take(session, request)
+            self.watching.take(session, request)
 
     def drained(self, session: Session) -> None:
         """See `presence.requests.Desk`."""
-        with self._faults.contained("push", partial(self._faults.disconnect, session)):
-            self._watching.drained(session)
+        with self.faults.contained("push", partial(self.faults.disconnect, session)):
+            self.watching.drained(session)
 
     def left(self, session: Session) -> None:
         """See `presence.requests.Desk`."""
-        with self._faults.contained("watch"):
-            self._watching.left(session)
+        with self.faults.contained("watch"):
+            self.watching.left(session)
 
 
 PATIENCE_S: Final = 5.0  # a Redis that loads its data is waited for; the answer is due within 10 s
