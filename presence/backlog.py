@@ -8,6 +8,7 @@ A login among these is announced by a mark, so that an end elsewhere does not ma
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -64,39 +65,32 @@ class Parted(Generic[Each]):
                 return
 
 
+@dataclass(eq=False, repr=False)
 class Plan:
     """What to send after the opening batch, in slices: an outage leaves hundreds of thousands of changes.
 
     First come the live sessions as they stood before the waiting changes, then these in order. The sessions
     are looked at only as they are asked for: there may be a hundred thousand, and clients wait.
 
-    Args:
-        waiting: what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out.
-        more: returns what has waited in the outbox behind these, at most so many at a time; [] at the end.
-        live: registrations of the sessions that live now, when all that waits has happened; None where
-            one is not to be registered.
-        lost: whether Redis lost what it had acknowledged: then an end may have to tell its period whole.
-        skipped_from: earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. A
-            session that logged in since then came after all that waits, and is left to the resync after it.
-
     Attributes:
         replayed: what waits and is to be sent, in order; the first of it is there once `work` is done.
     """
 
-    def __init__(
-        self,
-        waiting: Iterable[Item],
-        more: Callable[[int], list[Item]],
-        live: Iterable[Change | None],
-        *,
-        lost: bool,
-        skipped_from: float,
-    ) -> None:
+    # what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out
+    waiting: InitVar[Iterable[Item]]
+    # returns what has waited in the outbox behind these, at most so many at a time; [] at the end
+    more: Callable[[int], list[Item]]
+    # registrations of the sessions that live now, when all that waits has happened; None where one is not to
+    # be registered
+    live: Iterable[Change | None]
+    _: KW_ONLY
+    lost: bool  # whether Redis lost what it had acknowledged: then an end may have to tell its period whole
+    # earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. A session that
+    # logged in since then came after all that waits, and is left to the resync after it.
+    skipped_from: float
+
+    def __post_init__(self, waiting: Iterable[Item]) -> None:
         self._unread = deque(waiting)
-        self._more = more
-        self._live = live
-        self._lost = lost
-        self._skipped_from = skipped_from
         self._changes: list[Item] = []
         self._arriving: set[str] = set()
         self._ended_later: set[str] = set()
@@ -119,7 +113,7 @@ class Plan:
             registrations show them as they are now, and of ended ones, of which it does not matter.
         """
         while not self._all_read and limit > 0:
-            some = [self._unread.popleft() for _ in range(min(limit, len(self._unread)))] or self._more(limit)
+            some = [self._unread.popleft() for _ in range(min(limit, len(self._unread)))] or self.more(limit)
             self._all_read = not some
             limit -= len(some)
             self._read(some)
@@ -133,9 +127,9 @@ class Plan:
         """Return the sessions to register first, None for each of the others; once the plan is complete."""
         return (
             Item(change, snapshot=True)
-            if change is not None and change.session not in self._arriving and change.at < self._skipped_from
+            if change is not None and change.session not in self._arriving and change.at < self.skipped_from
             else None
-            for change in self._live
+            for change in self.live
         )
 
     def _read(self, some: list[Item]) -> None:
@@ -157,30 +151,27 @@ class Plan:
             return
         # A replaced session was no longer in the record. Of a user's several sessions the last to end tells
         # the period: while one of them lived the user was online.
-        forgotten = self._lost and change.session not in self._arriving and change.code != Code.REPLACED
+        forgotten = self.lost and change.session not in self._arriving and change.code != Code.REPLACED
         restores = item.restores or (forgotten and change.uid not in self._ended_later)
         self.replayed.appendleft(Item(change, restores=restores))
         if forgotten:
             self._ended_later.add(change.uid)
 
 
+@dataclass(eq=False, repr=False)
 class Backlog:
     """What waits for one shard.
-
-    Args:
-        shard: the shard.
-        outbox: where changes come from.
-        live: see `Live`.
 
     Attributes:
         has_marks: whether there are marks in Redis.
     """
 
-    def __init__(self, shard: int, outbox: Outbox, live: Live) -> None:
+    shard: int  # the shard
+    outbox: Outbox  # where changes come from
+    live: Live
+
+    def __post_init__(self) -> None:
         self.has_marks = False
-        self._shard = shard
-        self._outbox = outbox
-        self._live = live
         self._plan: Plan | None = None  # of a resync, until it is complete; then nothing else waits here
         self._standing: Iterator[Item | None] | None = None  # of a resync, not scanned yet
         self._registrations: deque[Item] = deque()  # of a resync; go before the sequence
@@ -212,7 +203,7 @@ class Backlog:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits, in the outbox neither."""
-        return not (self._held or self.is_replaying or self._outbox.queued(self._shard))
+        return not (self._held or self.is_replaying or self.outbox.queued(self.shard))
 
     def begin(self, pending: Iterable[Item], *, lost: bool) -> None:
         """Begin to plan a resync from this moment's queue and sessions; see `go_on_planning`.
@@ -223,11 +214,11 @@ class Backlog:
         """
         if lost:
             self._unheard = {}
-        queued = self._outbox.queued(self._shard)
+        queued = self.outbox.queued(self.shard)
 
         def more(limit: int) -> list[Item]:
             nonlocal queued
-            taken = self._outbox.take(self._shard, min(limit, queued))
+            taken = self.outbox.take(self.shard, min(limit, queued))
             queued -= len(taken)
             return [self._item(change) for change in taken]
 
@@ -235,9 +226,9 @@ class Backlog:
         self._plan = Plan(
             [*pending, *self._held, *interrupted, *self._sequence],
             more,
-            self._vouched_for(self._live(self._shard), lost),
+            self._vouched_for(self.live(self.shard), lost),
             lost=lost,
-            skipped_from=self._outbox.skipped_from(self._shard),
+            skipped_from=self.outbox.skipped_from(self.shard),
         )
         self._standing, self._registrations, self._sequence = None, deque(), deque()
         self._held, self._held_uids = [], set()
@@ -248,7 +239,7 @@ class Backlog:
         self._has_more = False
         if self._plan is not None:
             is_complete, covered = self._plan.work()
-            self._outbox.release(self._shard, covered)
+            self.outbox.release(self.shard, covered)
             if is_complete:
                 self._standing, self._sequence, self._plan = self._plan.standing(), self._plan.replayed, None
         elif self._standing is not None and not self._registrations:
@@ -296,7 +287,7 @@ class Backlog:
             if not self._sequence:
                 if not from_outbox:
                     break
-                taken = self._outbox.take(self._shard, limit - len(items))
+                taken = self.outbox.take(self.shard, limit - len(items))
                 self._sequence.extend(map(self._item, taken))
                 if not self._sequence:
                     break

@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -55,52 +55,36 @@ class ClusterStatistics:
     last_error: str = ""  # the last one's text; "" if there was none
 
 
+@dataclass(eq=False, repr=False)
 class Cluster:
-    """This node's part in watching over all.
+    """This node's part in watching over all."""
 
-    Args:
-        relay: knows this node's id and how it stands to each shard.
-        table: the leases.
-        store: for fences and sweeps; another connection than the relay's.
-        lease_s: see the module.
-        idle_timeout_s: T.
-        healthy: whether connections are read and the tick runs; the lease of a node that hangs must end.
-        describe: what this node tells of itself, for `presence nodes`; JSON values.
-        clock: monotonic seconds.
-        runtime: where its task runs.
-        delays: takes how long calls take.
-    """
+    relay: Relay  # knows this node's id and how it stands to each shard
+    table: LeaseTable  # the leases
+    store: Store  # for fences and sweeps; another connection than the relay's
+    _: KW_ONLY
+    lease_s: InitVar[float]  # see the module
+    idle_timeout_s: InitVar[float]  # T
+    # whether connections are read and the tick runs; the lease of a node that hangs must end
+    healthy: Callable[[], bool]
+    # what this node tells of itself, for `presence nodes`; JSON values
+    describe: Callable[[], dict[str, Any]]
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds
+    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
+    delays: InitVar[Delays | None] = None  # takes how long calls take
 
-    def __init__(
-        self,
-        relay: Relay,
-        table: LeaseTable,
-        store: Store,
-        *,
-        lease_s: float,
-        idle_timeout_s: float,
-        healthy: Callable[[], bool],
-        describe: Callable[[], dict[str, Any]],
-        clock: Callable[[], float] = time.monotonic,
-        runtime: Runtime | None = None,
-        delays: Delays | None = None,
-    ) -> None:
-        self._relay = relay
-        self._table = table
-        self._store = store
+    def __post_init__(self, lease_s: float, idle_timeout_s: float, delays: Delays | None) -> None:
         self._beat_s = lease_s / BEATS_A_LEASE
         self._lease_ms = round(lease_s * 1000)
-        self._healthy = healthy
-        self._describe = describe
-        self._clock = clock
-        self._runtime = runtime or TrioRuntime()
-        self._thread = Timed(self._runtime.caller(self._interrupt), (delays or Delays()).redis_call, clock)
-        self._bell = self._runtime.bell()
+        self._thread = Timed(
+            self.runtime.caller(self._interrupt), (delays or Delays()).redis_call, self.clock
+        )
+        self._bell = self.runtime.bell()
         self._contact = Contact(2 * self._beat_s)
         self.observer = Observer(lease_s, idle_timeout_s, self._contact)
         self._next_beat = -math.inf
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
-        self._has_left = self._runtime.bell()
+        self._has_left = self.runtime.bell()
         # That Redis is away the relay says, which cannot do without it either.
         self._outage = Outage(
             _log, away="", refused="Redis refused", back="", first_s=BACKOFF_FIRST_S, limit_s=BACKOFF_LIMIT_S
@@ -118,8 +102,8 @@ class Cluster:
     async def run(self) -> None:
         """Renew and watch for ever; cancel it to stop."""
         while True:
-            if not self._healthy():
-                await self._runtime.sleep(HEALTH_LOOK_S)
+            if not self.healthy():
+                await self.runtime.sleep(HEALTH_LOOK_S)
                 continue
             try:
                 if self._leaves_at_ms:
@@ -131,7 +115,7 @@ class Cluster:
                 await self._pause(error)
             else:
                 self._outage.worked("beat")
-                due_s = min(self._next_beat - self._clock(), self.observer.next_due_s())
+                due_s = min(self._next_beat - self.clock(), self.observer.next_due_s())
                 await self._bell.wait(due_s)
 
     async def leave(self, at_ms: int, sessions: int, timeout_s: float) -> None:
@@ -148,11 +132,11 @@ class Cluster:
         await self._has_left.wait(timeout_s)
 
     async def _leave(self) -> None:
-        me = self._relay.node
+        me = self.relay.node
         if await self._beat():
             row = LeaseRow(str(self._counted.renewals), str(self._counted.renewals))
             left = row.left_at(self._leaves_at_ms)
-            await self._thread.call(lambda: self._table.claim(me, row.text, left.text))
+            await self._thread.call(lambda: self.table.claim(me, row.text, left.text))
         self._has_left.ring()
 
     def hurry(self) -> None:
@@ -165,27 +149,27 @@ class Cluster:
 
     def known(self) -> set[str]:
         """Return the other nodes that hold a lease."""
-        return self.observer.leased() - self._relay.former
+        return self.observer.leased() - self.relay.former
 
     async def _beat(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
-        me = self._relay.node
+        me = self.relay.node
         self._counted.renewals += 1
-        told = self._describe()
+        told = self.describe()
         if self._leaves_at_ms:
             told |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
         counter, stats = self._counted.renewals, json.dumps(told)
         sweeping = self._sweeping(me)
-        self._next_beat = self._clock() + self._beat_s
-        rows = await self._thread.call(lambda: self._table.renew(me, counter, stats, sweeping))
+        self._next_beat = self.clock() + self._beat_s
+        rows = await self._thread.call(lambda: self.table.renew(me, counter, stats, sweeping))
         if rows is None:
-            self._relay.disown(me)
+            self.relay.disown(me)
             self._bell.ring()  # the new id is to be seen at once
             return False
-        self._counted.renewed_at = self._clock()
+        self._counted.renewed_at = self.clock()
         self._contact.made(self._counted.renewed_at)
-        traced = {node for writer in self._relay.writers for node in writer.settling.others}
-        self.observer.saw(rows, traced, self._relay.node)
+        traced = {node for writer in self.relay.writers for node in writer.settling.others}
+        self.observer.saw(rows, traced, self.relay.node)
         return True
 
     def _sweeping(self, me: str) -> list[str]:
@@ -199,7 +183,7 @@ class Cluster:
         await self._fence(lapsed)
         mine = []
         for each in filter(self.observer.is_dead, lapsed):
-            if self._clock() >= self._next_beat:
+            if self.clock() >= self._next_beat:
                 return
             if await self._is_mine(each):
                 mine.append(each)
@@ -207,7 +191,7 @@ class Cluster:
 
     async def _fence(self, lapsed: Sequence[Watched]) -> None:
         """Fence nodes wherever that was not seen to be done."""
-        now, steps = self._clock(), []
+        now, steps = self.clock(), []
         by_id = {each.node: each for each in lapsed}
         for each in lapsed:
             writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
@@ -225,13 +209,13 @@ class Cluster:
                 self.observer.fenced(silent, step.shard)
 
         for first in range(0, len(steps), FENCES_A_CALL):
-            if first and self._clock() >= self._next_beat:
+            if first and self.clock() >= self._next_beat:
                 return
             await self._perform(steps[first : first + FENCES_A_CALL], note)
 
     async def _is_mine(self, each: Watched) -> bool:
         """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
-        me, row = self._relay.node, each.row
+        me, row = self.relay.node, each.row
         if row and row.sweeper == me:
             return True
         if row and row.sweeper and not self.observer.is_orphan(each):
@@ -239,7 +223,7 @@ class Cluster:
         if not self._can_sweep(each):
             return False  # a certificate in the hands of one who has to wait would keep all others from it
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
-        if not await self._thread.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
+        if not await self._thread.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
             return False
         self._counted.certificates += 1
         before = row.sweeper if row else ""
@@ -254,24 +238,24 @@ class Cluster:
 
     def _can_sweep(self, each: Watched) -> bool:
         """Whether this node has seen the other fenced wherever it can, and no resync is in its way."""
-        now, writers = self._clock(), self._reachable()
+        now, writers = self.clock(), self._reachable()
         return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
 
     def _reachable(self) -> list[ShardWriter]:
         """Return the writers of the shards that answer: one that is away keeps no other from being swept."""
-        return [writer for writer in self._relay.writers if self._relay.answers(writer)]
+        return [writer for writer in self.relay.writers if self.relay.answers(writer)]
 
     async def _sweep(self, mine: list[Watched]) -> None:
         """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
         failure: StoreError | None = None
-        while mine and (begun := self._clock()) < self._next_beat:
+        while mine and (begun := self.clock()) < self._next_beat:
             each = mine.pop(0)
             try:
                 if await self._sweep_once(each):
                     mine.append(each)
             except StoreError as error:  # of this one; the others are not to wait for it
                 failure = error
-            await self._runtime.sleep(max(SWEEP_PAUSE_S, self._clock() - begun))
+            await self.runtime.sleep(max(SWEEP_PAUSE_S, self.clock() - begun))
         if failure is not None:
             raise failure
 
@@ -283,18 +267,18 @@ class Cluster:
             if each.ended is not None:
                 each.ended += reply.ended
             each.offline += sum(told.n for told in reply.told if told.type == "offline")
-            self._relay.transitions.note(reply.told)
+            self.relay.transitions.note(reply.told)
             self.observer.swept(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):
             await self._perform(steps, note)
             return True
-        if not self.observer.is_swept(each, len(self._relay.writers)):
+        if not self.observer.is_swept(each, len(self.relay.writers)):
             return False
-        told = await self._thread.call(lambda: self._table.bury(each.node, each.text))
+        told = await self._thread.call(lambda: self.table.bury(each.node, each.text))
         if told is not None:
             self._counted.swept += 1
-            for writer in self._relay.writers:
+            for writer in self.relay.writers:
                 writer.settling.swept(each.node)
             event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
             _log.info(event, node=each.node, users_offline=each.offline, returned=_returned(told, each.ended))
@@ -303,7 +287,7 @@ class Cluster:
     def _next_sweeps(self, each: Watched) -> list[Step]:
         end_ms = each.row.lease_end_ms if each.row else 0
         latest_ms = max(0, end_ms - self._lease_ms)
-        now = self._clock()
+        now = self.clock()
         steps: list[Step] = []
         for writer in self._reachable():
             sweep = self.observer.due(each, writer.shard)
@@ -319,7 +303,7 @@ class Cluster:
             StoreError: one or more were refused.
             StoreUnavailable: none was answered.
         """
-        answers = await self._thread.call(lambda: self._store.apply(steps))
+        answers = await self._thread.call(lambda: self.store.apply(steps))
         failures = [answer for answer in answers if not isinstance(answer, Reply)]
         for step, answer in zip(steps, answers, strict=True):
             if isinstance(answer, Reply):
@@ -331,11 +315,11 @@ class Cluster:
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._counted.errors += 1
         self._counted.last_error = str(error)
-        await self._runtime.sleep(self._outage.failed("beat", error))
+        await self.runtime.sleep(self._outage.failed("beat", error))
 
     def _interrupt(self) -> None:
-        self._store.close()
-        self._table.close()
+        self.store.close()
+        self.table.close()
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters as they are now."""

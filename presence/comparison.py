@@ -36,20 +36,18 @@ class Memory(NamedTuple):
     shown_as: Callable[[SessionName], Profile | None]  # how a session shows itself; None: it lives no more
 
 
+@dataclass(eq=False, repr=False)
 class Comparison:
     """One walk over all sessions after the other.
 
     What differs once may be a change under way. So it is asked about again at the next turn, and counts if it
     differs then too.
-
-    Args:
-        memory: see `Memory`.
-        shard_of: the shard of a uid.
     """
 
-    def __init__(self, memory: Memory, shard_of: Callable[[str], int]) -> None:
-        self._memory = memory
-        self._shard_of = shard_of
+    memory: Memory  # see `Memory`
+    shard_of: Callable[[str], int]  # the shard of a uid
+
+    def __post_init__(self) -> None:
         self._walk: Iterator[SessionName] = iter(())
         self._cursors: dict[int, str] = {}
         self._suspects: dict[int, set[SessionName]] = {}
@@ -64,7 +62,7 @@ class Comparison:
     def hurry(self) -> None:
         """Walk over all sessions soon: news were missed. A walk that hurries already is walked to its end."""
         if not self.is_hurried:
-            self._walk = iter(self._memory.vouched())
+            self._walk = iter(self.memory.vouched())
         self._hurried_walks = min(2, self._hurried_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
@@ -75,7 +73,7 @@ class Comparison:
         size = HURRIED_SESSIONS if self.is_hurried else SESSIONS_A_TURN
         found: dict[int, list[SessionName]] = defaultdict(list)
         for each in self._some(size):
-            found[self._shard_of(each.uid)].append(each)
+            found[self.shard_of(each.uid)].append(each)
         for shard, names in found.items():
             self._keep(shard, names)
         fields = size // len(chosen)
@@ -85,14 +83,14 @@ class Comparison:
                 [*self._suspects.get(writer.shard, ()), *self._unasked.pop(writer.shard, ())]
             )
             cursor = self._cursors.get(writer.shard, "0")
-            shown = tuple(self._memory.shown_as(each) or PLAIN for each in asked)
+            shown = tuple(self.memory.shown_as(each) or PLAIN for each in asked)
             steps.append(writer.compare(cursor, fields + 1, tuple(asked), shown))
         return steps
 
     def _some(self, size: int) -> list[SessionName]:
         some = list(islice(self._walk, size))
         if not some:
-            self._walk = iter(self._memory.vouched())
+            self._walk = iter(self.memory.vouched())
             if not self._unasked:
                 self._hurried_walks = max(0, self._hurried_walks - 1)
         return some
@@ -117,7 +115,7 @@ class Comparison:
         return len(confirmed)
 
     def _is_here(self, each: SessionName) -> bool:
-        return self._memory.shown_as(each) is not None
+        return self.memory.shown_as(each) is not None
 
 
 @dataclass(eq=False, repr=False)

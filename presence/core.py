@@ -8,7 +8,7 @@ so each is atomic and none needs a lock.
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
 import protocol
@@ -35,76 +35,51 @@ _FAILED = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
 _EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 
+@dataclass(eq=False, repr=False)
 class Core:
     """Sessions and their deadlines.
-
-    Args:
-        registry: who is here.
-        rules: what a connection may do next.
-        outbox: where changes go.
-        ticks: time to slots.
-        guard: told whenever connections were read.
-        clock: monotonic time.
-        idle_timeout: T of a session that asked for nothing else, seconds.
-        disconnect_grace: seconds that a lost connection's session lives on; 0: none.
-        max_idle_timeout: seconds; sizes the ring.
-        look: whether connections are read once more before their sessions end; tests switch it off.
-        away_after: seconds with nothing but keepalives after which a session is away by itself; 0: never.
-        flapping: how long who comes and goes may be gone; None: as everybody.
-        packet_rate: how many packets a user may send; None: any number.
-        delays: takes how late ends for silence are; see `Delays.detection_delay`.
 
     Attributes:
         endings: how its sessions end; other nodes and operators end them there.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        rules: SessionProtocol,
-        outbox: Sink,
-        *,
-        ticks: Ticks,
-        guard: StallGuard,
-        clock: Clock,
-        idle_timeout: float,
-        disconnect_grace: float,
-        max_idle_timeout: float,
-        look: bool = True,
-        away_after: float = 0.0,
-        flapping: Flapping | None = None,
-        packet_rate: PacketRate | None = None,
-        delays: Histogram | None = None,
-    ) -> None:
-        self._registry = registry
-        self._rules = rules
-        self._outbox = outbox
-        self._ticks = ticks
-        self._guard = guard
-        self._clock = clock
-        self._idle_timeout = idle_timeout
-        self._grace = disconnect_grace
-        self._away_after = away_after
-        self._flapping = flapping or Flapping(disconnect_grace)
-        self._packet_rate = packet_rate
-        self._delays = delays or Histogram(DETECTION_S)
-        self._vouching = Vouching(registry, clock, ticks.slot_s * SLOTS_PER_TICK, look=look)
-        reach = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
-        begun = ticks.begun(clock.now())
+    registry: Registry  # who is here
+    rules: SessionProtocol  # what a connection may do next
+    outbox: Sink  # where changes go
+    _: KW_ONLY
+    ticks: Ticks  # time to slots
+    guard: StallGuard  # told whenever connections were read
+    clock: Clock  # monotonic time
+    idle_timeout: float  # T of a session that asked for nothing else, seconds
+    disconnect_grace: float  # seconds that a lost connection's session lives on; 0: none
+    max_idle_timeout: InitVar[float]  # seconds; sizes the ring
+    flapping: Flapping  # how long who comes and goes may be gone
+    # whether connections are read once more before their sessions end; tests switch it off
+    look: InitVar[bool] = True
+    # seconds with nothing but keepalives after which a session is away by itself; 0: never
+    away_after: float = 0.0
+    packet_rate: PacketRate | None = None  # how many packets a user may send; None: any number
+    # takes how late ends for silence are; see `Delays.detection_delay`
+    delays: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
+
+    def __post_init__(self, max_idle_timeout: float, look: bool) -> None:
+        self._vouching = Vouching(self.registry, self.clock, self.ticks.slot_s * SLOTS_PER_TICK, look=look)
+        reach = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
+        begun = self.ticks.begun(self.clock.now())
         self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
-        self._attention: TimingWheel[SessionKey] = TimingWheel(reach if away_after else 0, begun)
-        self._expiries: Expiries[SessionKey] = Expiries(clock.now())
+        self._attention: TimingWheel[SessionKey] = TimingWheel(reach if self.away_after else 0, begun)
+        self._expiries: Expiries[SessionKey] = Expiries(self.clock.now())
         self._counted = CoreStatistics()
         self.endings = Endings(
-            registry,
+            self.registry,
             self._counted,
             deadlines=self._wheel,
             attention=self._attention,
             expiries=self._expiries,
             vouching=self._vouching,
-            flapping=self._flapping,
-            outbox=outbox,
-            clock=clock,
+            flapping=self.flapping,
+            outbox=self.outbox,
+            clock=self.clock,
             look=look,
         )
         self._desk: Desk | None = None
@@ -123,10 +98,10 @@ class Core:
             data: the bytes; b"" goes on with what an unfinished outcome left.
             most: how many packets to handle; see `Outcome.unfinished`.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         outcome: Outcome | None = None
         try:
-            outcome = self._rules.receive(peer, data, now, most)
+            outcome = self.rules.receive(peer, data, now, most)
             self._counted.beats += outcome.keepalives
             self._counted.frames += outcome.frames - outcome.keepalives
             after = outcome.peer
@@ -135,16 +110,16 @@ class Core:
                     self._append_all(outcome.changes)
                 if after is not peer:
                     self._enter(after, outcome)
-                elif outcome.frames and after in self._registry:
+                elif outcome.frames and after in self.registry:
                     after.last_seen = now
-                    self._wheel.touch(after.key, self._ticks.at_or_after(now + after.idle_timeout))
-                if outcome.expires_at is not None and after in self._registry:
+                    self._wheel.touch(after.key, self.ticks.at_or_after(now + after.idle_timeout))
+                if outcome.expires_at is not None and after in self.registry:
                     self._expiries.set(after.key, outcome.expires_at)
                 if outcome.crowded is not None:
                     self.endings.crowd_out(outcome.crowded, now)
-                if self._away_after and outcome.attentive and after in self._registry:
-                    self._attention.touch(after.key, self._ticks.at_or_after(now + self._away_after))
-                if self._packet_rate is not None and outcome.end_code is None:
+                if self.away_after and outcome.attentive and after in self.registry:
+                    self._attention.touch(after.key, self.ticks.at_or_after(now + self.away_after))
+                if self.packet_rate is not None and outcome.end_code is None:
                     self._count_packets(after.uid, outcome, now)
             if outcome.end_code is not None:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
@@ -161,8 +136,8 @@ class Core:
     def _enter(self, session: Session, outcome: Outcome) -> None:
         """A login that Redis is told of: the wheel and whoever it takes the place of come to know."""
         self._counted.logins += 1
-        self._wheel.touch(session.key, self._ticks.at_or_after(session.last_seen + session.idle_timeout))
-        self._flapping.returned(session.key, session.last_seen)
+        self._wheel.touch(session.key, self.ticks.at_or_after(session.last_seen + session.idle_timeout))
+        self.flapping.returned(session.key, session.last_seen)
         if (old := outcome.displaced) is None:
             return
         self._vouching.forget(old)
@@ -175,7 +150,7 @@ class Core:
     def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
         """End a connection that floods us. What it said is said; what it asked is not answered."""
         packets = max(1, outcome.frames)  # a read that completes none costs as much as one that does
-        goodbye = self._packet_rate.count(uid, packets, now) if self._packet_rate else None
+        goodbye = self.packet_rate.count(uid, packets, now) if self.packet_rate else None
         if goodbye is not None:
             outcome.reply += goodbye
             outcome.end_code = Code.RATE_LIMITED
@@ -184,7 +159,7 @@ class Core:
 
     def _append_all(self, changes: list[Change]) -> None:
         for change in changes:
-            self._outbox.append(change)
+            self.outbox.append(change)
             self._counted.updates += change.op is Op.UPDATE
 
     def beats(self, sessions: Iterable[Session]) -> None:
@@ -194,9 +169,9 @@ class Core:
         packet arrived while the batch was being read. A session that lost its connection within the batch
         is skipped: its key may belong to another session by now, or to none.
         """
-        now = self._clock.now()
-        self._guard.alive(now)
-        usual = self._idle_timeout
+        now = self.clock.now()
+        self.guard.alive(now)
+        usual = self.idle_timeout
         keys = []
         for session in sessions:
             if session.link is None:
@@ -205,11 +180,11 @@ class Core:
             if session.idle_timeout == usual:
                 keys.append(session.key)
             else:
-                self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+                self._wheel.touch(session.key, self.ticks.at_or_after(now + session.idle_timeout))
                 self._counted.beats += 1
         if keys:
             self._counted.beats += len(keys)
-            self._wheel.touch_all(keys, self._ticks.at_or_after(now + usual))
+            self._wheel.touch_all(keys, self.ticks.at_or_after(now + usual))
 
     def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
         """The connection is gone, or about to be hung up by its transport, for the reason `code`.
@@ -221,17 +196,17 @@ class Core:
         peer.link = peer.handle = peer.partial = None
         if self._desk is not None:
             self._desk.left(peer)
-        if peer not in self._registry:
+        if peer not in self.registry:
             return
-        now = self._clock.now()
-        if not code.reconnect or not self._grace:
+        now = self.clock.now()
+        if not code.reconnect or not self.disconnect_grace:
             self.endings.end(peer, code, now)
             return
         peer.end_code = code
         idle_deadline = self._wheel.tick_of(peer.key)
-        grace = self._flapping.lost(peer.key, now)
+        grace = self.flapping.lost(peer.key, now)
         if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
-            self._wheel.touch(peer.key, min(idle_deadline, self._ticks.at_or_after(now + grace)))
+            self._wheel.touch(peer.key, min(idle_deadline, self.ticks.at_or_after(now + grace)))
 
     def fail(self, session: Session) -> None:
         """A mistake of this server has to do with a session's connection: it ends, and its client returns."""
@@ -272,7 +247,7 @@ class Core:
 
     def take_due(self, tick: int) -> bool:
         """Take a slice of what is due; its connections are read before anybody's session ends."""
-        return self.endings.take_due(tick, self._clock.now())
+        return self.endings.take_due(tick, self.clock.now())
 
     def end_silent(self, now: float) -> int:
         """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
@@ -282,13 +257,13 @@ class Core:
         ended = 0
         for session in self.endings.silent():
             if session.end_code is Code.IDLE_TIMEOUT:
-                self._delays.note(now - session.last_seen - session.idle_timeout)
+                self.delays.note(now - session.last_seen - session.idle_timeout)
             self.endings.end(session, session.end_code, now)
             if session.link is not None:
                 self.endings.part(session, _IDLE)
             ended += 1
         for session in self.endings.inattentive():
-            change = self._registry.doze(session, now)
+            change = self.registry.doze(session, now)
             self._append_all([] if change is None else [change])
         for session in self.endings.expired():
             self._let_expire(session)
@@ -306,10 +281,10 @@ class Core:
 
     def ticked(self, now: float) -> None:
         """Register those that were too silent to be registered, and have been heard since; tidy tables."""
-        self._vouching.register_heard(now, self._outbox.append)
-        self._rules.tidy(now)
-        if self._packet_rate is not None:
-            self._packet_rate.tidy(now)
+        self._vouching.register_heard(now, self.outbox.append)
+        self.rules.tidy(now)
+        if self.packet_rate is not None:
+            self.packet_rate.tidy(now)
 
     # What the relay and the server call
 
@@ -323,7 +298,7 @@ class Core:
 
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
         """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
-        self._rules.return_after = return_after
+        self.rules.return_after = return_after
 
     def slot_sizes(self, slots: int) -> list[int]:
         """Return how many sessions are due in each of the next slots, soonest first."""
@@ -336,24 +311,24 @@ class Core:
             `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if it is overdue; `sizes`: of the
             slots that follow each other, soonest first, as far as T; `later`: how many are due after these.
         """
-        wheel, slot_s = self._wheel, self._ticks.slot_s
-        sizes = wheel.slot_sizes(min(math.ceil(self._idle_timeout / slot_s) + SPARE_SLOTS, SLOTS_MAX))
-        next_s = max(0.0, self._ticks.starts(wheel.cursor + 1) - self._clock.now())
+        wheel, slot_s = self._wheel, self.ticks.slot_s
+        sizes = wheel.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, SLOTS_MAX))
+        next_s = max(0.0, self.ticks.starts(wheel.cursor + 1) - self.clock.now())
         return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(wheel) - sum(sizes)}
 
     def ends_at(self, session: Session) -> float:
         """Return when a session ends if nothing more is heard of it."""
         slot = self._wheel.tick_of(session.key)
-        return self._clock.now() if slot is None else self._ticks.starts(slot)
+        return self.clock.now() if slot is None else self.ticks.starts(slot)
 
     def standing(self, session: Session) -> Standing:
         """Return when a session's time is up, as things stand; nothing changes."""
-        wheel, starts = self._wheel, self._ticks.starts
+        wheel, starts = self._wheel, self.ticks.starts
         slot, away = wheel.tick_of(session.key), self._attention.tick_of(session.key)
         return Standing(
             slot,
             wheel.cursor,
-            self._ticks.slot_s,
+            self.ticks.slot_s,
             None if slot is None else starts(slot),
             None if away is None else starts(away),
             self._expiries.at(session.key),
@@ -368,7 +343,7 @@ class Core:
     @desk.setter
     def desk(self, desk: Desk | None) -> None:
         self._desk = self.endings.desk = desk
-        self._rules.takes_requests = desk is not None
+        self.rules.takes_requests = desk is not None
 
     @property
     def awaits_readers(self) -> bool:
@@ -378,18 +353,18 @@ class Core:
     @property
     def sessions(self) -> Registry:
         """The registry, to be read."""
-        return self._registry
+        return self.registry
 
     def statistics(self) -> CoreStatistics:
         """Return the counters."""
         return replace(
             self._counted,
-            sessions=len(self._registry),
-            away=self._registry.profiles.away,
-            flapping=self._flapping.statistics(),
+            sessions=len(self.registry),
+            away=self.registry.profiles.away,
+            flapping=self.flapping.statistics(),
             expiring=len(self._expiries),
-            packet_floods=0 if self._packet_rate is None else self._packet_rate.floods,
-            packet_buckets_kept=0 if self._packet_rate is None else self._packet_rate.kept,
+            packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
+            packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.kept,
         )
 
 

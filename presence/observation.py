@@ -78,25 +78,22 @@ class Watched:
         return self.row.text if self.row else ""
 
 
+@dataclass(eq=False, repr=False)
 class Observer:
-    """All other nodes, and what is to be done about them.
+    """All other nodes, and what is to be done about them."""
 
-    Args:
-        lease_s: silence after which a node is fenced.
-        idle_timeout_s: T; a node that was silent for lease + T is dead, and a shard is swept no sooner than T
-            after its fence was seen there.
-        contact: this node's own contact with Redis.
-    """
+    lease_s: float  # silence after which a node is fenced
+    # T; a node that was silent for lease + T is dead, and a shard is swept no sooner than T after its fence
+    # was seen there
+    idle_timeout_s: float
+    contact: Contact  # this node's own contact with Redis
 
-    def __init__(self, lease_s: float, idle_timeout_s: float, contact: Contact) -> None:
+    def __post_init__(self) -> None:
         self.watched: dict[str, Watched] = {}
-        self._lease_s = lease_s
-        self._idle_timeout_s = idle_timeout_s
-        self._contact = contact
 
     def saw(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
         """Take what the table of leases and the shards show; `own` is this node's id."""
-        now = self._contact.time()
+        now = self.contact.time()
         ids = {*rows, *traced} - {own}
         for node in [*self.watched]:
             if node not in ids:
@@ -112,7 +109,7 @@ class Observer:
 
     def claimed(self, node: Watched, row: LeaseRow) -> None:
         """This node has changed another's row."""
-        node.row, node.sweeper_since = row, self._contact.time()
+        node.row, node.sweeper_since = row, self.contact.time()
 
     def is_alive(self, node: str) -> bool:
         """Whether a node may be at work; of one never heard of that is assumed."""
@@ -120,7 +117,7 @@ class Observer:
         if known is None:
             return True
         has_certificate = known.row is not None and known.row.sweeper
-        return not has_certificate and self.silence_s(known) < self._lease_s
+        return not has_certificate and self.silence_s(known) < self.lease_s
 
     def leased(self) -> set[str]:
         """Return the nodes that have renewed a lease which has not ended."""
@@ -128,45 +125,45 @@ class Observer:
 
     def silence_s(self, node: Watched) -> float:
         """Return for how long a node's counter has stood still, in seconds of contact."""
-        return self._contact.time() - node.since
+        return self.contact.time() - node.since
 
     def may_act(self) -> bool:
         """Whether this node's own contact has lasted long enough to judge others."""
-        return self._contact.unbroken_s >= self._lease_s
+        return self.contact.unbroken_s >= self.lease_s
 
     def lapsed(self) -> list[Watched]:
         """Return the nodes whose lease has ended."""
-        return [each for each in self.watched.values() if self.silence_s(each) >= self._lease_s]
+        return [each for each in self.watched.values() if self.silence_s(each) >= self.lease_s]
 
     def is_dead(self, node: Watched) -> bool:
         """Whether a node was silent for so long that its users end."""
-        return self.silence_s(node) >= self._lease_s + self._idle_timeout_s
+        return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
 
     def is_orphan(self, node: Watched) -> bool:
         """Whether the sweeper that a dead node's certificate names has stopped."""
-        return self._contact.time() - node.sweeper_since >= self._lease_s
+        return self.contact.time() - node.sweeper_since >= self.lease_s
 
     def fenced(self, node: Watched, shard: int) -> None:
         """The fence of a node was seen in a shard."""
-        now = self._contact.time()
-        node.shards.setdefault(shard, ShardSweep(now, now + self._idle_timeout_s))
+        now = self.contact.time()
+        node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
 
     def due(self, node: Watched, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""
         sweep = node.shards.get(shard)
-        return sweep if sweep and not sweep.done and self._contact.time() >= sweep.due_at else None
+        return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
 
     def waited_s(self, sweep: ShardSweep) -> float:
         """Return for how long a fence has been seen."""
-        return self._contact.time() - sweep.fenced_at
+        return self.contact.time() - sweep.fenced_at
 
     def swept(self, node: Watched, shard: int, reply: Reply) -> None:
         """Take the answer to a call of a sweep."""
-        sweep, now = node.shards[shard], self._contact.time()
+        sweep, now = node.shards[shard], self.contact.time()
         if reply.status is Status.UNFENCED:  # Redis lost the fence: all over again
             del node.shards[shard]
         elif reply.status is not Status.OK:  # this node has fallen behind, which its relay finds out
-            sweep.due_at = now + self._lease_s
+            sweep.due_at = now + self.lease_s
         elif reply.done:
             sweep.done = True
         else:
@@ -182,10 +179,10 @@ class Observer:
 
     def next_due_s(self) -> float:
         """Return the seconds until the next step against a silent node is due; infinity if none is."""
-        now = self._contact.time()
+        now = self.contact.time()
         moments = []
         for each in self.watched.values():
-            moments += [each.since + self._lease_s, each.since + self._lease_s + self._idle_timeout_s]
+            moments += [each.since + self.lease_s, each.since + self.lease_s + self.idle_timeout_s]
             moments += [sweep.due_at for sweep in each.shards.values() if not sweep.done]
         return min((moment - now for moment in moments if moment > now), default=math.inf)
 

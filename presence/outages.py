@@ -1,6 +1,7 @@
 """What is counted and said of a Redis that fails: each outage once, and in it each refusal."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import structlog
@@ -21,23 +22,19 @@ def first_of(failures: Failures) -> StoreUnavailable | StoreError:
     return next((each for each in failures if isinstance(each, StoreError)), failures[0])
 
 
+@dataclass(eq=False, repr=False)
 class Outage:
-    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again.
+    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again."""
 
-    Args:
-        log: a structlog logger, or whatever has its methods.
-        away: what is said when Redis cannot be reached; "" for nothing.
-        refused: what is said when it refuses, or something else is wrong.
-        back: what is said when all works again; "" for nothing.
-        first_s, limit_s: the first pause before another attempt, and the longest.
-    """
+    log: Any  # a structlog logger, or whatever has its methods
+    _: KW_ONLY
+    away: str  # what is said when Redis cannot be reached; "" for nothing
+    refused: str  # what is said when it refuses, or something else is wrong
+    back: str  # what is said when all works again; "" for nothing
+    first_s: float  # the first pause before another attempt
+    limit_s: float  # and the longest
 
-    def __init__(
-        self, log: Any, *, away: str, refused: str, back: str, first_s: float, limit_s: float
-    ) -> None:
-        self._log = log
-        self._away, self._refused, self._back = away, refused, back
-        self._first_s, self._limit_s = first_s, limit_s
+    def __post_init__(self) -> None:
         self._failures: dict[str, int] = {}  # in a row, of each kind of call that fails at present
         self._told: set[str] = set()
 
@@ -54,18 +51,18 @@ class Outage:
         if refusal not in self._told:
             self._told = {refusal} if len(self._told) >= REFUSALS_TOLD else {*self._told, refusal}
             if refusal:
-                self._log.error(self._refused, error=refusal)
-            elif self._away:
-                self._log.warning(self._away, error=str(error))
-        return jittered(backoff_s(failures, self._first_s, self._limit_s))
+                self.log.error(self.refused, error=refusal)
+            elif self.away:
+                self.log.warning(self.away, error=str(error))
+        return jittered(backoff_s(failures, self.first_s, self.limit_s))
 
     def worked(self, call: str) -> None:
         """Take note of a call that did not fail."""
         self._failures.pop(call, None)
         if self._told and not self._failures:
             self._told.clear()
-            if self._back:
-                self._log.warning(self._back)
+            if self.back:
+                self.log.warning(self.back)
 
 
 class Outages:

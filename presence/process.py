@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -49,34 +50,24 @@ class Conductor(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP are the orders; ``ready HOST:PORT`` is a line of the log's.
+    """SIGTERM, SIGINT and SIGHUP are the orders; ``ready HOST:PORT`` is a line of the log's."""
 
-    Args:
-        writer: of the log.
-        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
-        notifier: of the service manager.
-        tend: looks after other processes, each `TEND_S` until the server stops; None: there are none.
-    """
+    writer: LogWriter  # of the log
+    reread: Callable[[], None]  # tells the operator what cannot be changed by SIGHUP; it never raises
+    notifier: Notifier = SILENT  # of the service manager
+    # looks after other processes, each `TEND_S` until the server stops; None: there are none
+    tend: Callable[[], object] | None = None
 
-    def __init__(
-        self,
-        writer: LogWriter,
-        reread: Callable[[], None],
-        notifier: Notifier = SILENT,
-        tend: Callable[[], object] | None = None,
-    ) -> None:
-        self._writer = writer
-        self._reread = reread
-        self._notifier = notifier
-        self._tend = tend
+    def __post_init__(self) -> None:
         self._address = ""  # once it is ready
 
     def ready(self, host: str, port: int) -> None:
         """See `Conductor`."""
         self._address = ready_line(host, port)
-        self._writer.raw_line(self._address)
-        self._notifier.ready(self._address)
+        self.writer.raw_line(self._address)
+        self.notifier.ready(self._address)
 
     @asynccontextmanager
     async def orders(
@@ -92,13 +83,13 @@ class Signals:
 
     async def _live(self) -> None:
         """Tell the service manager that this loop turns."""
-        pulse = Pulse(self._notifier)
+        pulse = Pulse(self.notifier)
         while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
             await trio.sleep(pause_s)
 
     async def _look_after(self) -> None:
-        while self._tend is not None:
-            self._tend()
+        while self.tend is not None:
+            self.tend()
             await trio.sleep(TEND_S)
 
     async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
@@ -107,14 +98,14 @@ class Signals:
                 log.warning("nothing is renewed: that takes several workers")
             elif number == signal.SIGHUP:
                 if self._address:  # nobody is told of a reload who has not heard that it is ready
-                    self._notifier.reloading()
-                self._reread()
+                    self.notifier.reloading()
+                self.reread()
                 reload()
                 if self._address:
-                    self._notifier.ready(self._address)
+                    self.notifier.ready(self._address)
             else:
-                self._tend = None  # whoever ends now has been told to, or is not missed
-                self._notifier.stopping("draining")
+                self.tend = None  # whoever ends now has been told to, or is not missed
+                self.notifier.stopping("draining")
                 yield
 
 

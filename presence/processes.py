@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final, NamedTuple
 
 import structlog
@@ -144,45 +144,28 @@ class Wakeups:
         return taken
 
 
+@dataclass(eq=False, repr=False)
 class Processes:
-    """N worker processes.
+    """N worker processes."""
 
-    Args:
-        number: how many.
-        work: what each does.
-        ready_line: printed once, when all are at work for the first time.
-        drain_timeout_s: how long they may take to stop.
-        writer: of the log, for that line.
-        reread: what this process does at SIGHUP, before the workers do their part; None: it is no order.
-        notifier: of the service manager.
-        hang_timeout_s: how long the event loop of a worker may stand still; infinity: nobody looks.
-        tend: looks after other children whenever one ends, until the end; returns in how many seconds it
-            wants to be called in any case, None: never.
-    """
+    number: InitVar[int]  # how many
+    work: Work  # what each does
+    _: KW_ONLY
+    ready_line: str  # printed once, when all are at work for the first time
+    drain_timeout_s: float  # how long they may take to stop
+    writer: DirectWriter  # of the log, for that line
+    # what this process does at SIGHUP, before the workers do their part; None: it is no order
+    reread: Callable[[], None] | None = None
+    notifier: Notifier = SILENT  # of the service manager
+    # how long the event loop of a worker may stand still; infinity: nobody looks
+    hang_timeout_s: float = math.inf
+    # looks after other children whenever one ends, until the end; returns in how many seconds it wants to be
+    # called in any case, None: never
+    tend: Callable[[], float | None] = lambda: None
 
-    def __init__(
-        self,
-        number: int,
-        work: Work,
-        *,
-        ready_line: str,
-        drain_timeout_s: float,
-        writer: DirectWriter,
-        reread: Callable[[], None] | None = None,
-        notifier: Notifier = SILENT,
-        hang_timeout_s: float = math.inf,
-        tend: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self._work = work
-        self._reread = reread
-        self._notifier = notifier
-        self._hang_timeout_s = hang_timeout_s
-        self._look_s = interval_s(hang_timeout_s) if hang_timeout_s < math.inf else None
-        self._tend = tend
-        self._pulse = Pulse(notifier)
-        self._ready_line = ready_line
-        self._drain_timeout_s = drain_timeout_s
-        self._writer = writer
+    def __post_init__(self, number: int) -> None:
+        self._look_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
+        self._pulse = Pulse(self.notifier)
         self._workers = [Place(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
         self._to_renew: deque[Place] = deque()
@@ -196,7 +179,7 @@ class Processes:
 
     def run(self) -> int:
         """Run until a signal comes, or until a worker cannot start; return the exit status."""
-        with Wakeups(self._selector, reloads=self._reread is not None) as wakeups:
+        with Wakeups(self._selector, reloads=self.reread is not None) as wakeups:
             try:
                 self._watch(wakeups)
             finally:
@@ -208,7 +191,7 @@ class Processes:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._everybody):
                 return
-            tend_s = None if self._stopping else self._tend()
+            tend_s = None if self._stopping else self.tend()
             for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s, self._look_s)):
                 if key.data is not None:
                     self._hear(key.data)
@@ -275,7 +258,7 @@ class Processes:
         each.pid, each.line, each.started_at = pid, ours, time.monotonic()
         each.is_ready = each.is_hung = False
         each.kill_at = math.inf
-        each.watch = SilenceWatch(self._hang_timeout_s, each.started_at)
+        each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
     def _put_off(self, each: Place, error: OSError) -> None:
@@ -296,7 +279,7 @@ class Processes:
             for number_ in HANDLED:
                 signal.signal(number_, signal.SIG_DFL)
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-            if self._reread is not None:
+            if self.reread is not None:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it listens; its files are read later
             # A sibling must see the end of its line when the parent dies, not when we do.
             for key in list(self._selector.get_map().values()):
@@ -304,7 +287,7 @@ class Processes:
                     key.fileobj.close()
             self._selector.close()
             ours.close()
-            status = self._work(number, theirs, not self._told_ready)
+            status = self.work(number, theirs, not self._told_ready)
         finally:
             os._exit(status)  # what is stuck in a thread ends here, too
 
@@ -325,8 +308,8 @@ class Processes:
                 self._hand_over(each)
             if not self._told_ready and all(other.is_ready for other in self._workers):
                 self._told_ready = True
-                self._writer.raw_line(self._ready_line)
-                self._notifier.ready(self._ready_line)
+                self.writer.raw_line(self.ready_line)
+                self.notifier.ready(self.ready_line)
 
     def _end_hung(self) -> None:
         """End workers whose event loop stands still; a stop, which has a time-out of its own, ends all."""
@@ -426,7 +409,7 @@ class Processes:
         self._successor = None
         successor.kill_at = math.inf
         if before.pid:
-            before.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
             before.tell(orders.RETIRE)
             self._leaving.append(before)
 
@@ -436,14 +419,14 @@ class Processes:
         self._renewal_began_at = None
 
     def _reload(self) -> None:
-        if self._reread is not None and not self._stopping:
+        if self.reread is not None and not self._stopping:
             if self._told_ready:  # nobody is told of a reload who has not heard that it is ready
-                self._notifier.reloading()
-            self._reread()
+                self.notifier.reloading()
+            self.reread()
             for each in self._everybody:
                 each.tell(orders.RELOAD)
             if self._told_ready:
-                self._notifier.ready(self._ready_line)
+                self.notifier.ready(self.ready_line)
 
     # The end
 
@@ -452,8 +435,8 @@ class Processes:
         order = orders.END if self._stopping else orders.DRAIN
         if not self._stopping:
             self._stopping = True
-            self._kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
-            self._notifier.stopping("draining")
+            self._kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
+            self.notifier.stopping("draining")
             log.info("stopping", workers=sum(bool(each.pid) for each in self._everybody))
         else:
             log.warning("ended by a second signal")

@@ -10,7 +10,7 @@ cure is an error in the log, once until it is another, and is retried all the sa
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -67,58 +67,52 @@ class RelayStatistics:
     backlog: int = 0  # changes that wait or are under way
 
 
+@dataclass(eq=False, repr=False)
 class Relay:
     """Outbox to store.
 
-    Args:
-        outbox: the changes; the relay is its only reader.
-        store: Redis.
-        node: the node's id at first.
-        live: registrations (code 2) of all live sessions of a shard.
-        verdicts: whom to tell.
-        memory: what of it is compared with the records, a little at a time.
-        alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
-        clock: monotonic seconds, the clock of `Change.at`.
-        runtime: where its task runs.
-        delays: takes how long calls and changes take.
-
     Attributes:
-        node: the node's id now.
         former: ids that this node has had.
         writers: by shard.
         transitions: what Redis has written for this node.
     """
 
-    def __init__(
+    outbox: Outbox  # the changes; the relay is its only reader
+    store: Store  # Redis
+    _: KW_ONLY
+    node: str  # the node's id now
+    live: InitVar[Live]  # registrations (code 2) of all live sessions of a shard
+    verdicts: Verdicts  # whom to tell
+    memory: InitVar[Memory]  # what of it is compared with the records, a little at a time
+    alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
+    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `Settling`
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds, the clock of `Change.at`
+    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
+    delays: InitVar[Delays | None] = None  # takes how long calls and changes take
+
+    def __post_init__(
         self,
-        outbox: Outbox,
-        store: Store,
-        *,
-        node: str,
         live: Live,
-        verdicts: Verdicts,
         memory: Memory,
-        alive: Callable[[str], bool] = lambda _node: True,
-        known: Callable[[], Iterable[str]] = tuple,
-        clock: Callable[[], float] = time.monotonic,
-        runtime: Runtime | None = None,
-        delays: Delays | None = None,
+        alive: Callable[[str], bool],
+        known: Callable[[], Iterable[str]],
+        delays: Delays | None,
     ) -> None:
-        self.node = node
         self.transitions = Transitions()
-        self._outbox = outbox
-        self._store = store
-        self._verdicts = verdicts
-        self._clock = clock
-        self._runtime = runtime or TrioRuntime()
         self.former: set[str] = set()
         self.writers = [
-            ShardWriter(shard, node, outbox, live, alive=alive, known=known, transitions=self.transitions)
-            for shard in range(outbox.shards)
+            ShardWriter(
+                shard, self.node, self.outbox, live, alive=alive, known=known, transitions=self.transitions
+            )
+            for shard in range(self.outbox.shards)
         ]
-        self._thread = Timed(self._runtime.caller(store.close), (delays or Delays()).redis_call, clock)
-        self._bell = self._runtime.bell()
-        self._comparing = Comparing(outbox, store, self._thread, memory, node=lambda: self.node, clock=clock)
+        self._thread = Timed(
+            self.runtime.caller(self.store.close), (delays or Delays()).redis_call, self.clock
+        )
+        self._bell = self.runtime.bell()
+        self._comparing = Comparing(
+            self.outbox, self.store, self._thread, memory, node=lambda: self.node, clock=self.clock
+        )
         self._reach = [Reach() for _ in self.writers]
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = self._sent_at = -math.inf
@@ -135,20 +129,20 @@ class Relay:
             StoreMismatch: its data has another version or number of shards.
             StoreError: it answered with another error.
         """
-        await self._thread.call(self._store.check_meta)
+        await self._thread.call(self.store.check_meta)
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise first_of(failures)
-        self._outages.note(failures, self._clock(), self._outbox.held)
+        self._outages.note(failures, self.clock(), self.outbox.held)
 
     async def run(self) -> None:
         """Move changes for ever; cancel it to stop."""
         while True:
-            now = self._clock()
+            now = self.clock()
             failures = await self._probe(self._due_probes(now))
             failures += await self._comparing.compare(self._reachable, PROBE_INTERVAL_S)
             failures += await self._round()
-            self._outages.note(failures, self._clock(), self._outbox.held)
+            self._outages.note(failures, self.clock(), self.outbox.held)
             await self._gather()
 
     async def drain(self, timeout_s: float) -> int:
@@ -156,10 +150,10 @@ class Relay:
 
         `run` must be running.
         """
-        deadline = self._clock() + timeout_s
-        while self._outbox.held and self._clock() < deadline:
-            await self._runtime.sleep(_DRAIN_LOOK_S)  # once, at the end
-        return self._outbox.held
+        deadline = self.clock() + timeout_s
+        while self.outbox.held and self.clock() < deadline:
+            await self.runtime.sleep(_DRAIN_LOOK_S)  # once, at the end
+        return self.outbox.held
 
     def answers(self, writer: ShardWriter) -> bool:
         """Whether a shard is not away, as far as this task has noticed."""
@@ -189,9 +183,9 @@ class Relay:
         if not writers:
             return []
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
-        sent_at = self._clock()
-        probes = await self._thread.call(lambda: self._store.probe(node, read))
-        now = self._clock()
+        sent_at = self.clock()
+        probes = await self._thread.call(lambda: self.store.probe(node, read))
+        now = self.clock()
         news: list[News] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
@@ -210,7 +204,7 @@ class Relay:
                 writer.returned(now)
         self._failed(failed, sent_at)
         if news:
-            self._verdicts.news(news)
+            self.verdicts.news(news)
         return failures
 
     def _next_probe(self, now: float) -> float:
@@ -219,7 +213,7 @@ class Relay:
 
     def _failed(self, writers: Sequence[ShardWriter], sent_at: float) -> None:
         """Note that shards have failed a call; if others are there, these were held up by it."""
-        now, share = self._clock(), jittered(1.0)
+        now, share = self.clock(), jittered(1.0)
         is_shared = any(writer not in writers for writer in self._reachable())
         for writer in writers:
             self._reach[writer.shard].failed(sent_at, now, share, held_up=is_shared)
@@ -231,10 +225,10 @@ class Relay:
         """Send what every shard has next, if anything, and take the answers."""
         if any(writer.fenced for writer in self.writers):
             self._take_new_id()
-        self._outbox.has_logouts = False
+        self.outbox.has_logouts = False
         node, planned = self.node, await self._plan()
         # A server that hangs would find an end before what others' logins waited with meanwhile.
-        now = self._clock()
+        now = self.clock()
         unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
         # To wait once is enough, however late this task is.
         waited = {shard for shard, at in self._ends_at.items() if at <= now}
@@ -245,10 +239,10 @@ class Relay:
         failures += await self._check_meta(planned)
         if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
             return failures
-        steps, sent_at = [step for _, step in planned], self._clock()
+        steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at = sent_at
-        answers = await self._thread.call(lambda: self._store.apply(steps))
-        now = self._clock()
+        answers = await self._thread.call(lambda: self.store.apply(steps))
+        now = self.clock()
         superseded: list[Superseded] = []
         failed: list[ShardWriter] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
@@ -265,19 +259,19 @@ class Relay:
                 writer.returned(now)
         self._failed(failed, sent_at)
         if superseded:
-            self._verdicts.superseded(superseded)
+            self.verdicts.superseded(superseded)
         return failures
 
     async def _plan(self) -> list[tuple[ShardWriter, Batch | Retirement]]:
         """Return what each shard that answers has next; the same again until it was sent and answered."""
-        now = self._clock()
+        now = self.clock()
         planned: list[tuple[ShardWriter, Batch | Retirement]] = []
         for writer in self._reachable():
             step = writer.next(now)
             if step is not None:
                 planned.append((writer, step))
             if step is not None or writer.is_planning:
-                await self._runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
+                await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
     def _but_early_ends(
@@ -289,7 +283,7 @@ class Relay:
             planned: what there is to send.
             waited: the shards whose ends have waited.
         """
-        now = self._clock()
+        now = self.clock()
         self._ends_at = {
             writer.shard: sure_at
             for writer, step in planned
@@ -306,18 +300,18 @@ class Relay:
         if not openings:
             return []
         try:
-            await self._thread.call(self._store.check_meta)
+            await self._thread.call(self.store.check_meta)
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison makes it good
         except StoreError as error:
-            self._failed([writer for writer, _ in openings], self._clock())
+            self._failed([writer for writer, _ in openings], self.clock())
             for each in openings:
                 planned.remove(each)
             return [error]
         return []
 
     def _take_new_id(self) -> None:
-        old, self.node = self.node, self._verdicts.new_node_id()
+        old, self.node = self.node, self.verdicts.new_node_id()
         self.former.add(old)
         _log.warning("taken for dead by other nodes: registering all sessions anew", was=old, node=self.node)
         for writer in self.writers:
@@ -325,7 +319,7 @@ class Relay:
 
     async def _gather(self) -> None:
         """Wait until there is something to send, and a little longer for what comes with it."""
-        now = self._clock()
+        now = self.clock()
         waiting = {shard for shard, at in self._ends_at.items() if now < at}
         reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
         if any(writer.is_eager(now) for writer in reachable):
@@ -334,17 +328,17 @@ class Relay:
         due += [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
         due += [reach.retry_at for reach in self._reach if not reach.may_be_sent_to]
         if not reachable:
-            await self._runtime.sleep(max(0.0, min(due) - now))
+            await self.runtime.sleep(max(0.0, min(due) - now))
             return
-        stuck = sum(self._outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
-        self._outbox.call_at(stuck + 1, self._bell.ring)
+        stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
+        self.outbox.call_at(stuck + 1, self._bell.ring)
         rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
-        if rung and not self._outbox.has_logouts:
-            self._outbox.call_at(stuck + BATCH_ITEMS, self._bell.ring)
+        if rung and not self.outbox.has_logouts:
+            self.outbox.call_at(stuck + BATCH_ITEMS, self._bell.ring)
             await self._bell.wait(GATHER_S)
-        if self._outbox.has_logouts:
-            await self._runtime.sleep(self._sent_at + LOGOUT_PAUSE_S - self._clock())
-        self._outbox.call_at(0, self._bell.ring)
+        if self.outbox.has_logouts:
+            await self.runtime.sleep(self._sent_at + LOGOUT_PAUSE_S - self.clock())
+        self.outbox.call_at(0, self._bell.ring)
 
     def statistics(self) -> RelayStatistics:
         """Return the counters as they are now."""
@@ -359,7 +353,7 @@ class Relay:
             last_error=outages.last_error,
             connected=outages.since is None,
             away_since=outages.since,
-            backlog=self._outbox.held,
+            backlog=self.outbox.held,
         )
 
 

@@ -7,6 +7,7 @@ is the transport's business: it drains and closes. The reactions are the table i
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import protocol
@@ -88,43 +89,22 @@ class SessionLimit(NamedTuple):
 NO_LIMIT = SessionLimit(most=2**63)
 
 
+@dataclass(eq=False, repr=False)
 class SessionProtocol:
-    """The server's side of the protocol, for every connection alike.
+    """The server's side of the protocol, for every connection alike."""
 
-    Args:
-        registry: where logins are entered.
-        clock: for the time that a login's answer tells.
-        clamp_idle_timeout: turns a client's wish (seconds, None without one) into what it gets.
-        login_timeout: seconds; a login that lay unread for longer comes from a client that has gone.
-        admission: says whether one more login is welcome.
-        session_limit: see `SessionLimit`.
-        gate: says who a client is by its token; None: whoever it says.
-
-    Attributes:
-        return_after: set while the server stops: logins are refused, each with its own seconds to return in.
-        takes_requests: whether somebody answers what a session cannot; else such packets are not supported.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        clock: Clock,
-        clamp_idle_timeout: Callable[[float | None], float],
-        login_timeout: float,
-        admission: Admission,
-        *,
-        session_limit: SessionLimit = NO_LIMIT,
-        gate: Gate | None = None,
-    ) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._clamp = clamp_idle_timeout
-        self._login_timeout = login_timeout
-        self._admission = admission
-        self._limit = session_limit
-        self._gate = gate
-        self.return_after: Callable[[], float] | None = None
-        self.takes_requests = False
+    registry: Registry  # where logins are entered
+    clock: Clock  # for the time that a login's answer tells
+    # turns a client's wish (seconds, None without one) into what it gets
+    clamp_idle_timeout: Callable[[float | None], float]
+    login_timeout: float  # seconds; a login that lay unread for longer comes from a client that has gone
+    admission: Admission  # says whether one more login is welcome
+    _: KW_ONLY
+    session_limit: SessionLimit = NO_LIMIT
+    gate: Gate | None = None  # says who a client is by its token; None: whoever it says
+    # set while the server stops: logins are refused, each with its own seconds to return in
+    return_after: Callable[[], float] | None = None
+    takes_requests: bool = False  # whether somebody answers what a session cannot; else that is not supported
 
     def receive(self, peer: Peer, data: bytes, now: float, most: int = sys.maxsize) -> Outcome:
         """Take bytes that were read from `peer`'s connection at `now`; after `most` packets the rest waits.
@@ -178,26 +158,26 @@ class SessionProtocol:
             return
         payload = packet.payload
         waited = guest.link.unread_s(guest.handle)
-        if waited > self._login_timeout:
+        if waited > self.login_timeout:
             raise _refusal(
                 Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet
             )
         if (uid := self._authenticate(guest, packet, outcome, now)) is None:
             return
         key: SessionKey = (uid, payload["device"]) if "device" in payload else uid
-        present = self._registry.get(key)
+        present = self.registry.get(key)
         if present is not None and present.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no certain order; the later login is where the client is.
             raise _refusal(Code.REPLACED, "a later login of this device is here already", packet)
         crowded = self._crowded(key) if present is None else None
-        if crowded and self._limit.refuses:
+        if crowded and self.session_limit.refuses:
             raise _refusal(Code.SESSION_LIMIT, "this user has as many sessions as he may have", packet)
-        address = guest.link.address(guest.handle) if self._admission.counts_logins else ""
-        if (refusal := self._admission.login(now, address, uid)) is not None:
+        address = guest.link.address(guest.handle) if self.admission.counts_logins else ""
+        if (refusal := self.admission.login(now, address, uid)) is not None:
             _send_away(packet, outcome, *refusal)
             return
-        idle_timeout = self._clamp(payload.get("idle_timeout"))
-        joined = self._registry.login(guest, key, idle_timeout, now - waited, now, profile=_profile(packet))
+        idle_timeout = self.clamp_idle_timeout(payload.get("idle_timeout"))
+        joined = self.registry.login(guest, key, idle_timeout, now - waited, now, profile=_profile(packet))
         outcome.peer = joined.session
         outcome.displaced = joined.displaced
         if (
@@ -212,10 +192,10 @@ class SessionProtocol:
         outcome.reply += protocol.encode(
             protocol.ok(
                 packet.id,
-                session=self._registry.session_id(joined.session),
+                session=self.registry.session_id(joined.session),
                 idle_timeout=_plain(idle_timeout),
                 keepalive=_plain(round(idle_timeout * KEEPALIVE_SHARE, 3)),
-                time_ms=self._clock.seen_ms(now),
+                time_ms=self.clock.seen_ms(now),
                 v=protocol.VERSION,
             )
         )
@@ -223,16 +203,16 @@ class SessionProtocol:
     def _authenticate(self, guest: Guest, packet: Packet, outcome: Outcome, now: float) -> str | None:
         """Return who logs in; None if the login was refused."""
         uid: str | None = packet.payload.get("uid")
-        if self._gate is None:
+        if self.gate is None:
             if uid is None:
                 raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
             return uid
         address = guest.link.address(guest.handle)
-        if (refusal := self._admission.login_expected(now, address)) is not None:
+        if (refusal := self.admission.login_expected(now, address)) is not None:
             _send_away(packet, outcome, *refusal)  # checking a token costs more than all else about a login
             return None
         token = packet.payload.get("token")
-        verdict = self._gate.login(token, uid, address, now)
+        verdict = self.gate.login(token, uid, address, now)
         if isinstance(verdict, Denied):
             outcome.reply += _denial(packet, verdict)
             outcome.end_code = verdict.code
@@ -242,15 +222,15 @@ class SessionProtocol:
 
     def tidy(self, now: float) -> None:
         """Drop what tables hold no longer; called at each tick."""
-        self._admission.tidy(now)
+        self.admission.tidy(now)
 
     def _crowded(self, key: SessionKey) -> list[Session] | None:
         """Return the oldest sessions of a user that one more device leaves no room for; None without any."""
         uid = key if isinstance(key, str) else key[0]
-        if not self._registry.has(uid):
+        if not self.registry.has(uid):
             return None
-        others = self._registry.of(uid)
-        excess = len(others) + 1 - self._limit.most
+        others = self.registry.of(uid)
+        excess = len(others) + 1 - self.session_limit.most
         if excess <= 0:
             return None
         return sorted(others, key=lambda session: (session.login_at, session.number))[:excess]
@@ -260,7 +240,7 @@ class SessionProtocol:
         self._answer(session, packet, outcome, now)
         if outcome.end_code is None and packet.kind != Kind.KEEPALIVE and not _is_renewal(packet):
             outcome.attentive = True
-            self._note(self._registry.wake(session, now), outcome)
+            self._note(self.registry.wake(session, now), outcome)
 
     def _answer(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> None:
         kind = packet.kind
@@ -294,7 +274,7 @@ class SessionProtocol:
         if (unsupported := self._unsupported(payload)) is not None:
             outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, unsupported))
             return
-        if wait_s := self._registry.profiles.admit(session.number, now):
+        if wait_s := self.registry.profiles.admit(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
             answer = protocol.error(packet.id, Code.RATE_LIMITED, "too many updates", wait_s)
             outcome.reply += protocol.encode(answer)
@@ -307,12 +287,12 @@ class SessionProtocol:
         if "meta" in payload:
             text = meta.to_text(payload["meta"])
         if not _is_renewal(packet):
-            self._note(self._registry.update(session, now, away=away, meta=text), outcome)
+            self._note(self.registry.update(session, now, away=away, meta=text), outcome)
         outcome.reply += protocol.encode(protocol.ok(packet.id))
 
     def _unsupported(self, update: Mapping[str, Any]) -> str | None:
         """Return why an update asks for what this server cannot do; None: it does not."""
-        if "token" in update and self._gate is None:
+        if "token" in update and self.gate is None:
             return "this server checks no tokens"
         if "idle_timeout" in update:
             return "idle_timeout holds from the login to the end of the session"
@@ -320,10 +300,10 @@ class SessionProtocol:
 
     def _renew(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> bool:
         """Check a client's next token; False: it is refused, and the one before counts on."""
-        if self._gate is None or session.link is None:
+        if self.gate is None or session.link is None:
             return False
         address = session.link.address(session.handle)
-        verdict = self._gate.renewal(packet.payload["token"], session.uid, address, now)
+        verdict = self.gate.renewal(packet.payload["token"], session.uid, address, now)
         if isinstance(verdict, Denied):
             outcome.reply += _denial(packet, verdict)
             return False

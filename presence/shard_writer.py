@@ -25,7 +25,7 @@ the retirement wait.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
 from presence.backlog import Backlog, Live
@@ -59,16 +59,9 @@ class _Pending:
     items: tuple[Item, ...]
 
 
+@dataclass(eq=False, repr=False)
 class ShardWriter:
     """The state of one node in one shard.
-
-    Args:
-        shard: the shard.
-        node: the node's id.
-        outbox: where the changes come from.
-        live: see `Live`.
-        alive, known: whether another node may be at work, and those that hold a lease; see `Settling`.
-        transitions: takes what Redis has written, each event once.
 
     Attributes:
         settling: the other nodes here, and the wait for them after a resync.
@@ -78,27 +71,25 @@ class ShardWriter:
         inbox_read: the number up to which the inbox was read.
     """
 
-    def __init__(
-        self,
-        shard: int,
-        node: str,
-        outbox: Outbox,
-        live: Live,
-        *,
-        alive: Callable[[str], bool] = lambda _node: True,
-        known: Callable[[], Iterable[str]] = tuple,
-        transitions: Transitions | None = None,
+    shard: int  # the shard
+    node: str  # the node's id
+    outbox: Outbox  # where the changes come from
+    live: InitVar[Live]  # see `Live`
+    _: KW_ONLY
+    alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
+    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `Settling`
+    # takes what Redis has written, each event once
+    transitions: Transitions = field(default_factory=Transitions)
+
+    def __post_init__(
+        self, live: Live, alive: Callable[[str], bool], known: Callable[[], Iterable[str]]
     ) -> None:
-        self.shard = shard
         self.settling = Settling(alive, known)
         self.fenced = self.lost_to_fence = False
         self.resyncs = 0
         self.inbox_read = 0
-        self._node = node
-        self._outbox = outbox
-        self._transitions = transitions or Transitions()
-        self._backlog = Backlog(shard, outbox, live)
-        self._acknowledged = Counter(node, 0, 0)
+        self._backlog = Backlog(self.shard, self.outbox, live)
+        self._acknowledged = Counter(self.node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
         self._is_open = False
         # Redis, before this generation or before one that was not completed.
@@ -136,7 +127,7 @@ class ShardWriter:
     def wakes_at(self, now: float) -> float | None:
         """Return when something that waits now becomes due, monotonic seconds."""
         due = [self.settling.at] if self._backlog.is_holding or self._cursor is not None else []
-        if self._outbox.is_skipping(self.shard):
+        if self.outbox.is_skipping(self.shard):
             due.append(self._began + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
 
@@ -178,7 +169,7 @@ class ShardWriter:
         if reply.status is not Status.OK:
             self._refused(reply)
             return ()
-        self._transitions.note(reply.told)
+        self.transitions.note(reply.told)
         if isinstance(step, Retirement):
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
@@ -240,7 +231,7 @@ class ShardWriter:
 
     def is_idle(self, now: float) -> bool:
         """Whether Redis is to have exactly what this node has."""
-        waiting = self._is_waiting() or self._cursor is not None or self._outbox.is_skipping(self.shard)
+        waiting = self._is_waiting() or self._cursor is not None or self.outbox.is_skipping(self.shard)
         return self.is_settled(now) and self._told_complete and not waiting
 
     def compare(
@@ -256,7 +247,7 @@ class ShardWriter:
     def rename(self, node: str) -> None:
         """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
         self._interrupt()
-        self._node, self.fenced, self.lost_to_fence = node, False, True
+        self.node, self.fenced, self.lost_to_fence = node, False, True
         self._generation = self.inbox_read = 0
 
     def _here(self) -> tuple[int, Counter, str]:
@@ -288,7 +279,7 @@ class ShardWriter:
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
         due = now >= self._began + OVERFLOW_PAUSE_S
-        return due and self._outbox.is_skipping(self.shard) and not self._is_waiting()
+        return due and self.outbox.is_skipping(self.shard) and not self._is_waiting()
 
     def _begin(self, now: float) -> None:
         self._interrupt()
@@ -296,10 +287,10 @@ class ShardWriter:
         self._generation += 1
         self._clock_ahead_ms = None  # another server may have another clock
         if not self._is_waiting():
-            skipped = self._outbox.begin_resync(self.shard)
+            skipped = self.outbox.begin_resync(self.shard)
             if skipped is not None:
                 self._gap = self._gap.merged(skipped) if self._gap else skipped
-        counter = Counter(self._node, self._generation, 1)
+        counter = Counter(self.node, self._generation, 1)
         opening = Opening(self._acknowledged.node, self._floor, self._gap)
         self._frozen = Batch(self.shard, counter, "", (), now, opening=opening)
 
@@ -319,7 +310,7 @@ class ShardWriter:
         lost = _counter_order(stood) < _counter_order(known)
         for stand in opened.trail:  # batches and openings of which no answer came
             if stand.counter.node == known.node and _counter_order(stand.counter) > _counter_order(known):
-                self._transitions.note(stand.told)
+                self.transitions.note(stand.told)
         if known.generation:
             self.resyncs += 1
         self.settling.begin(
@@ -357,7 +348,7 @@ class ShardWriter:
         if settled:
             self._backlog.release()
         # What comes next in the outbox happened after the retirement was due.
-        retires = settled and self._cursor is not None and not self._outbox.is_skipping(self.shard)
+        retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
         items = self._backlog.take(BATCH_ITEMS, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If nobody else is at work, those on record
         # would take the place of live ones and send their clients away: then ages decide, as of late logins.
@@ -371,11 +362,11 @@ class ShardWriter:
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
         backlog = self._backlog
-        waiting = backlog.is_holding or backlog.is_replaying or self._outbox.is_skipping(self.shard)
+        waiting = backlog.is_holding or backlog.is_replaying or self.outbox.is_skipping(self.shard)
         return self._cursor is not None and not waiting
 
     def _acknowledge(self, items: Iterable[Item]) -> None:
-        self._outbox.acknowledged(self.shard, (item.change for item in items if not item.snapshot))
+        self.outbox.acknowledged(self.shard, (item.change for item in items if not item.snapshot))
 
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:

@@ -3,7 +3,7 @@
 The arithmetic of slots and the stall policy, which need no task, are in `presence/ticks.py`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, Protocol
 
 import structlog
@@ -59,80 +59,61 @@ class TickerStatistics:
     stalled_s: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
 class Ticker:
-    """The task that drives the wheel.
-
-    Args:
-        expiring: what is due at a tick.
-        ticks: the slots, shared with whoever sets deadlines.
-        guard: the stall policy.
-        clock: monotonic time.
-        credit: whether stalls are credited at all; tests switch it off to see that it matters.
-        runtime: where its task runs.
-        lags: takes how late each tick begins; see `Delays.tick_lag`.
-
-    Attributes:
-        credit: as above.
-    """
+    """The task that drives the wheel."""
 
     # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
-    def __init__(
-        self,
-        expiring: Expiring,
-        ticks: Ticks,
-        guard: StallGuard,
-        clock: Clock,
-        *,
-        credit: bool = True,
-        runtime: Runtime | None = None,
-        lags: Histogram | None = None,
-    ) -> None:
-        self._expiring = expiring
-        self._ticks = ticks
-        self._guard = guard
-        self._clock = clock
-        self.credit = credit
-        self._runtime = runtime or TrioRuntime()
-        self._lags = lags or Histogram(QUICK_S)
+    expiring: Expiring  # what is due at a tick
+    ticks: Ticks  # the slots, shared with whoever sets deadlines
+    guard: StallGuard  # the stall policy
+    clock: Clock  # monotonic time
+    _: KW_ONLY
+    credit: bool = True  # whether stalls are credited at all; tests switch it off to see that it matters
+    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
+    # takes how late each tick begins; see `Delays.tick_lag`
+    lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
+
+    def __post_init__(self) -> None:
         self._counted = TickerStatistics()
 
     def statistics(self) -> TickerStatistics:
         """Return the figures so far."""
-        return replace(self._counted, stall_credit_s=self._guard.credited_s, stalled_s=self._guard.stalled_s)
+        return replace(self._counted, stall_credit_s=self.guard.credited_s, stalled_s=self.guard.stalled_s)
 
     async def run(self) -> None:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
-        now = self._clock.now()
-        self._guard.begin(now)
-        tick = self._ticks.begun(now)
+        now = self.clock.now()
+        self.guard.begin(now)
+        tick = self.ticks.begun(now)
         while True:
-            due = self._ticks.starts(tick + 1)
+            due = self.ticks.starts(tick + 1)
             # A credit may have put that off by as much as T. Sleeping so long would be the next stall, and
             # the lease of a node whose clients are few would end.
-            await self._runtime.sleep(min(due - self._clock.now(), self._ticks.slot_s))
-            now = self._clock.now()
+            await self.runtime.sleep(min(due - self.clock.now(), self.ticks.slot_s))
+            now = self.clock.now()
             self._note_overrun(max(0.0, now - due))
-            self._guard.alive(now)
-            credit = self._guard.take_credit(now)
+            self.guard.alive(now)
+            credit = self.guard.take_credit(now)
             if self.credit and credit:
-                self._ticks.credit(credit)
+                self.ticks.credit(credit)
             # A credit can carry the clock back to before the tick that was due: then nothing is.
-            tick = max(tick, self._ticks.begun(now))
+            tick = max(tick, self.ticks.begun(now))
             await self._expire(tick)
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._counted.ticks += 1
-        self._lags.note(overrun_s)
+        self.lags.note(overrun_s)
         self._counted.overrun_s = overrun_s
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, tick: int) -> None:
         """End what is due at `tick` in slices, with a turn for everybody else between them."""
-        while self._expiring.take_due(tick):
-            for _ in range(self.READER_TURNS if self._expiring.awaits_readers else 0):
-                await self._runtime.sleep(0)
-            self._counted.ended += self._expiring.end_silent(self._clock.now())
-            await self._runtime.sleep(0)
-        self._expiring.ticked(self._clock.now())
+        while self.expiring.take_due(tick):
+            for _ in range(self.READER_TURNS if self.expiring.awaits_readers else 0):
+                await self.runtime.sleep(0)
+            self._counted.ended += self.expiring.end_silent(self.clock.now())
+            await self.runtime.sleep(0)
+        self.expiring.ticked(self.clock.now())

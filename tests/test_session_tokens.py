@@ -84,7 +84,7 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
 def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
     world.core.refuse_logins(lambda: 1.0)
     login(world)
-    world.core._rules.return_after = None
+    world.core.rules.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
     assert gate.addresses == []

@@ -96,7 +96,7 @@ def a_guest_is_in_the_registry(patch: pytest.MonkeyPatch) -> None:
 
     def enter(self: Core, link: Any, handle: Any) -> Any:
         guest = opened(self, link, handle)
-        self._registry._sessions["guest"] = guest  # type: ignore[assignment]
+        self.registry._sessions["guest"] = guest  # type: ignore[assignment]
         return guest
 
     patch.setattr(Core, "opened", enter)

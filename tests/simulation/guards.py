@@ -101,7 +101,7 @@ async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter])
     failures = await _probe(relay, unknown)
     for writer in writers:
         if writer not in unknown:
-            reach[writer.shard].answered(relay._clock(), relay._clock())
+            reach[writer.shard].answered(relay.clock(), relay.clock())
     return failures
 
 

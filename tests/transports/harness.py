@@ -16,6 +16,7 @@ from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
 from presence.clock import Clock
 from presence.core import Core
+from presence.flapping import Flapping
 from presence.registry import Registry, Session, SessionKey
 from presence.session import SessionProtocol
 from presence.ticker import Ticker
@@ -146,6 +147,7 @@ class Harness:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=max(idle_timeout, 300.0),
+            flapping=Flapping(grace),
             packet_rate=packet_rate,
         )
         self.ticker = Ticker(self.core, ticks, guard, self.clock)
