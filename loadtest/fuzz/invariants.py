@@ -121,7 +121,7 @@ def _tables(stage: Stage) -> None:
         assert profiles._updates._full_at.keys() <= numbers
         assert profiles._dozing <= profiles._shown.keys()
     core: Any = stage.core
-    if core._packet_rate is not None:
-        assert core._packet_rate.kept <= stage.ledger.logins
+    if core.packet_rate is not None:
+        assert core.packet_rate.kept <= stage.ledger.logins
     assert core._counted.logins == stage.ledger.logins
     assert sum(core._counted.ended.values()) == stage.ledger.ended
