@@ -11,6 +11,7 @@ import _socket
 import contextlib
 import heapq
 import itertools
+import math
 import os
 import random
 import select
@@ -33,6 +34,8 @@ from loadtest.connection import source_addresses
 from protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")
+Poller = Any
+"""What is waited with: an `select.epoll`, or a `PlainPoll`."""
 
 AWAY = -1  # for a descriptor: there is no connection
 LOGIN_ID = 1
@@ -41,14 +44,38 @@ CHECKED_EACH = 64
 RETURN_S = 0.5  # at most, until a client whose connection ended is back
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 EVENTS_A_TURN = 512
-SLOT_S = 0.05  # of the ring of beats
+SLOT_S = 0.05  # of the ring of beats; the shorter, the more wakes and the smaller the bursts
 ORDERS_EACH_S = 0.02  # how often a thread looks for orders
 ANSWER_S = 30.0  # of a thread, which never waits for long
 NOTHING: Mapping[str, Any] = {}
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+ASKING_ID = 2  # of each beat that asks
+ASKING_BEAT = protocol.encode(protocol.keepalive(ASKING_ID))
+TURN_S = 0.02  # of things that are due, until what has come is looked at
+_READ, _WRITE, _ERROR, _END = 1, 4, 8, 16  # the same of epoll and of poll
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _PORT_AT_CONNECT = 24  # linux/in.h, IP_BIND_ADDRESS_NO_PORT: a port is free that is free towards the target
 _LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class PlainPoll:
+    """`select.poll` in the form of epoll, for systems that have none; it takes longer with each connection.
+
+    Args:
+        poll: one of the standard library's; under gevent bring the original.
+    """
+
+    def __init__(self, poll: Any = None) -> None:
+        self._poll = poll or select.poll()
+        self.register, self.modify = self._poll.register, self._poll.modify
+        self.unregister = self._poll.unregister
+
+    def poll(self, wait_s: float, _most: int) -> list[tuple[int, int]]:
+        """See `select.epoll`."""
+        found: list[tuple[int, int]] = self._poll.poll(wait_s * 1000)
+        return found
+
+    def close(self) -> None:
+        """It has no descriptor."""
 
 
 class Client:
@@ -106,19 +133,33 @@ class Client:
 
     def socket(self) -> _socket.socket:
         """Return a socket that is about to be connected."""
-        sock = _socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        host, _ = self.address or self.loop.address
+        sock = _socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if source := next(self.loop.sources):
-            sock.setsockopt(socket.IPPROTO_IP, _PORT_AT_CONNECT, 1)
+            with contextlib.suppress(OSError):  # only Linux has it
+                sock.setsockopt(socket.IPPROTO_IP, _PORT_AT_CONNECT, 1)
             sock.bind((source, 0))
         return sock
+
+    def beat(self) -> None:
+        """It is time for a beat."""
+        self.send(KEEPALIVE)
+
+    def pause_s(self) -> float:
+        """Return how long to wait until it connects again, where the server has named no time."""
+        return random.uniform(0.02, RETURN_S)
 
     # What it does
 
     def connect(self) -> None:
-        """Connect, unless that is so already."""
+        """Connect, unless that is so already; if nobody listens try again later."""
         if self.fd == AWAY:
-            self.loop.open(self)
+            try:
+                self.loop.open(self)
+            except ConnectionError:
+                self.loop.at(time.monotonic() + self.pause_s(), self.connect)
 
     def send(self, frame: bytes) -> None:
         """Send, or keep what the kernel does not take; without a connection nothing."""
@@ -137,6 +178,13 @@ class Client:
         else:
             self._unsent += frame
 
+    def put(self, frame: bytes) -> bool:
+        """Send a whole frame now; return False if the kernel does not take it: nothing can follow then."""
+        try:
+            return not self._unsent and self._write(frame) == len(frame)
+        except OSError:
+            return False
+
     def send_later(self, data: bytes) -> None:
         """Send as soon as the kernel takes more, and not before the next turn."""
         self._unsent += data
@@ -146,6 +194,16 @@ class Client:
         """Close the connection, if there is one, with a FIN or a reset."""
         if self.fd == AWAY:
             return
+        fd = self.leave_open()
+        if reset:
+            sock = _socket.socket(fileno=fd)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            sock.detach()
+        os.close(fd)
+
+    def leave_open(self) -> int:
+        """Think no more of the connection, and leave it half open; return its descriptor, to be closed."""
         fd, self.fd, self.is_in = self.fd, AWAY, False
         self._unread, self._farewell = b"", None
         self._unsent.clear()
@@ -153,12 +211,7 @@ class Client:
         if self._tls is not None:
             self._tls.detach()
             self._tls = None
-        if reset:
-            sock = _socket.socket(fileno=fd)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            sock.detach()
-        os.close(fd)  # which takes it out of the epoll set
+        return fd
 
     # For the loop
 
@@ -222,8 +275,7 @@ class Client:
         self.drop()
         self.ended(payload, now)
         if self.returns and (payload is None or Code(payload["code"]).reconnect):
-            wait_s = (payload or NOTHING).get("retry_after") or random.uniform(0.02, RETURN_S)
-            self.loop.at(now + wait_s, self.connect)
+            self.loop.at(now + ((payload or NOTHING).get("retry_after") or self.pause_s()), self.connect)
 
     def _write(self, data: bytes | bytearray) -> int:
         return os.write(self.fd, data) if self._tls is None else self._tls.send(data)
@@ -243,6 +295,7 @@ class Client:
                 self._farewell = payload
         elif kind == Kind.OK and not self.is_in:
             self.is_in = True
+            self.loop.logins += 1
             self.entered(payload, now)
         else:
             self.heard(kind, id, payload, now)
@@ -253,38 +306,49 @@ class ClientLoop:
 
     Args:
         address: of the server.
-        beat_s: how often each client beats; 0: never.
+        beat_s: how often each client beats; 0: not before `beat` says so.
+        slot_s: how long a slot of the ring of beats is, at the first interval.
         sources: addresses to connect from, in turn, or how many.
+        poller: what to wait with; None: an epoll set.
 
     Attributes:
         members: clients that it keeps.
-        packets: that have come so far.
+        address: of the server.
+        poller: what it waits with.
+        packets, logins: that have come, and that were granted, so far.
         endings: connections that the server ended, by its code; 0 of those that broke.
         late_max_s: by how much something was done too late, at most; then the load is what is measured.
     """
 
     def __init__(
-        self, address: tuple[str, int], *, beat_s: float = 0.0, sources: int | Iterable[str] = SOURCES
+        self,
+        address: tuple[str, int],
+        *,
+        beat_s: float = 0.0,
+        slot_s: float = SLOT_S,
+        sources: int | Iterable[str | None] = SOURCES,
+        poller: Poller | None = None,
     ) -> None:
         self.members: list[Client] = []
-        self.packets = 0
+        self.packets = self.logins = 0
         self.endings: Counter[int] = Counter()
         self.late_max_s = 0.0
         self.sources: Iterator[str | None] = (
             source_addresses(address[0], sources) if isinstance(sources, int) else itertools.cycle(sources)
         )
-        self._address = address
+        self.address = address
         self._begun, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
-        self._epoll = select.epoll()
+        self.poller: Poller = poller or select.epoll()
         self._by_fd: dict[int, Client] = {}
         self._opening: set[int] = set()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._slots = max(1, round(beat_s / SLOT_S))
-        self._slot = 0
+        self._slots, self._slot, self._slot_s, self._first_slot_s = 0, 0, 0.0, slot_s
+        self._slots_left = 0.0
+        self._is_ring_turning = False
         if beat_s:
-            self._beat(time.monotonic())
+            self.beat(beat_s)
 
     def __enter__(self) -> Self:
         return self
@@ -292,10 +356,15 @@ class ClientLoop:
     def __exit__(self, *exc_info: object) -> None:
         for client in self.open_clients():
             client.drop(reset=True)
-        self._epoll.close()
+        self.poller.close()
 
     def __len__(self) -> int:
         return len(self._by_fd)
+
+    @property
+    def due(self) -> float:
+        """The moment at which something is to be done; infinite if nothing is."""
+        return self._due[0][0] if self._due else math.inf
 
     def at(self, moment: float, action: Callable[[], object]) -> None:
         """Do something then (monotonic seconds)."""
@@ -309,13 +378,12 @@ class ClientLoop:
         """Go on for so long, or until something is so; return whether it is."""
         give_up = time.monotonic() + seconds
         while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
-            wait_s = min(give_up, self._due[0][0] if self._due else give_up) - now
-            self.turn(wait_s)
+            self.turn(min(give_up, self.due) - now)
         return is_done
 
     def turn(self, wait_s: float) -> None:
         """Wait at most so long for what comes, and take it; do what is due."""
-        for fd, events in self._epoll.poll(max(0.0, wait_s), EVENTS_A_TURN):
+        for fd, events in self.poller.poll(max(0.0, wait_s), EVENTS_A_TURN):
             self._serve(fd, events)
         self._act()
 
@@ -324,6 +392,30 @@ class ClientLoop:
         now = time.monotonic()
         for number, client in enumerate(clients):
             self.at(now + number / per_second, client.connect)
+
+    def beat(self, every_s: float, turns: float = math.inf) -> None:
+        """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
+
+        The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
+        changes with the interval, so nobody waits longer for the next beat than the longer of two intervals.
+        """
+        self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
+        self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
+        if not self._is_ring_turning:
+            self._is_ring_turning = True
+            self._beat(time.monotonic())
+
+    def silence(self) -> None:
+        """Let nobody beat any more."""
+        self._slots_left = 0
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether beats are to come."""
+        return self._slots_left > 0
+
+    def beaten(self, sent: int, late_s: float) -> None:
+        """So many have beaten in one slot, the last of them so late; a subclass may note it."""
 
     def load(self) -> str:
         """Return in words what this load takes of a core; if that is much, it is what was measured."""
@@ -335,45 +427,50 @@ class ClientLoop:
         return sum(client.is_in for client in self.members)
 
     def open(self, client: Client) -> None:
-        """Begin to connect one; it is tried again if that fails."""
+        """Begin to connect one.
+
+        Raises:
+            OSError: that cannot be.
+        """
         sock = client.socket()
-        with contextlib.suppress(BlockingIOError):
-            try:
-                sock.connect(client.address or self._address)
-            except ConnectionError:
-                sock.close()
-                self.at(time.monotonic() + random.uniform(0.02, RETURN_S), client.connect)
-                return
+        try:
+            sock.connect(client.address or self.address)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            sock.close()
+            raise
         fd = client.fd = sock.detach()
         self._by_fd[fd] = client
         self._opening.add(fd)
-        self._epoll.register(fd, _READ | _WRITE)
+        self.poller.register(fd, _READ | _WRITE)
 
     def open_clients(self) -> list[Client]:
         """Return who has a connection."""
         return [*self._by_fd.values()]
 
     def forget(self, fd: int) -> None:
-        """A connection is about to be closed."""
+        """A connection is about to be closed, or is nobody's any more."""
         del self._by_fd[fd]
         self._opening.discard(fd)
+        self.poller.unregister(fd)
 
     def wait_for(self, fd: int, events: int) -> None:
         """Wait for these events of a connection from now on."""
-        self._epoll.modify(fd, events)
+        self.poller.modify(fd, events)
 
     def hear(self, client: Client, *, on: bool) -> None:
         """Read what comes on a connection from now on, or nothing but its end."""
-        self._epoll.modify(client.fd, _READ if on else 0)
+        self.poller.modify(client.fd, _READ if on else 0)
 
     def _serve(self, fd: int, events: int) -> None:
         client = self._by_fd.get(fd)
         if client is None:
             return
-        if fd in self._opening and not events & select.EPOLLERR:
+        if fd in self._opening and not events & _ERROR:
             self._open(client)
             return
-        if events & _WRITE and not events & (select.EPOLLERR | select.EPOLLHUP):
+        if events & _WRITE and not events & (_ERROR | _END):
             client.flush()
         if events & ~_WRITE:
             client.read()
@@ -384,25 +481,40 @@ class ClientLoop:
         except OSError:
             client.lost(None, time.monotonic())
             return
-        self._epoll.modify(client.fd, events or _READ)
+        self.poller.modify(client.fd, events or _READ)
         if not events:
             self._opening.discard(client.fd)
             client.opened()
 
     def _act(self) -> None:
-        now = time.monotonic()
-        while self._due and self._due[0][0] <= now:
+        begun = now = time.monotonic()
+        while self._due and self._due[0][0] <= now < begun + TURN_S:
             due, _, action = heapq.heappop(self._due)
             self.late_max_s = max(self.late_max_s, now - due)
             action()
+            now = time.monotonic()
 
     def _beat(self, due: float) -> None:
         """Beat in one slot. Each has its moment: a load that is late must not make its clients silent."""
+        if self._slots_left <= 0:
+            self._is_ring_turning = False
+            return
+        sent = 0
         for client in self.members[self._slot :: self._slots]:
             if client.is_in and client.beats:
-                client.send(KEEPALIVE)
+                client.beat()
+                sent += 1
+        if sent:
+            self.beaten(sent, time.monotonic() - due)
         self._slot = (self._slot + 1) % self._slots
-        self.at(due + SLOT_S, partial(self._beat, due + SLOT_S))
+        self._slots_left -= 1
+        due += self._slot_s
+        self.at(due, partial(self._beat, due))
+
+
+def plain_login(uid: str) -> bytes:
+    """Return the frame of a login that says no more than who it is."""
+    return protocol.encode(protocol.login(uid, id=LOGIN_ID))
 
 
 class LoopThread:
@@ -412,6 +524,7 @@ class LoopThread:
         self._loop = loop
         self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._is_closing = False
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -424,6 +537,8 @@ class LoopThread:
 
     def do(self, action: Callable[[], T]) -> T:
         """Do something in the loop's thread, between two of its turns; return what comes of it."""
+        if self._failure is not None:
+            raise self._failure
         future: Future[T] = Future()
         self._orders.put((action, future))
         return future.result(ANSWER_S)
@@ -443,12 +558,19 @@ class LoopThread:
             time.sleep(ORDERS_EACH_S)
 
     def _run(self) -> None:
-        with self._loop:
-            while not self._is_closing:
-                self._loop.run(ORDERS_EACH_S, lambda: not self._orders.empty())
-                with contextlib.suppress(Empty):
-                    action, future = self._orders.get_nowait()
-                    try:
-                        future.set_result(action())
-                    except Exception as error:
-                        future.set_exception(error)
+        try:
+            with self._loop:
+                while not self._is_closing:
+                    self._loop.run(ORDERS_EACH_S, lambda: not self._orders.empty())
+                    self._obey()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _obey(self) -> None:
+        with contextlib.suppress(Empty):
+            action, future = self._orders.get_nowait()
+            try:
+                future.set_result(action())
+            except Exception as error:
+                future.set_exception(error)

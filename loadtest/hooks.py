@@ -7,15 +7,17 @@ import functools
 import gc
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gevent
-from locust import LoadTestShape, User, argument_parser, events, runners
+from locust import LoadTestShape, User, argument_parser, events, runners, task
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
+from loadtest.device import Device
 from loadtest.observer import check_redis
 from loadtest.options import add_options, exceeded, scenario
 from loadtest.run import Run
@@ -30,6 +32,9 @@ GC_THRESHOLDS = (50_000, 20, 100)
 # machine that carries the server, too, may well be busy for so long.
 WORKER_HEARTBEATS = 60  # one a second
 
+FOREVER_S = 1e9
+SPAWN_S = 1.0  # between two portions of users that locust starts, all at once
+
 logger = logging.getLogger("presence.loadtest")
 
 
@@ -38,14 +43,16 @@ class LoadUser(User):
 
     Attributes:
         load: the run; None while there is none.
+        devices: of this user.
     """
 
     abstract = True
     host = "127.0.0.1:7400"
     load: ClassVar[Run | None] = None
+    devices: Sequence[Device] = ()
 
-    def begin(self) -> Run:
-        """Return the run; without one there is nothing to do.
+    def play(self, devices: int, within_s: float) -> None:
+        """Let so many devices begin within so many seconds.
 
         Raises:
             StopUser: the run could not begin.
@@ -60,7 +67,19 @@ class LoadUser(User):
                 context={},
             )
             raise StopUser
-        return LoadUser.load
+        self.devices = [Device(LoadUser.load) for _ in range(devices)]
+        for device in self.devices:
+            device.start(within_s)
+
+    def on_stop(self) -> None:
+        """All vanish, as devices do."""
+        for device in self.devices:
+            device.stop()
+
+    @task
+    def live(self) -> None:
+        """The devices live by themselves."""
+        gevent.sleep(FOREVER_S)
 
 
 class Ramp(LoadTestShape):

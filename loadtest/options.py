@@ -36,7 +36,7 @@ def add_options(parser: Any) -> None:
     option(
         "--source-addresses", int, 16, "connect to a loopback target from 127.0.0.2 and so many minus 1 more"
     )
-    option("--connections", int, 500, "connections of each SwarmUser")
+    option("--connections", int, 500, "devices of each SwarmUser")
     option("--login-p99-max", float, 1.0, "seconds; a run in which logins took longer fails; 0: no limit")
     option("--answer-p99-max", float, 0.5, "seconds; the same for keepalives that ask for an answer")
     option("--failures-max", int, 0, "failures with which a run still passes")

@@ -60,11 +60,18 @@ class Verdict:
 
 def table(outcomes: Iterable[Outcome]) -> str:
     """Return the outcomes in Markdown."""
-    rows = [
-        f"| {each.name} | {each.injected} | {each.measured} | {'; '.join(each.failures[:3]) or 'kept'} |"
-        for each in outcomes
+    rows = (
+        (each.name, each.injected, each.measured, "; ".join(each.failures[:3]) or "kept") for each in outcomes
+    )
+    return markdown("scenario | injected | measured | promises", rows)
+
+
+def markdown(head: str | Iterable[object], body: Iterable[str | Iterable[object]]) -> str:
+    """Return a table in Markdown; each line is its cells, or a text with " | " between them."""
+    names, *lines = [
+        line.split(" | ") if isinstance(line, str) else [str(cell) for cell in line] for line in (head, *body)
     ]
-    return "\n".join(["| scenario | injected | measured | promises |", "| --- " * 4 + "|", *rows])
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
 
 
 def say(line: str) -> None:

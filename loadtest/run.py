@@ -1,21 +1,28 @@
 """What the devices of one process share in one run of the load test."""
 
+import contextlib
 import itertools
+import platform
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import gevent
+import gevent.socket
+from gevent import monkey
 from locust.env import Environment
 
+from loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from loadtest.connection import parse_host, resolve, source_addresses
 from loadtest.judge import Judge, Promise
 from loadtest.observer import Observer
 from loadtest.options import scenario
 from loadtest.tally import Tally
-from loadtest.waits import Waits
 
 TELL_S = 0.5  # locust shows and sends its figures each second or more
+WAKE_S = 0.002  # by so much something may be done late: waking costs more than a beat
+LOOK_S = 0.01  # where nothing can be waited for
 
 
 class Run:
@@ -29,9 +36,8 @@ class Run:
         judge: is told what the devices do.
         observer: tells the judge what the stream says.
         tally: notes what devices do often.
-        waiting: how devices wait for a descriptor.
+        loop: what drives the devices.
         scenario: what devices do, and when.
-        sources: local addresses, in turn.
         uids: names that no other process and no other run has.
         peers: devices that were online once, to send messages to.
 
@@ -44,26 +50,26 @@ class Run:
         options: Any = environment.parsed_options
         self.options = options
         self.scenario = scenario(options)
-        self.address = resolve(parse_host(host))
-        self.sources = source_addresses(self.address[0], options.source_addresses)
+        address = resolve(parse_host(host))
+        sources = source_addresses(address[0], options.source_addresses)
+        self.loop = ClientLoop(address, sources=sources, poller=_poller())
         self.judge = Judge(Promise(options.tick, options.disconnect_grace, options.slack))
         self.observer = Observer(self.requests, self.judge, options.redis_url, options.redis_prefix)
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
         self.tally = Tally(environment.stats, "device")
-        self.waiting = Waits().waiting
         self._is_open = True
-        self._teller: gevent.Greenlet | None = None
+        self._greenlets: list[gevent.Greenlet] = []
 
     def start(self) -> None:
-        """Follow the streams, and tell locust what is noted.
+        """Follow the streams, drive the devices, and tell locust what is noted.
 
         Raises:
             RedisError: Redis does not answer.
         """
         self.observer.start()
-        self._teller = gevent.spawn(self._tell)
+        self._greenlets = [gevent.spawn(self._tell), gevent.spawn(self._drive)]
 
     def close(self) -> int:
         """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
@@ -71,8 +77,7 @@ class Run:
         Returns:
             how many offline events were still due.
         """
-        if self._teller is not None:
-            self._teller.kill()
+        gevent.killall(self._greenlets)
         self.observer.stop()
         self.tally.close()
         self._is_open = False
@@ -82,6 +87,19 @@ class Run:
         while True:
             gevent.sleep(TELL_S)
             self.tally.flush()
+
+    def _drive(self) -> None:
+        """Do what is due and take what comes, and let others have their turns."""
+        while True:
+            self.loop.turn(0)
+            wait_s = min(TELL_S, self.loop.due - time.monotonic())
+            if wait_s <= 0:
+                gevent.sleep(0)
+            elif not hasattr(self.loop.poller, "fileno"):
+                gevent.sleep(min(wait_s, LOOK_S))
+            else:
+                with contextlib.suppress(TimeoutError):
+                    gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_S)
 
     def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Tell locust about one exchange with the server, unless the run is closed."""
@@ -95,3 +113,10 @@ class Run:
             exception=None if failure is None else RuntimeError(failure),
             context={},
         )
+
+
+def _poller() -> Poller:
+    """Return what to wait with; gevent hides what the standard library has."""
+    if platform.system() == "Linux":
+        return monkey.get_original("select", "epoll")()
+    return PlainPoll(monkey.get_original("select", "poll")())

@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import trio
 
 from loadtest.bench.inprocess import TICK_S, Node, redis_for
-from loadtest.bench.report import rows
 from loadtest.bench.stretches import Stretches, watched
+from loadtest.outcome import markdown
 from presence.process import tune_interpreter
 from presence.registry import Session
 from presence.store.client import Redis, open_client
@@ -181,7 +181,7 @@ def table(result: Result) -> str:
         for each in result.phases
     )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.entries.items()))
-    return f"{rows(head, body)}\n\nIn the stream: {kinds}; gaps {result.gaps}, skipped {result.skipped}"
+    return f"{markdown(head, body)}\n\nIn the stream: {kinds}; gaps {result.gaps}, skipped {result.skipped}"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import trio
 
 import protocol
 from loadtest.bench.inprocess import Node, redis_for
-from loadtest.bench.report import rows
+from loadtest.outcome import markdown
 from presence.registry import Session
 from presence.relay import PROBE_INTERVAL_S
 from presence.store.client import Redis, open_client
@@ -201,7 +201,7 @@ def table(costs: list[Cost], plan: Plan) -> str:
     def line(name: str, value: Callable[[Cost], float], digits: int = 1) -> list[str]:
         return [name, *(f"{value(each):,.{digits}f}" for each in costs)]
 
-    measured = rows(
+    measured = markdown(
         ["one node costs Redis", *shards],
         [
             line("at rest: scripts a second", lambda cost: cost.rest.scripts),
@@ -230,7 +230,7 @@ def table(costs: list[Cost], plan: Plan) -> str:
         kept = plan.entries_kept * cost.shards * cost.entry_bytes
         return (plan.users * cost.user_bytes + kept) / 1e9
 
-    needed = rows(
+    needed = markdown(
         [f"{plan.users:,} users on {plan.nodes} nodes need", *shards],
         [
             line("transitions a second at the peak", lambda _cost: plan.transitions_s, 0),

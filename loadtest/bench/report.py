@@ -1,12 +1,12 @@
 """The tables, in Markdown."""
 
-from collections.abc import Iterable
 from itertools import product
 
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
-from loadtest.bench.results import Load, Memory, Results, Wheel, median, percentile
+from loadtest.bench.results import Load, Memory, Results, Wheel, median
 from loadtest.bench.servers import OWN
+from loadtest.outcome import markdown, percentile
 
 NOTES = """\
 CPU is the server's own processor time, user and kernel, of all its threads; its Redis, a process of its own,
@@ -51,12 +51,6 @@ def invalid(results: Results) -> list[str]:
     return ["**Not valid:**\n\n" + "\n".join(f"- {complaint}" for complaint in complaints)]
 
 
-def rows(head: str | Iterable[str], body: Iterable[str | Iterable[str]]) -> str:
-    """Return a Markdown table; each line is its cells, or a text with " | " between them."""
-    names, *lines = [line.split(" | ") if isinstance(line, str) else list(line) for line in (head, *body)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
-
-
 def _rounds(values: list[float], digits: int) -> str:
     """Return the median and, if there are several, each value."""
     if not values:
@@ -84,7 +78,7 @@ def _summary(results: Results) -> str:
             )
             line.append(f"{median(ratios):.2f}" if ratios else "")
         body.append(line)
-    return rows(head, body)
+    return markdown(head, body)
 
 
 def _load_table(results: Results, load: Load) -> str:
@@ -105,7 +99,7 @@ def _load_table(results: Results, load: Load) -> str:
             f"{server}{mark} | {_rounds(cpu_us, 1)} | {ratio} | {wake:.1f} "
             f"| {median(cpu_us) * load.rate / 1e4:.1f} | {share * 100:.0f}"
         )
-    return rows(head, body)
+    return markdown(head, body)
 
 
 def _memory_table(results: Results) -> str:
@@ -119,7 +113,7 @@ def _memory_table(results: Results) -> str:
                 f"{server} | {found[0].connections:,} | {rss:,.0f} | {pss:,.0f} | {_megabytes(found)}"
             )
     head = "server | connections | bytes of RSS a connection | of anonymous PSS | RSS of all, MB"
-    return rows(head, body)
+    return markdown(head, body)
 
 
 def _megabytes(found: list[Memory]) -> str:
@@ -140,7 +134,7 @@ def _trips_table(results: Results) -> str:
                 f"{each:.1f}" for each in (percentile(trips, 0.5), percentile(trips, 0.99), max(trips))
             )
             body.append(f"{load} | {probe} | {server} | {len(trips):,} | {shown}")
-    return rows("load | probe | server | probes | p50 | p99 | max", body)
+    return markdown("load | probe | server | probes | p50 | p99 | max", body)
 
 
 def sizes_table(results: Results) -> str:
@@ -165,7 +159,7 @@ def _sizes(results: Results) -> str:
             f"| {median(cpu_us) * load.rate / 1e4:.1f} | {_megabytes(memory)} "
             f"| {median(each.rss_bytes for each in memory):,.0f} B"
         )
-    return rows(head, body)
+    return markdown(head, body)
 
 
 def wheel_table(wheels: list[Wheel]) -> str:
@@ -174,7 +168,7 @@ def wheel_table(wheels: list[Wheel]) -> str:
         "keys | touch, ns | … in a heap with lazy deletion | tick with nobody due, µs "
         "| … by looking at every deadline | each key taken, ns"
     )
-    return rows(
+    return markdown(
         head,
         (
             f"{each.keys:,} | {each.touch_ns:.0f} | {each.heap_ns:.0f} | {each.idle_tick_us:.2f} "

@@ -140,11 +140,3 @@ def median(values: Iterable[float]) -> float:
     """Return the median; NaN of nothing."""
     found = list(values)
     return statistics.median(found) if found else float("nan")
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Return the smallest value that `share` of all values do not exceed; NaN of nothing."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]

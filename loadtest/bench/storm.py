@@ -7,7 +7,6 @@ then the storm. Prints the seconds until the last login was granted, logins a se
 
 import argparse
 import json
-import select
 import statistics
 import subprocess
 import sys
@@ -15,18 +14,20 @@ import time
 from dataclasses import dataclass
 
 from loadtest import usage
+from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
-from loadtest.clients import Clients
-from loadtest.connection import raise_file_limit, source_addresses
-from loadtest.swarm import Swarm
+from loadtest.client_loop import Client, ClientLoop
+from loadtest.connection import raise_file_limit
+from loadtest.outcome import markdown, percentile, say
 
+SOURCES = 16
 SETTLE_S = 2.0  # until the established have sent what they usually send
 STORM_LIMIT_S = 30.0
 AFTER_S = 2.0  # the round trips of the time right after a storm count, and what still goes to Redis
 LIMIT_MS = 250.0  # for an answer to the established
 HEAD = (
-    "| granted | refused | s to the last | logins/s | µs of CPU a login | generator | answers: p50 ms | p99 "
-    f"| max | later than {LIMIT_MS:.0f} ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "granted | refused | s to the last | logins/s | µs of CPU a login | generator | answers: p50 ms | p99 "
+    f"| max | later than {LIMIT_MS:.0f} ms"
 )
 
 
@@ -37,57 +38,54 @@ class Storm:
     Attributes:
         seconds: from the first connect to the last login granted.
         cpu_us: of the server's processor time a login.
-        generator_share: of a core, that this process used meanwhile.
+        share: of a core, that this process used meanwhile.
         granted, refused: logins.
         trips_ms: round trips of the established.
-        unanswered: keepalives of theirs.
+        late: answers to them that came too late, or not at all.
     """
 
     seconds: float
     cpu_us: float
-    generator_share: float
+    share: float
     granted: int
     refused: int
     trips_ms: list[float]
-    unanswered: int
+    late: int
+
+    def cells(self) -> list[str]:
+        """Return its row."""
+        p50, p99, most = (percentile(self.trips_ms, share) for share in (0.5, 0.99, 1.0))
+        return [
+            *(f"{self.granted:,}", str(self.refused), f"{self.seconds:.2f}"),
+            *(f"{self.granted / self.seconds:,.0f}", f"{self.cpu_us:.0f}", f"{self.share:.0%}"),
+            *(f"{p50:.0f}", f"{p99:.0f}", f"{most:.0f}", str(self.late)),
+        ]
 
 
 def storm(server: Running, clients: int) -> Storm:
     """Let so many clients log in at once."""
-    swarm = Swarm(
-        (server.host, server.port), Clients("storm", clients), sources=source_addresses(server.host, 16)
-    )
-    probe_s = STORM_LIMIT_S / 3
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
-    prober = subprocess.Popen([*command, str(SETTLE_S), str(probe_s)], stdout=subprocess.PIPE, text=True)
+    command += [str(SETTLE_S), str(STORM_LIMIT_S / 3)]
+    prober = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        time.sleep(SETTLE_S + 1.0)
-        waiting = select.poll()
-        waiting.register(swarm.fileno(), select.POLLIN)
-        cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
-        swarm.bring(range(clients), begun)
-        ended = begun
-        while swarm.counts.logins < clients and time.monotonic() - begun < STORM_LIMIT_S:
-            due = swarm.step(time.monotonic())
-            ended = time.monotonic()
-            waiting.poll(min(1.0, max(0.0, due - ended)) * 1000)
-        share = (time.process_time() - own) / (ended - begun)
-        time.sleep(AFTER_S)
-        cpu = usage.cpu_seconds(server.pid) - cpu
-        said = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
+        with ClientLoop((server.host, server.port), sources=SOURCES) as loop:
+            for number in range(clients):
+                Client(loop, f"storm-{number}")
+            time.sleep(SETTLE_S + 1.0)
+            cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
+            loop.bring(loop.members, per_second=float("inf"))
+            loop.run(STORM_LIMIT_S, lambda: loop.logins >= clients)
+            seconds, granted = time.monotonic() - begun, loop.logins
+            share = (time.process_time() - own) / seconds
+            time.sleep(AFTER_S)
+            cpu = usage.cpu_seconds(server.pid) - cpu
+            said = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
+            refused = loop.endings.total()
     finally:
         prober.kill()
-        swarm.close()
-    counts = swarm.counts
-    return Storm(
-        ended - begun,
-        cpu / max(1, counts.logins) * 1e6,
-        share,
-        counts.logins,
-        counts.refused.total(),
-        said["trips_ms"]["acknowledged, always"],
-        said["unanswered"],
-    )
+    trips_ms = said["trips_ms"][ALWAYS]
+    late = sum(trip > LIMIT_MS for trip in trips_ms) + said["unanswered"]
+    return Storm(seconds, cpu / max(1, granted) * 1e6, share, granted, refused, trips_ms, late)
 
 
 def main() -> int:
@@ -98,25 +96,17 @@ def main() -> int:
     arguments = parser.parse_args()
     usage.require_linux()
     raise_file_limit()
-    rows, passed = [], True
-    print(HEAD)
+    found = []
     for number in range(arguments.rounds):
-        print(f"round {number + 1} of {arguments.rounds} …", file=sys.stderr, flush=True)
+        say(f"round {number + 1} of {arguments.rounds} …")
         with running(contenders(512)[OWN]) as server:
-            came = storm(server, arguments.clients)
-        trips = sorted(came.trips_ms)
-        late = sum(trip > LIMIT_MS for trip in trips) + came.unanswered
-        passed &= came.granted == arguments.clients and not late and bool(trips)
-        rows.append(came)
-        print(
-            f"| {came.granted:,} | {came.refused} | {came.seconds:.2f} | {came.granted / came.seconds:,.0f} "
-            f"| {came.cpu_us:.0f} | {came.generator_share:.0%} | {statistics.median(trips):.0f} "
-            f"| {trips[len(trips) * 99 // 100]:.0f} | {trips[-1]:.0f} | {late} |"
-        )
+            found.append(storm(server, arguments.clients))
+    print(markdown(HEAD, (each.cells() for each in found)))
     print(
-        f"medians: {statistics.median(each.seconds for each in rows):.2f} s to the last login, "
-        f"{statistics.median(each.cpu_us for each in rows):.0f} µs of CPU a login"
+        f"medians: {statistics.median(each.seconds for each in found):.2f} s to the last login, "
+        f"{statistics.median(each.cpu_us for each in found):.0f} µs of CPU a login"
     )
+    passed = all(each.granted == arguments.clients and each.trips_ms and not each.late for each in found)
     return 0 if passed else 1
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loadtest.chaos.group import Address
+from loadtest.chaos.crowd import Address
 from loadtest.ports import free_port
 from loadtest.proxy import Proxy
 from loadtest.servers import PresenceServer, is_stopped

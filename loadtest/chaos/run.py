@@ -10,10 +10,9 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import NamedTuple
 
-from loadtest.chaos.acts import Gone
 from loadtest.chaos.bounds import HOLD_S, Troubles
 from loadtest.chaos.collector import Collector
-from loadtest.chaos.crowd import Crowd
+from loadtest.chaos.crowd import Crowd, Habits
 from loadtest.chaos.faults import Injector
 from loadtest.chaos.judge import Judge
 from loadtest.chaos.measures import SETTLED_LIMIT_S, measure
@@ -87,22 +86,19 @@ class Run:
         self._events: list[Event] = []
 
     def _make_crowd(self) -> Crowd:
-        options = self._options
-        return Crowd(
-            [each for place, node in enumerate(self._nodes) for each in node.addresses(place)],
-            options.clients,
-            max(1, round(options.clients * NEAR_SHARE)),
-            idle_timeout=options.serve.idle_timeout,
-            tick=options.serve.tick,
-            grace=options.grace,
-            gone=Gone(
-                options.plan.gone_share if options.plan else 0.0,
-                (options.serve.death_s + 1.0, options.serve.death_s + GONE_S),
-            ),
-            tell=lambda uid, login, at, reason, is_for_good: self._judge.ended(
+        options, serve = self._options, self._options.serve
+        habits = Habits(
+            serve.idle_timeout,
+            serve.tick,
+            options.grace,
+            options.plan.gone_share if options.plan else 0.0,
+            (serve.death_s + 1.0, serve.death_s + GONE_S),
+            lambda uid, login, at, reason, is_for_good: self._judge.ended(
                 uid, login, at, reason, is_for_good=is_for_good
             ),
         )
+        addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
+        return Crowd(addresses, options.clients, max(1, round(options.clients * NEAR_SHARE)), habits)
 
     def enter(self) -> None:
         """Let all clients log in."""
@@ -265,7 +261,7 @@ class Run:
             "clients": self._options.clients,
             "logins": self._crowd.logins,
             "beats": self._crowd.beats,
-            "deeds": self._crowd.deeds,
+            "deeds": dict(self._crowd.deeds),
             "events": dict(judge.events),
             "looks at users": dict(judge.certain),
             "ends and goodbyes, for Redis went back": judge.forgotten,

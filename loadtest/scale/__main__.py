@@ -43,9 +43,9 @@ def play_server(result: Result, server: PresenceServer, arguments: argparse.Name
         play = Play(fleet, lambda: usage.server_processes(pid), reader)
         result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
         result.holds += [play.hold(beat_s, arguments.hold) for beat_s in arguments.beat]
-        result.silence = play.silence(promise)
+        result.ends["silence"] = play.silence(promise)
         result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
-        result.last_beat = play.last_beat(arguments.last_beat, promise)
+        result.ends["last_beat"] = play.last_beat(arguments.last_beat, promise)
 
 
 def play_floors(result: Result, arguments: argparse.Namespace) -> None:
@@ -106,8 +106,8 @@ def main() -> int:
         (arguments.out / "scale.md").write_text(result.as_markdown() + "\n")
         (arguments.out / "scale.json").write_text(json.dumps(result.as_json(), indent=1) + "\n")
     broken = result.broken()
-    for verdict in (result.silence, result.last_beat):
-        for example in verdict.examples if verdict else ():
+    for ends in result.ends.values():
+        for example in ends.examples:
             print(example, file=sys.stderr)
     print("loadtest.scale: " + ("passed" if not broken else "FAILED: " + "; ".join(broken)))
     return 1 if broken else 0

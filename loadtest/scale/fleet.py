@@ -1,75 +1,206 @@
-"""The generators' processes, seen from the process that gives the orders."""
+"""Load generators: processes with a loop of clients each, and who gives them orders."""
 
 import contextlib
-import json
+import gc
+import itertools
+import multiprocessing
+import random
 import secrets
-import subprocess
-import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from multiprocessing.connection import Connection
+from operator import add
 from typing import Any
 
-from loadtest.scale.generator import SOURCES
+from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import Truth
+from protocol import KEEPALIVE
 
+SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
+SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
+BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
 END_TIMEOUT_S = 20.0
 
 
 @dataclass
 class Status:
-    """How the generators stand together; the counts are since the beginning, but `beats` since the last mark.
+    """How generators stand; the counts are since the beginning, but those named are since the last mark.
 
     Attributes:
         online, arriving: clients that are logged in, and that are to be.
-        is_beating: whether any generator has beats to come.
-        beats: that were sent.
-        late_max_s: the latest beat since the last mark.
-        lost, refused, failed: sessions and logins, by reason.
+        beating: generators that have beats to come.
+        beats: that were sent since the mark.
         stuck: beats that the kernel did not take.
+        late_max_s: the latest beat since the mark.
+        cpu_s: of the generators since the mark.
+        lost, refused, failed: sessions and logins, by reason.
+        late_s, login_s: of each slot's last beat, and of each login, since the mark; only where asked for.
     """
 
     online: int = 0
     arriving: int = 0
-    is_beating: bool = False
+    beating: int = 0
     beats: int = 0
+    stuck: int = 0
     late_max_s: float = 0.0
+    cpu_s: float = 0.0
     lost: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    stuck: int = 0
+    late_s: list[float] = field(default_factory=list)
+    login_s: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, answers: Sequence[dict[str, Any]]) -> "Status":
-        """Return how all generators stand together, given the answer of each."""
-
-        def total(name: str) -> int:
-            return sum(answer[name] for answer in answers)
-
-        def counts(name: str) -> Counter[str]:
-            return sum((Counter(answer[name]) for answer in answers), Counter())
-
-        return cls(
-            total("online"),
-            total("arriving"),
-            any(answer["is_beating"] for answer in answers),
-            total("beats"),
-            max(answer["late_max_s"] for answer in answers),
-            counts("lost"),
-            counts("refused"),
-            counts("failed"),
-            total("stuck"),
-        )
+    def of(cls, parts: Sequence["Status"]) -> "Status":
+        """Return how all of them stand together."""
+        columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
+        found = {name: reduce(add, column) for name, column in columns.items()}
+        return cls(**found | {"late_max_s": max(columns["late_max_s"])})
 
 
-@dataclass
-class Figures:
-    """What a phase was like for the generators; `late_s` and `login_s` in rising order."""
+class Steady(Client):
+    """Logs in and beats; if that fails it tries again, but once it was in it does not return by itself.
 
-    status: Status
-    cpu_s: float
-    late_s: list[float]
-    login_s: list[float]
+    Attributes:
+        session: as the server named it.
+        begun, before: right before its last packet was sent, and the one before that.
+        is_wanted: whether it is to be logged in.
+    """
+
+    def __init__(self, generator: "Generator", uid: str, address: tuple[str, int]) -> None:
+        super().__init__(generator, uid)
+        self.address = address
+        self.returns = self.is_wanted = False
+        self.session = ""
+        self.begun = self.before = 0.0
+        self._generator = generator
+        self._attempts = 0
+
+    def opened(self) -> None:
+        """See `Client`."""
+        self.session, self.begun = "", time.monotonic()
+        self.before = self.begun
+        super().opened()
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """See `Client`."""
+        self.session = payload.get("session", "-")  # a C floor tells none
+        self._attempts = 0
+        self._generator.status.login_s.append(now - self.begun)
+
+    def beat(self) -> None:
+        """See `Client`."""
+        moment = time.monotonic()
+        if self.put(KEEPALIVE):
+            self.before, self.begun = self.begun, moment
+        else:
+            self._generator.status.stuck += 1
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """See `Client`."""
+        status, reason = self._generator.status, payload["reason"] if payload else "closed"
+        if self.session:
+            status.lost[reason] += 1
+            self.is_wanted = False
+            return
+        (status.refused if payload else status.failed)[reason] += 1
+        wait_s = (payload or {}).get("retry_after") or self.pause_s()
+        self.loop.at(now + wait_s, self.connect)
+
+    def pause_s(self) -> float:
+        """Return full jitter over a bound that doubles."""
+        self._attempts += 1
+        return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**self._attempts))
+
+
+class Generator(ClientLoop):
+    """Obeys orders. What it has beside a loop are the orders; each returns its answer.
+
+    Args:
+        servers: their addresses; each client goes to one of them at random.
+        name: what the names of the clients begin with.
+        connections: how many there are.
+        first_source: which of the source addresses comes first.
+    """
+
+    def __init__(
+        self, servers: Sequence[tuple[str, int]], name: str, connections: int, first_source: int
+    ) -> None:
+        sources = source_addresses(servers[0][0], first_source + SOURCES)
+        mine = [*itertools.islice(sources, first_source, first_source + SOURCES)]
+        super().__init__(servers[0], slot_s=SLOT_S, sources=mine)
+        self.status = Status()
+        self.clients = [
+            Steady(self, f"{name}-{number}", random.choice(servers)) for number in range(connections)
+        ]
+        self._cpu_mark_s = time.process_time()
+
+    def beaten(self, sent: int, late_s: float) -> None:
+        """See `ClientLoop`."""
+        self.status.beats += sent
+        self.status.late_s.append(late_s)
+        self.status.late_max_s = max(self.status.late_max_s, late_s)
+
+    def come(self, per_second: float) -> None:
+        """Let all who have no connection log in, at that rate."""
+        away = [client for client in self.clients if not client.is_wanted]
+        for client in away:
+            client.is_wanted = True
+        self.bring(away, per_second)
+
+    def fall_silent(self, last_beat_s: float = 0.0) -> None:
+        """Send one more beat from each client within that time, if it is not 0, then none.
+
+        From now on they hear nothing, as without a network.
+        """
+        self._hear(on=False)
+        self.silence()
+        if last_beat_s:
+            self.beat(last_beat_s, turns=1)
+
+    def listen(self) -> None:
+        """Read what the server has sent, and hang up where it says so."""
+        self._hear(on=True)
+
+    def _hear(self, *, on: bool) -> None:
+        for client in self.open_clients():
+            self.hear(client, on=on)
+
+    def mark(self) -> None:
+        """Begin a phase."""
+        status = self.status
+        status.late_s, status.login_s = [], []
+        status.beats, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
+
+    def tell(self, *, in_full: bool = False) -> Status:
+        """How it stands."""
+        status = self.status
+        status.online, status.beating = self.online(), int(self.is_beating)
+        status.arriving = sum(client.is_wanted and not client.is_in for client in self.clients)
+        status.cpu_s = time.process_time() - self._cpu_mark_s
+        found = dict(vars(status))
+        return Status(**found if in_full else found | {"late_s": [], "login_s": []})
+
+    def truths(self) -> list[Truth]:
+        """Return what each client that was ever logged in did last."""
+        return [
+            Truth(each.uid, each.session, each.begun, each.before) for each in self.clients if each.session
+        ]
+
+
+def _serve(pipe: Connection, *arguments: Any) -> None:
+    """Drive the clients and obey, until the pipe ends: the process of a generator."""
+    raise_file_limit()
+    generator = Generator(*arguments)
+    gc.disable()  # nothing here makes cycles, and a collection would make beats late
+    with LoopThread(generator) as thread, contextlib.suppress(EOFError):
+        while True:
+            name, given = pipe.recv()
+            pipe.send(thread.do(lambda: getattr(generator, name)(**given)))  # noqa: B023 - done by now
 
 
 class Fleet:
@@ -79,82 +210,53 @@ class Fleet:
         servers: hosts and ports; each connection goes to one of them at random.
         connections: of all generators together.
         processes: how many generators.
+
+    Attributes:
+        size: the same.
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:
-        name = secrets.token_hex(3)
-        self._processes: list[subprocess.Popen[str]] = []
+        self.size = processes
+        name, context = secrets.token_hex(3), multiprocessing.get_context("spawn")
+        self._processes, self._pipes = [], []
         for number in range(processes):
             share = connections * (number + 1) // processes - connections * number // processes
-            arguments = [json.dumps(servers), f"{name}-{number}", str(share), str(number * SOURCES)]
-            command = [sys.executable, "-m", "loadtest.scale.generator", *arguments]
-            self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
+            pipe, theirs = context.Pipe()
+            arguments = (theirs, servers, f"{name}-{number}", share, number * SOURCES)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(pipe)
 
-    def do(self, order: str, *arguments: float) -> list[Any]:
+    def do(self, order: str, **arguments: Any) -> list[Any]:
         """Give the order to all; return their answers."""
-        line = json.dumps([order, *arguments]) + "\n"
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(line)
-            process.stdin.flush()
-        return [self._answer(process, order) for process in self._processes]
+        for pipe in self._pipes:
+            pipe.send((order, arguments))
+        try:
+            return [pipe.recv() for pipe in self._pipes]
+        except EOFError:
+            raise SystemExit(f"a load generator ended at the order: {order}") from None
 
-    def bring(self, per_second: float) -> None:
-        """Let all who are away log in, at that rate together."""
-        self.do("bring", per_second / len(self._processes))
-
-    def status(self) -> Status:
+    def status(self, *, in_full: bool = False) -> Status:
         """How they stand."""
-        return Status.of(self.do("status"))
-
-    def figures(self) -> Figures:
-        """What was since the last ``mark``."""
-        answers = self.do("figures")
-        return Figures(
-            Status.of(answers),
-            sum(answer["cpu_s"] for answer in answers),
-            sorted(late for answer in answers for late in answer["late_s"]),
-            sorted(seconds for answer in answers for seconds in answer["login_s"]),
-        )
+        return Status.of(self.do("tell", in_full=in_full))
 
     def truths(self) -> list[Truth]:
-        """What each client that was ever logged in last did."""
-        rows: list[Truth] = []
-        for answer in self.do("facts"):
-            columns = (answer[name] for name in ("uids", "sessions", "begun", "before"))
-            rows += (Truth(*row) for row in zip(*columns, strict=True))
-        return [row for row in rows if row.session]
+        """What each client that was ever logged in did last."""
+        return [truth for answer in self.do("truths") for truth in answer]
 
     def close(self) -> None:
         """End the processes, and their connections with them."""
+        for pipe in self._pipes:
+            pipe.close()
         for process in self._processes:
-            with contextlib.suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.close()
-        for process in self._processes:
-            try:
-                process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-
-    def _answer(self, process: "subprocess.Popen[str]", order: str) -> Any:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a load generator ended at the order: {order}")
-        return json.loads(line)
+            process.join(END_TIMEOUT_S)
+            process.kill()
 
 
 @contextlib.contextmanager
 def running_fleet(servers: Sequence[tuple[str, int]], connections: int, processes: int) -> Iterator[Fleet]:
     """Run generators for the length of a ``with`` block."""
-    fleet = Fleet(servers, connections, processes)
-    try:
+    with contextlib.closing(Fleet(servers, connections, processes)) as fleet:
         yield fleet
-    finally:
-        fleet.close()

@@ -51,7 +51,7 @@ class Ends(Verdict):
         clients: that were logged in.
         offline: their offline events that are right.
         decided_s, stood_s, read_s: seconds from a client's last packet to the decision, to the event in the
-            stream, to the event read; rising, of the events that are right or late.
+            stream, to the event read; of the events that are right or late.
         first_to_last_s: between the first and the last offline event in the stream.
     """
 
@@ -100,8 +100,6 @@ def judge(truths: Sequence[Truth], events: Iterable[Event], promise: Promise) ->
             ends.note(f"{kind} event lost", uid)
     if stood:
         ends.first_to_last_s = max(stood) - min(stood)
-    for delays in (ends.decided_s, ends.stood_s, ends.read_s):
-        delays.sort()
     return ends
 
 

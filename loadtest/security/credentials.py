@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 import protocol
-from loadtest.links import LOGIN_ID
+from loadtest.client_loop import LOGIN_ID
 from presence.auth.keys import HS256
 from presence.auth.making import Signer, key_set, make_key, public_part
 

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import protocol
-from loadtest.client_loop import AWAY, Client, ClientLoop
+from loadtest.client_loop import AWAY, Client, ClientLoop, plain_login
 from loadtest.connection import raise_file_limit
-from loadtest.links import plain_login
 from protocol import Code, Kind
 
 Address = tuple[str, int]

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import protocol
-from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
 from loadtest.connection import source_addresses
 from loadtest.events import Event
-from loadtest.links import plain_login
 from loadtest.records import Data
 from loadtest.security.credentials import Issuer, write_certificate, write_keys
 from loadtest.servers import PRESENCE, PresenceServer, Setup

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgpack
 
 import protocol
-from loadtest.client_loop import ClientLoop, LoopThread
-from loadtest.links import LOGIN_ID
+from loadtest.client_loop import LOGIN_ID, ClientLoop, LoopThread
 from loadtest.outcome import Outcome, percentile
 from loadtest.security.credentials import Issuer, login, spoilt, write_keys
 from loadtest.security.mutations import mutations

@@ -1,23 +1,26 @@
-"""The whole thing in small, and that its exit status would tell."""
+"""That the exit status of a run at scale would tell."""
 
 from collections import Counter
 
 import pytest
 
-from loadtest.scale.fleet import Figures, Status
+from loadtest.scale.__main__ import parse
+from loadtest.scale.fleet import Status
 from loadtest.scale.play import Hold, Ramp
 from loadtest.scale.report import Result
 from loadtest.scale.verdict import Ends, Promise
 from loadtest.usage import Memory
 
 
-def result() -> Result:
-    """A result in which everything was kept."""
-    figures = Figures(Status(), 1.0, [0.001] * 100, [0.01])
-    verdict = Ends(clients=10, offline=10)
-    hold = Hold(12.0, 60.0, 50, {1: 0.5, 2: 0.5}, Memory(1, 2), 0, 0, figures)
-    return Result(10, 2, 2, Promise(), ramps=[Ramp(10, 1.0, [0.01], {}, {})], holds=[hold], silence=verdict,
-                  last_beat=Ends(clients=10, offline=10, first_to_last_s=2.0))  # fmt: skip
+def result(*, online: int = 10, lost: int = 0, offline: int = 0, span_s: float = 2.0, **wrong: int) -> Result:
+    """A result in which everything was kept, but for what is given."""
+    load = Status(online=online, beats=50, late_s=[0.001] * 100, login_s=[0.01])
+    ends = {
+        "silence": Ends(Counter(wrong), clients=10, offline=10),
+        "last_beat": Ends(clients=10, offline=10, first_to_last_s=span_s),
+    }
+    hold = Hold(12.0, 60.0, 1.0, Memory(1, 2), lost, offline, load)
+    return Result(10, 2, 2, Promise(), ramps=[Ramp(1.0, load)], holds=[hold], ends=ends)
 
 
 def test_a_result_in_which_everything_was_kept_is_passed() -> None:
@@ -25,27 +28,21 @@ def test_a_result_in_which_everything_was_kept_is_passed() -> None:
     assert result().notes() == []
 
 
-def test_a_login_that_is_missing_is_told() -> None:
-    found = result()
-    found.ramps[0].online = 9
-    assert found.broken() == ["only 9 of 10 logged in"]
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (result(online=9), "only 9 of 10 logged in"),
+        (result(lost=1), "beat each 12 s: 1 connections lost"),
+        (result(offline=1), "beat each 12 s: 1 offline events"),
+        (result(late=1), "silence: 1 x late"),
+        (result(span_s=5.01), "last_beat: 5.01 s from first to last event"),
+    ],
+)
+def test_what_is_broken_is_told(found: Result, words: str) -> None:
+    assert found.broken() == [words]
 
 
-@pytest.mark.parametrize(("what", "words"), [("lost", "connections lost"), ("offline", "offline events")])
-def test_whom_the_server_loses_while_all_beat_is_told(what: str, words: str) -> None:
-    found = result()
-    setattr(found.holds[0], what, 1)
-    assert found.broken() == [f"beat each 12 s: 1 {words}"]
-
-
-def test_a_verdict_that_found_something_is_told() -> None:
-    found = result()
-    found.silence = Ends(Counter({"offline event lost": 1}), clients=10, offline=9)
-    assert found.broken() == ["silence: 1 x offline event lost"]
-
-
-def test_too_long_from_the_first_to_the_last_event_is_told() -> None:
-    found = result()
-    assert found.last_beat is not None
-    found.last_beat.first_to_last_s = 5.01
-    assert found.broken() == ["last beat: 5.01 s from first to last event"]
+@pytest.mark.parametrize("beats", [("12", "30"), ("28.5", "2")])
+def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--beat", *beats, "--idle-timeout", "30", "--last-beat", "2"])
