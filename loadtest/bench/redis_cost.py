@@ -31,37 +31,29 @@ _LOGOUT: Final = protocol.encode(protocol.logout())
 
 
 @dataclass(frozen=True)
-class Rest:
-    """A node at rest: scripts and all commands a second, those inside scripts too, and CPU µs a second."""
-
-    scripts: float
-    commands: float
-    cpu_us: float
-
-
-@dataclass(frozen=True)
 class Cost:
     """What one node costs one Redis.
 
     Attributes:
         shards: of the data.
-        rest: at rest.
+        scripts, commands, rest_us: a second at rest: scripts, all commands, those inside scripts too, CPU µs.
         online_us, offline_us: CPU µs of Redis for a transition in full batches.
         online_alone_us, offline_alone_us: the same for one that travels alone.
-        user_bytes: memory for a user online: record and owner.
+        user_bytes, seen_bytes: memory for a user online: record and owner; and offline: when last seen.
         entry_bytes: memory for a stream entry.
-        seen_bytes: memory for a user offline: when last seen.
     """
 
     shards: int
-    rest: Rest
+    scripts: float
+    commands: float
+    rest_us: float
     online_us: float
     offline_us: float
     online_alone_us: float
     offline_alone_us: float
     user_bytes: float
-    entry_bytes: float
     seen_bytes: float
+    entry_bytes: float
 
 
 @dataclass(frozen=True)
@@ -84,37 +76,35 @@ class _Meter:
     """Redis's own account of its work."""
 
     def __init__(self, client: Redis, keys: Keys) -> None:
-        self._client, self._keys = client, keys
-        self.idle_us_s = 0.0
-
-    def cpu_us(self) -> float:
-        info: Any = self._client.info("cpu")
-        return float(info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6
+        self._client: Any = client
+        self._keys = keys
+        self._idle_us_s = 0.0
 
     def calls(self) -> tuple[int, int]:
         """Return scripts and commands called since the server's start."""
-        stats: Any = self._client.info("commandstats")
+        stats = self._client.info("commandstats")
         calls = {name: each["calls"] for name, each in stats.items() if not name.startswith("cmdstat_info")}
         return calls.get("cmdstat_evalsha", 0), sum(calls.values())
 
     def memory(self) -> tuple[int, int]:
         """Return bytes in use without the streams, and bytes of the streams."""
-        info: Any = self._client.info("memory")
         events = [self._keys.events(shard) for shard in range(self._keys.shards)]
-        sizes: list[Any] = [self._client.memory_usage(each, samples=0) or 0 for each in events]
-        return info["used_memory"] - sum(sizes), sum(sizes)
+        streams = sum(self._client.memory_usage(each, samples=0) or 0 for each in events)
+        return self._client.info("memory")["used_memory"] - streams, streams
 
     async def idle(self, seconds: float) -> None:
         """Learn what Redis uses with nobody there."""
-        begun, before = time.monotonic(), self.cpu_us()
-        await trio.sleep(seconds)
-        self.idle_us_s = (self.cpu_us() - before) / (time.monotonic() - begun)
+        self._idle_us_s = await self.cost_us(trio.sleep, seconds) / seconds
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
         """Return CPU µs of a piece of work, without the idle share."""
-        begun, before = time.monotonic(), self.cpu_us()
+        begun, before = time.monotonic(), self._cpu_us()
         await work(*arguments)
-        return max(0.0, self.cpu_us() - before - self.idle_us_s * (time.monotonic() - begun))
+        return max(0.0, self._cpu_us() - before - self._idle_us_s * (time.monotonic() - begun))
+
+    def _cpu_us(self) -> float:
+        info = self._client.info("cpu")
+        return float(info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6
 
 
 async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = REST_S) -> Cost:
@@ -131,28 +121,29 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
         meter = _Meter(client, keys)
         await meter.idle(min(IDLE_S, rest_s))
         node = Node(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
+        live: list[Session] = []
         async with _running(node):
-            rest = await _rest(meter, rest_s)
-            single: list[Session] = []
-            online_alone = await meter.cost_us(_one_by_one, node, alone, single)
-            offline_alone = await meter.cost_us(_leave_one_by_one, node, single)
-            other_before, stream_before = meter.memory()
-            live: list[Session] = []
-            online = await meter.cost_us(_all, node, users, live)
-            other_online, stream_online = meter.memory()
-            offline = await meter.cost_us(_leave, node, live)
-            other_offline, _ = meter.memory()
-        return Cost(
-            keys.shards,
-            rest,
-            online / users,
-            offline / users,
-            online_alone / alone,
-            offline_alone / alone,
-            (other_online - other_before) / users,
-            (stream_online - stream_before) / users,
-            (other_offline - other_before) / users,
-        )
+            scripts, commands = meter.calls()
+            rest_us = await meter.cost_us(trio.sleep, rest_s)
+            scripts, commands = (
+                after - n for after, n in zip(meter.calls(), (scripts, commands), strict=True)
+            )
+            online_alone = await meter.cost_us(_come, node, live, [[f"lone-{n}"] for n in range(alone)])
+            offline_alone = await meter.cost_us(_leave, node, [[session] for session in live])
+            live.clear()
+            before = meter.memory()
+            online = await meter.cost_us(_come, node, live, [[f"user-{n}" for n in range(users)]])
+            with_all = meter.memory()
+            offline = await meter.cost_us(_leave, node, [live])
+            after = meter.memory()
+    return Cost(
+        keys.shards,
+        *(scripts / rest_s, commands / rest_s, rest_us / rest_s),
+        *(online / users, offline / users, online_alone / alone, offline_alone / alone),
+        (with_all[0] - before[0]) / users,
+        (after[0] - before[0]) / users,
+        (with_all[1] - before[1]) / users,
+    )
 
 
 @asynccontextmanager
@@ -167,84 +158,66 @@ async def _running(node: Node) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _rest(meter: _Meter, seconds: float) -> Rest:
-    scripts, commands = meter.calls()
-    cpu_us = await meter.cost_us(trio.sleep, seconds)
-    scripts_after, commands_after = meter.calls()
-    return Rest((scripts_after - scripts) / seconds, (commands_after - commands) / seconds, cpu_us / seconds)
+async def _come(node: Node, live: list[Session], groups: list[list[str]]) -> None:
+    """Log users in, group after group."""
+    for uids in groups:
+        live += await node.log_in(uids)
 
 
-async def _all(node: Node, count: int, live: list[Session]) -> None:
-    live += await node.log_in(f"user-{number}" for number in range(count))
-
-
-async def _leave(node: Node, live: list[Session]) -> None:
-    for session in live:
-        node.core.received(session, _LOGOUT)
-    await node.settled()
-
-
-async def _one_by_one(node: Node, count: int, live: list[Session]) -> None:
-    for number in range(count):
-        live += await node.log_in([f"lone-{number}"])
-
-
-async def _leave_one_by_one(node: Node, live: list[Session]) -> None:
-    for session in live:
-        await _leave(node, [session])
+async def _leave(node: Node, groups: list[list[Session]]) -> None:
+    for sessions in groups:
+        for session in sessions:
+            node.core.received(session, _LOGOUT)
+        await node.settled()
 
 
 def table(costs: list[Cost], plan: Plan) -> str:
     """Return what was measured, and what follows from it, in Markdown."""
     shards = [f"{each.shards} shard{'s' if each.shards > 1 else ''}" for each in costs]
-
-    def line(name: str, value: Callable[[Cost], float], digits: int = 1) -> list[str]:
-        return [name, *(f"{value(each):,.{digits}f}" for each in costs)]
-
-    measured = markdown(
-        ["one node costs Redis", *shards],
-        [
-            line("at rest: scripts a second", lambda cost: cost.rest.scripts),
-            line("at rest: commands a second, those in scripts too", lambda cost: cost.rest.commands),
-            line("at rest: CPU, µs a second", lambda cost: cost.rest.cpu_us, 0),
-            line("a user comes, many together: CPU µs", lambda cost: cost.online_us),
-            line("a user goes, many together: CPU µs", lambda cost: cost.offline_us),
-            line("a user comes alone: CPU µs", lambda cost: cost.online_alone_us, 0),
-            line("a user goes alone: CPU µs", lambda cost: cost.offline_alone_us, 0),
-            line("a user online: bytes", lambda cost: cost.user_bytes, 0),
-            line("a user offline, last seen: bytes", lambda cost: cost.seen_bytes, 0),
-            line("a stream entry: bytes", lambda cost: cost.entry_bytes, 0),
-        ],
-    )
-
-    def alone_us(cost: Cost) -> float:
-        return (cost.online_alone_us + cost.offline_alone_us) / 2
-
-    def busy(cost: Cost) -> float:
-        return (plan.transitions_s * alone_us(cost) + plan.nodes * cost.rest.cpu_us) / 1e6
-
-    def crash_s(cost: Cost) -> float:
-        return plan.users / plan.nodes * cost.offline_us / 1e6
-
-    def memory_gb(cost: Cost) -> float:
-        kept = plan.entries_kept * cost.shards * cost.entry_bytes
-        return (plan.users * cost.user_bytes + kept) / 1e9
-
-    needed = markdown(
-        [f"{plan.users:,} users on {plan.nodes} nodes need", *shards],
-        [
-            line("transitions a second at the peak", lambda _cost: plan.transitions_s, 0),
-            line("scripts a second at rest", lambda cost: plan.nodes * cost.rest.scripts, 0),
-            line("cores of Redis at the peak, each transition alone in its batch", busy, 2),
-            line("seconds of Redis when all users of one node end in one tick", crash_s, 2),
-            line("GB of memory, all online and the streams full", memory_gb),
-        ],
-    )
+    measured = {
+        "at rest: scripts a second": "{0.scripts:,.1f}",
+        "at rest: commands a second, those in scripts too": "{0.commands:,.1f}",
+        "at rest: CPU, µs a second": "{0.rest_us:,.0f}",
+        "a user comes, many together: CPU µs": "{0.online_us:,.1f}",
+        "a user goes, many together: CPU µs": "{0.offline_us:,.1f}",
+        "a user comes alone: CPU µs": "{0.online_alone_us:,.0f}",
+        "a user goes alone: CPU µs": "{0.offline_alone_us:,.0f}",
+        "a user online: bytes": "{0.user_bytes:,.0f}",
+        "a user offline, last seen: bytes": "{0.seen_bytes:,.0f}",
+        "a stream entry: bytes": "{0.entry_bytes:,.0f}",
+    }
+    needs = [_needs(each, plan) for each in costs]
     assumed = (
         f"Assumed: each user comes and goes {plan.visits:g} times a day, {plan.peak:g} times as often at the "
         f"peak; streams capped at {plan.entries_kept:,} entries a shard; nobody subscribes to the hints."
     )
-    return f"{measured}\n\n{needed}\n\n{assumed}"
+    return "\n\n".join(
+        [
+            markdown(
+                ["one node costs Redis", *shards],
+                ([name, *(form.format(each) for each in costs)] for name, form in measured.items()),
+            ),
+            markdown(
+                [f"{plan.users:,} users on {plan.nodes} nodes need", *shards],
+                ([name, *(each[name] for each in needs)] for name in needs[0]),
+            ),
+            assumed,
+        ]
+    )
+
+
+def _needs(cost: Cost, plan: Plan) -> dict[str, str]:
+    alone_us = (cost.online_alone_us + cost.offline_alone_us) / 2
+    busy = (plan.transitions_s * alone_us + plan.nodes * cost.rest_us) / 1e6
+    crash_s = plan.users / plan.nodes * cost.offline_us / 1e6
+    memory = plan.users * cost.user_bytes + plan.entries_kept * cost.shards * cost.entry_bytes
+    return {
+        "transitions a second at the peak": f"{plan.transitions_s:,.0f}",
+        "scripts a second at rest": f"{plan.nodes * cost.scripts:,.0f}",
+        "cores of Redis at the peak, each transition alone in its batch": f"{busy:.2f}",
+        "seconds of Redis when all users of one node end in one tick": f"{crash_s:.2f}",
+        "GB of memory, all online and the streams full": f"{memory / 1e9:.1f}",
+    }
 
 
 def main() -> None:
