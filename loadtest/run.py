@@ -21,7 +21,7 @@ from loadtest.options import scenario
 from loadtest.tally import Tally
 
 TELL_S = 0.5  # locust shows and sends its figures each second or more
-WAKE_S = 0.01  # by so much something may be done late: waking costs more than a beat
+WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat
 LOOK_S = 0.01  # where nothing can be waited for
 
 

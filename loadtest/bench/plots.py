@@ -18,31 +18,23 @@ OWN_COLOUR = "#0b7285"
 PEER_COLOUR = "#adb5bd"
 
 
-def draw_bench(results: Results, folder: Path) -> None:
-    """Draw this server beside others: ``cpu.png``."""
-    _cpu(results, folder / "cpu.png")
-
-
-def draw_sizes(results: Results, folder: Path) -> None:
-    """Draw cost against size: ``sizes.png``."""
-    _sizes(results, folder / "sizes.png")
-
-
-def _figure(rows: int, columns: int, width: float, height: float, title: str) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width, height), facecolor=GROUND, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, color=INK, fontsize=11)
+def figure(rows: int, columns: int, width: float, height: float, title: str) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a title, and its plots."""
+    drawing = Figure(figsize=(width, height), facecolor=GROUND, layout="constrained")
+    FigureCanvasAgg(drawing)
+    drawing.suptitle(title, color=INK, fontsize=11)
     all_axes = []
     for number in range(rows * columns):
-        axes = figure.add_subplot(rows, columns, number + 1, facecolor=GROUND)
+        axes = drawing.add_subplot(rows, columns, number + 1, facecolor=GROUND)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=INK, labelsize=8)
         all_axes.append(axes)
-    return figure, all_axes
+    return drawing, all_axes
 
 
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs={"optimize": True})
+def save(drawing: Figure, path: Path) -> None:
+    """Write it."""
+    drawing.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], form: str) -> None:
@@ -54,23 +46,25 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], form: str) 
     axes.margins(x=0.18)
 
 
-def _cpu(results: Results, path: Path) -> None:
+def draw_bench(results: Results, folder: Path) -> None:
+    """Draw this server beside others: ``cpu.png``."""
     loads = sorted(results.loads(), key=lambda load: (load.kind, load.rate), reverse=True)
     rows = math.ceil(len(loads) / 2)
     connections = f"{loads[0].connections:,} connections" if loads else ""
     title = f"µs of CPU for each keepalive, {connections} (less is better)"
-    figure, all_axes = _figure(rows, 2 if len(loads) > 1 else 1, 9, 0.6 + 2.2 * rows, title)
+    drawing, all_axes = figure(rows, 2 if len(loads) > 1 else 1, 9, 0.6 + 2.2 * rows, title)
     for axes, load in zip(all_axes, loads, strict=False):
         names = [name for name in results.says if results.cpu_us(name, load)]
         _bars(axes, names, [median(results.cpu_us(name, load)) for name in names], "{:.1f}")
         axes.set_title(str(load), color=INK, fontsize=9, loc="left")
     for axes in all_axes[len(loads) :]:
         axes.set_visible(False)
-    _save(figure, path)
+    save(drawing, folder / "cpu.png")
 
 
-def _sizes(results: Results, path: Path) -> None:
-    figure, (each, all_of_them, memory) = _figure(1, 3, 9, 3.0, "This server: cost against size")
+def draw_sizes(results: Results, folder: Path) -> None:
+    """Draw cost against size: ``sizes.png``."""
+    drawing, (each, all_of_them, memory) = figure(1, 3, 9, 3.0, "This server: cost against size")
     rates = [load.rate for load in results.loads()]
     same = sorted(load for load in results.loads() if rates.count(load.rate) > 1)
     rising = sorted(load for load in results.loads() if rates.count(load.rate) == 1)
@@ -100,4 +94,4 @@ def _sizes(results: Results, path: Path) -> None:
         axes.set_xlim(left=0)
         axes.set_xticks(counts, [f"{count / 1000:g}k" for count in counts])
         axes.set_xlabel("connections", color=INK, fontsize=8)
-    _save(figure, path)
+    save(drawing, folder / "sizes.png")

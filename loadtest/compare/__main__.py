@@ -6,23 +6,20 @@ load two cores are played side by side. Needs Linux and the ``loadtest`` and ``e
 
 import argparse
 import contextlib
-import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from loadtest.compare import report
-from loadtest.compare.player import Plan, Row, draw
+from loadtest.compare.player import Plan, Row, draw, run
 from loadtest.compare.techniques import BATCHED, IN_REDIS, NAMES, NOTHING
 from loadtest.outcome import say
 from loadtest.servers import RedisServer
+from loadtest.usage import require_linux
 
 SIZES: Final = (1_000, 10_000, 100_000)
-GRACE_S: Final = 60.0  # beyond the run's length: it hangs then
 ABREAST: Final = 40_000  # users of techniques in Redis who are played side by side;
 LIGHT: Final = 10  # so many users in the process of a technique without Redis weigh as one,
 TOGETHER: Final = 6  # and so many whose touches are made together
@@ -76,25 +73,19 @@ def _weight(plan: Plan) -> int:
 
 def play(plan: Plan) -> Row:
     """Play a plan in a process of its own. One that ends with an error has a row that says so."""
-    with RedisServer() if plan.kind in IN_REDIS else contextlib.nullcontext() as redis:
-        command = [sys.executable, "-m", "loadtest.compare.player", json.dumps(asdict(plan))]
-        command.append(redis.url if redis else "")
+    with (
+        RedisServer() if plan.kind in IN_REDIS else contextlib.nullcontext() as redis,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
         try:
-            run = subprocess.run(
-                command, capture_output=True, timeout=2 * plan.seconds + GRACE_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Row(plan, error="it did not end")
-    if run.returncode:
-        lines = [line.strip(" |+-") for line in run.stderr.decode(errors="replace").splitlines()]
-        return Row(plan, error=next((line for line in reversed(lines) if line), f"status {run.returncode}"))
-    return Row(**json.loads(run.stdout) | {"plan": plan})
+            return pool.submit(run, plan, redis.url if redis else "").result()
+        except Exception as error:  # whatever ends a technique is to be told
+            return Row(plan, error=str(error) or type(error).__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, print, write; exit 1 if a technique ended with an error."""
-    if sys.platform != "linux":
-        raise SystemExit("memory and processor time are read from /proc, so it needs Linux")
+    require_linux()
     given = parse(words)
     wanted = plans(given)
     draw(wanted[0])  # a run that is too short is refused at once
@@ -105,7 +96,7 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
         with ThreadPoolExecutor(len(some)) as pool:
             rows += pool.map(play, some)
-    text = report.markdown(rows)
+    text = report.as_markdown(rows)
     print(text)
     if given.out:
         given.out.write_text(text)
@@ -115,4 +106,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""One technique under the one workload, in real time and open loop: ``python -m loadtest.compare.player``.
+"""One technique under the one workload, in real time and open loop.
 
 Everything scales with T, the idle time-out: users beat each 0.4 T, less or more by a tenth, and begin spread
 over one beat. A share of them falls silent at moments spread over the first part, early enough for all to
@@ -9,22 +9,20 @@ when it is due.
 import contextlib
 import ctypes
 import gc
-import json
 import math
-import os
 import random
-import sys
 import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psutil
 import trio
 
 from loadtest.compare.techniques import Technique, opened
+from loadtest.outcome import percentile
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
@@ -61,19 +59,13 @@ class Plan:
     silent_share: float = 0.1
     seed: int = 1
 
-    @property
-    def last_silence_s(self) -> float:
-        """Nobody falls silent after this."""
-        return self.seconds - (1 + SLACK_SHARE) * self.idle_timeout_s
-
 
 @dataclass(frozen=True)
 class Schedule:
     """Every touch in order of time, and the end of each user.
 
     Attributes:
-        times: seconds since the begin.
-        who: the number of the user, for each of them.
+        times, who: seconds since the begin, and the number of the user.
         last_beats: for each user the time of the last beat if the user falls silent, else infinity.
     """
 
@@ -88,15 +80,15 @@ def draw(plan: Plan) -> Schedule:
     Raises:
         ValueError: the run is too short for anybody to fall silent.
     """
-    if plan.last_silence_s <= 0:
+    last_silence_s = plan.seconds - (1 + SLACK_SHARE) * plan.idle_timeout_s
+    if last_silence_s <= 0:
         raise ValueError(f"{plan.seconds:g} s are too few for an idle time-out of {plan.idle_timeout_s:g} s")
-    rng = random.Random(plan.seed)
-    beat_s = BEAT_SHARE * plan.idle_timeout_s
+    rng, beat_s = random.Random(plan.seed), BEAT_SHARE * plan.idle_timeout_s
     silent = set(rng.sample(range(plan.users), round(plan.users * plan.silent_share)))
     last_beats = array("d", [math.inf]) * plan.users
     touches: list[tuple[float, int]] = []
     for user in range(plan.users):
-        end = plan.last_silence_s * rng.random() if user in silent else plan.seconds
+        end = last_silence_s * rng.random() if user in silent else plan.seconds
         at = min(rng.random() * beat_s, end)
         while at <= end:
             touches.append((at, user))
@@ -112,13 +104,13 @@ def draw(plan: Plan) -> Schedule:
 
 @dataclass
 class Row:
-    """What came of a run; the process prints it as JSON.
+    """What came of a run.
 
     Attributes:
         plan: what was played.
-        touches: made in the measured stretch, from when all had come to the end, and its length, `seconds`.
+        touches, seconds: made in the measured stretch, from when all had come to the end; and its length.
         process_us, redis_us: CPU for a touch, looks and tellings included.
-        commands: that Redis ran for a touch, those in scripts too; and `scripts` of them.
+        scripts, commands: that Redis ran for a touch; the commands in scripts too.
         process_bytes, redis_bytes: memory for a user, just before the first can be due.
         p50_ms, p99_ms, max_ms: lateness of the first telling of a user, from T after the last touch.
         early: tellings of a user whose last touch was less than T ago.
@@ -148,11 +140,6 @@ class Row:
     refused: int = 0
     error: str = ""
 
-    @property
-    def wrong(self) -> int:
-        """Tellings that should not have been, or should have been."""
-        return self.early + self.false + self.missed
-
 
 @dataclass(frozen=True)
 class Telling:
@@ -174,9 +161,7 @@ def judge(row: Row, schedule: Schedule, told: Sequence[Telling]) -> None:
         else:
             first.setdefault(each.user, 1000 * late_s)
     row.missed = sum(map(math.isfinite, schedule.last_beats)) - len(first)
-    if late_ms := sorted(first.values()):
-        row.p50_ms, row.p99_ms = (late_ms[math.ceil(share * len(late_ms)) - 1] for share in (0.5, 0.99))
-        row.max_ms = late_ms[-1]
+    row.p50_ms, row.p99_ms, row.max_ms = (percentile(first.values(), share) for share in (0.5, 0.99, 1.0))
 
 
 class Meter:
@@ -186,16 +171,15 @@ class Meter:
         self._client: Any = open_client(url) if url else None
         self._redis = psutil.Process(self._client.info("server")["process_id"]) if self._client else None
 
-    def used(self) -> "array[float]":
+    def used(self) -> list[float]:
         """Return seconds, CPU seconds of the process and of Redis, and scripts and commands that it ran."""
-        sums = array("d", [time.monotonic(), time.process_time(), 0.0, 0, 0])
-        if self._redis:
-            cpu = self._redis.cpu_times()
-            calls = {name: each["calls"] for name, each in self._client.info("commandstats").items()}
-            sums[2] = cpu.user + cpu.system
-            sums[3] = sum(calls.get(name, 0) for name in _SCRIPTS)
-            sums[4] = sum(calls.values())
-        return sums
+        mine = [time.monotonic(), time.process_time()]
+        if not self._redis:
+            return [*mine, 0.0, 0.0, 0.0]
+        cpu = self._redis.cpu_times()
+        calls = {name: each["calls"] for name, each in self._client.info("commandstats").items()}
+        scripts = sum(calls.get(name, 0) for name in _SCRIPTS)
+        return [*mine, cpu.user + cpu.system, scripts, sum(calls.values())]
 
     def memory(self) -> tuple[int, int]:
         """Return bytes that only this process has, and bytes that Redis uses for data.
@@ -206,70 +190,59 @@ class Meter:
         with contextlib.suppress(AttributeError):  # of another C library
             ctypes.CDLL(None).malloc_trim(0)
         held = self._client.info("memory")["used_memory"] if self._client else 0
-        return psutil.Process(os.getpid()).memory_full_info().uss, held
+        return psutil.Process().memory_full_info().uss, held
 
 
-@dataclass
 class Player:
     """Makes the touches of a schedule and notes what is told."""
 
-    row: Row
-    schedule: Schedule
-    technique: Technique
-    meter: Meter
-    told: list[Telling] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        users = self.row.plan.users
-        self._uids = [f"user-{number}" for number in range(users)]
-        self._touched = array("d", [0.0]) * users
+    def __init__(self, row: Row, technique: Technique, meter: Meter) -> None:
+        self._row, self._technique, self._meter = row, technique, meter
+        self._schedule = draw(row.plan)
+        self._told: list[Telling] = []
+        self._uids = [f"user-{number}" for number in range(row.plan.users)]
+        self._touched = array("d", [0.0]) * row.plan.users
         self._place = 0
         self._begin = 0.0
-        self.technique.touch_many(["nobody"], time.monotonic())  # what is loaded with the first is no user's
-        self._look()
-        self.technique.forget("nobody")
 
     async def run(self) -> None:
         """Play to the end, and fill the row."""
-        plan, row = self.row.plan, self.row
-        before = self.meter.memory()
+        plan, row, meter = self._row.plan, self._row, self._meter
+        self._technique.touch_many(["nobody"], time.monotonic())  # what is loaded with the first is no user's
+        before = meter.memory()
         self._begin = begin = time.monotonic()
         await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)
         gc.collect()
         gc.freeze()  # as the server does once it is warm
-        start, place = self.meter.used(), self._place
+        start, place = meter.used(), self._place
         await self._until(begin + plan.idle_timeout_s)
-        after = self.meter.memory()
         row.process_bytes, row.redis_bytes = (
-            (a - b) / plan.users for a, b in zip(after, before, strict=True)
+            (b - a) / plan.users for a, b in zip(before, meter.memory(), strict=True)
         )
         await self._until(begin + plan.seconds)
         row.touches = self._place - place
-        used = [end - begin for end, begin in zip(self.meter.used(), start, strict=True)]
-        row.seconds = used[0]
-        each = [value / max(1, row.touches) for value in used]
-        row.process_us, row.redis_us, row.scripts, row.commands = (
-            each[1] * 1e6,
-            each[2] * 1e6,
-            each[3],
-            each[4],
+        used = [b - a for a, b in zip(start, meter.used(), strict=True)]
+        row.seconds, process, redis, row.scripts, row.commands = (
+            used[0],
+            *(value / max(1, row.touches) for value in used[1:]),
         )
+        row.process_us, row.redis_us = process * 1e6, redis * 1e6
         await self._until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
-        judge(row, self.schedule, self.told)
+        judge(row, self._schedule, self._told)
 
     async def _until(self, end: float) -> None:
         while (now := time.monotonic()) < end:
             self._make_touches(now)
-            if self.technique.next_look(now) <= time.monotonic():
+            if self._technique.next_look(now) <= time.monotonic():
                 self._look()
             now = time.monotonic()
             step = self._begin + STEP_S * (1 + (now - self._begin) // STEP_S)
-            await trio.sleep(max(0.0, min(step, self.technique.next_look(now), end) - now))
+            await trio.sleep(max(0.0, min(step, self._technique.next_look(now), end) - now))
 
     def _make_touches(self, now: float) -> None:
         """Make what is due by now; a step's time later the rest has to wait for a turn of the others."""
-        times, who = self.schedule.times, self.schedule.who
-        touch = self._touch_together if self.row.plan.batched else self._touch_each
+        times, who = self._schedule.times, self._schedule.who
+        touch = self._touch_together if self._row.plan.batched else self._touch_each
         upto = bisect_left(times, now - self._begin)
         while self._place < upto and time.monotonic() - now < STEP_S:
             chunk = who[self._place : min(upto, self._place + CHUNK)]
@@ -277,51 +250,47 @@ class Player:
             self._place += len(chunk)
             touch(chunk)
             lag_ms = 1000 * (time.monotonic() - self._begin - due - STEP_S)
-            self.row.lag_max_ms = max(self.row.lag_max_ms, lag_ms)
+            self._row.lag_max_ms = max(self._row.lag_max_ms, lag_ms)
 
     def _touch_each(self, users: Sequence[int]) -> None:
-        touch, uids, touched = self.technique.touch, self._uids, self._touched
+        touch, uids, touched = self._technique.touch, self._uids, self._touched
         for user in users:
             now = time.monotonic()
             try:
                 touch(uids[user], now)
             except (StoreUnavailable, StoreError):
-                self.row.refused += 1
+                self._row.refused += 1
             else:
                 touched[user] = now
 
     def _touch_together(self, users: Sequence[int]) -> None:
         now = time.monotonic()
         try:
-            self.technique.touch_many([self._uids[user] for user in users], now)
+            self._technique.touch_many([self._uids[user] for user in users], now)
         except (StoreUnavailable, StoreError):
-            self.row.refused += len(users)
+            self._row.refused += len(users)
             return
         for user in users:
             self._touched[user] = now
 
     def _look(self) -> None:
         try:
-            for each in self.technique.due(time.monotonic()):
-                user = int(each.uid.removeprefix("user-"))
-                self.told.append(Telling(user, each.at - self._begin, each.at - self._touched[user]))
+            for uid, at in self._technique.due(time.monotonic()):
+                if uid != "nobody":
+                    user = int(uid.removeprefix("user-"))
+                    self._told.append(Telling(user, at - self._begin, at - self._touched[user]))
         except (StoreUnavailable, StoreError):
-            self.row.refused += 1
+            self._row.refused += 1
 
 
 async def play(plan: Plan, url: str) -> Row:
-    """Play a plan, and return what came of it.
-
-    Args:
-        plan: what to play.
-        url: of a Redis, for the techniques that need one.
-    """
+    """Play a plan, and return what came of it; `url`: of a Redis, for the techniques that need one."""
     row = Row(plan)
-    schedule = draw(plan)
     async with opened(plan.kind, plan.idle_timeout_s, url) as technique:
-        await Player(row, schedule, technique, Meter(url)).run()
+        await Player(row, technique, Meter(url)).run()
     return row
 
 
-if __name__ == "__main__":
-    print(json.dumps(asdict(trio.run(play, Plan(**json.loads(sys.argv[1])), sys.argv[2]))))
+def run(plan: Plan, url: str) -> Row:
+    """The same, for a process."""
+    return trio.run(play, plan, url)

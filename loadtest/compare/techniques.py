@@ -4,7 +4,7 @@ import heapq
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import Final, NamedTuple
 
@@ -58,6 +58,9 @@ class Technique(ABC):
     This one does nothing with touches that come together: it takes them one by one.
     """
 
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
     @abstractmethod
     def touch(self, uid: str, now: float) -> None:
         """The user has sent something: online, for T from now on."""
@@ -68,10 +71,6 @@ class Technique(ABC):
             self.touch(uid, now)
 
     @abstractmethod
-    def forget(self, uid: str) -> None:
-        """The user has logged out: tell nothing."""
-
-    @abstractmethod
     def due(self, now: float) -> Iterable[Found]:
         """Tell who has been silent for T since the last touch; each once. To be gone through to its end."""
 
@@ -80,7 +79,7 @@ class Technique(ABC):
         """Return when `due` wants to be called next."""
 
 
-class Nothing(Technique):
+class _Nothing(Technique):
     """Does nothing, so that what the player costs is known."""
 
     def touch(self, uid: str, now: float) -> None:
@@ -89,70 +88,51 @@ class Nothing(Technique):
     def touch_many(self, uids: Sequence[str], now: float) -> None:
         """See `Technique`."""
 
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-
     def due(self, now: float) -> Sequence[Found]:
-        """Nobody."""
         return ()
 
     def next_look(self, now: float) -> float:
-        """Never."""
         return math.inf
 
 
-class Wheel(Technique):
+class _Wheel(Technique):
     """The presence wheel, driven as the server's ticker drives it."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
         self._wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         self._wheel.touch(uid, self._ticks.at_or_after(now + self._timeout_s))
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """See `Technique`."""
         self._wheel.touch_all(uids, self._ticks.at_or_after(now + self._timeout_s))
 
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        self._wheel.forget(uid)
-
     def due(self, now: float) -> Iterator[Found]:
-        """See `Technique`."""
         tick = self._ticks.begun(now)
         while uids := self._wheel.expire(tick, SLICE):
             at = time.monotonic()
             yield from (Found(uid, at) for uid in uids)
 
     def next_look(self, now: float) -> float:
-        """At the next boundary of a slot."""
         return self._ticks.starts(self._wheel.cursor + 1)
 
 
-class Heap(Technique):
+class _Heap(Technique):
     """A heap of (deadline, uid): each touch adds an entry, and one that is no longer true is skipped."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._deadlines: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         deadline = now + self._timeout_s
         self._deadlines[uid] = deadline
         heapq.heappush(self._heap, (deadline, uid))
 
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        self._deadlines.pop(uid, None)
-
     def due(self, now: float) -> Iterator[Found]:
-        """See `Technique`."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             deadline, uid = heapq.heappop(heap)
@@ -168,94 +148,77 @@ class Heap(Technique):
         return heap[0][0] if heap else math.inf
 
 
-class RearmedHeap(Technique):
+class _RearmedHeap(Technique):
     """A heap with one entry a user: a touch notes the time, and the entry is put right when it comes up."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._touched: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         if uid not in self._touched:
             heapq.heappush(self._heap, (now + self._timeout_s, uid))
         self._touched[uid] = now
 
-    def forget(self, uid: str) -> None:
-        """A user who returns before the old entry comes up has two, and is told of once."""
-        self._touched.pop(uid, None)
-
     def due(self, now: float) -> Iterator[Found]:
-        """See `Technique`."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             _, uid = heap[0]
-            touched = self._touched.get(uid)
-            if touched is not None and (deadline := touched + self._timeout_s) > now:
+            deadline = self._touched[uid] + self._timeout_s
+            if deadline > now:
                 heapq.heapreplace(heap, (deadline, uid))
                 continue
             heapq.heappop(heap)
-            if self._touched.pop(uid, None) is not None:
-                yield Found(uid, time.monotonic())
+            del self._touched[uid]
+            yield Found(uid, time.monotonic())
 
     def next_look(self, now: float) -> float:
-        """When the first entry comes up, true or not."""
         return self._heap[0][0] if self._heap else math.inf
 
 
 class _Told(Technique):
     """One that is told by the event loop who is silent; what it was told can be had at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
         self._found: list[Found] = []
 
     def due(self, now: float) -> Sequence[Found]:
-        """See `Technique`."""
         found, self._found = self._found, []
         return found
 
     def next_look(self, now: float) -> float:
-        """See `Technique`."""
         return now if self._found else math.inf
 
 
-class Service(_Told):
+class _Service(_Told):
     """`TimerService`: a timer for each user, which a touch reschedules."""
 
     def __init__(self, timeout_s: float, timers: TimerService) -> None:
-        super().__init__()
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._timers = timers
         self._handles: dict[str, TimerHandle] = {}
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         handle = self._handles.get(uid)
         if handle is None or not self._timers.reschedule(handle, self._timeout_s):
             self._handles[uid] = self._timers.schedule(self._timeout_s, self._silent, uid)
-
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        if handle := self._handles.pop(uid, None):
-            self._timers.cancel(handle)
 
     def _silent(self, uid: str) -> None:
         del self._handles[uid]
         self._found.append(Found(uid, time.monotonic()))
 
 
-class TrioDeadlines(_Told):
+class _TrioDeadlines(_Told):
     """A task for each user, which sleeps in a cancel scope; a touch moves the scope's deadline."""
 
     def __init__(self, timeout_s: float, nursery: trio.Nursery) -> None:
-        super().__init__()
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._nursery = nursery
         self._scopes: dict[str, trio.CancelScope] = {}
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         deadline = trio.current_time() + self._timeout_s
         scope = self._scopes.get(uid)
         if scope is None or scope.cancel_called:  # its time is up, and its task has not run yet
@@ -263,11 +226,6 @@ class TrioDeadlines(_Told):
             self._nursery.start_soon(self._wait, uid, scope)
         else:
             scope.deadline = deadline
-
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        if scope := self._scopes.pop(uid, None):
-            scope.cancel()
 
     async def _wait(self, uid: str, scope: trio.CancelScope) -> None:
         with scope:
@@ -277,28 +235,22 @@ class TrioDeadlines(_Told):
             self._found.append(Found(uid, time.monotonic()))
 
 
-class WheelInRedis(Technique):
-    """`RedisWheel`: one script a touch."""
+class _WheelInRedis(Technique):
+    """`RedisWheel`: one script a touch; a look some times a tick."""
 
     def __init__(self, timeout_s: float, wheel: RedisWheel) -> None:
+        super().__init__(timeout_s)
         self._wheel = wheel
         self._look_s = timeout_s / TICKS_PER_TIMEOUT / LOOKS_PER_TICK
         self._next_look = 0.0
 
     def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
         self._wheel.touch(uid)
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """See `Technique`."""
         self._wheel.touch_many(uids)
 
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        self._wheel.forget(uid)
-
     def due(self, now: float) -> Iterator[Found]:
-        """See `Technique`."""
         self._next_look = now + self._look_s
         while silences := self._wheel.due(TAKEN_PER_CALL):
             at = time.monotonic()
@@ -307,16 +259,15 @@ class WheelInRedis(Technique):
                 break
 
     def next_look(self, now: float) -> float:
-        """Some times a tick."""
         return self._next_look
 
 
-class Rescheduled(Technique):
+class _Rescheduled(Technique):
     """A shared timer whose event, the user's silence, is put off by each touch."""
 
     def __init__(self, timer: SharedTimer, timeout_s: float, look_s: float) -> None:
+        super().__init__(timeout_s)
         self._timer = timer
-        self._timeout_s = timeout_s
         self._look_s = look_s
         self._next_look = 0.0
 
@@ -331,10 +282,6 @@ class Rescheduled(Technique):
         if new:
             self._timer.schedule_many(new)
 
-    def forget(self, uid: str) -> None:
-        """See `Technique`."""
-        self._timer.cancel(uid)
-
     def due(self, now: float) -> Iterator[Found]:
         """A user is told of first, and then done."""
         self._next_look = now + self._look_s
@@ -344,7 +291,6 @@ class Rescheduled(Technique):
             self._timer.done(dues)
 
     def next_look(self, now: float) -> float:
-        """See `Technique`."""
         return self._next_look
 
 
@@ -360,31 +306,36 @@ async def opened(kind: str, timeout_s: float, url: str) -> AsyncIterator[Techniq
     Raises:
         ValueError: there is no such kind.
     """
-    in_process = {NOTHING: lambda _: Nothing(), "wheel": Wheel, "heap": Heap, "rearmed": RearmedHeap}
+    in_process: dict[str, Callable[[float], Technique]] = {
+        NOTHING: _Nothing,
+        "wheel": _Wheel,
+        "heap": _Heap,
+        "rearmed": _RearmedHeap,
+    }
     tick_s = round(timeout_s / TICKS_PER_TIMEOUT, 3)
     if make := in_process.get(kind):
         yield make(timeout_s)
     elif kind == "service":
         async with open_timer_service() as timers:
-            yield Service(timeout_s, timers)
+            yield _Service(timeout_s, timers)
     elif kind == "trio":
         async with trio.open_nursery() as nursery:
-            yield TrioDeadlines(timeout_s, nursery)
+            yield _TrioDeadlines(timeout_s, nursery)
             nursery.cancel_scope.cancel()
     elif kind == "redis-wheel":
         with closing(RedisWheel(url, "compare", idle_timeout_s=timeout_s, tick_s=tick_s)) as wheel:
-            yield WheelInRedis(timeout_s, wheel)
+            yield _WheelInRedis(timeout_s, wheel)
     elif kind in IN_REDIS:
         leasing = Leasing(lease_s=timeout_s / LEASES_PER_TIMEOUT, attempts_max=100)
         base, look_s = Keys().timer("compare"), timeout_s / LOOKS_PER_TIMEOUT
         with closing(Scripting(url)) as scripting:
             if kind == "ring":
                 ring = RingTimer(scripting, base, leasing, slots=2 * TICKS_PER_TIMEOUT, tick_s=tick_s)
-                yield Rescheduled(ring, timeout_s, tick_s / LOOKS_PER_TICK)
+                yield _Rescheduled(ring, timeout_s, tick_s / LOOKS_PER_TICK)
             elif kind == "queue":
-                yield Rescheduled(DelayQueue(scripting, base, leasing), timeout_s, look_s)
+                yield _Rescheduled(DelayQueue(scripting, base, leasing), timeout_s, look_s)
             else:
                 with closing(ExpiryTimer(scripting, base, leasing)) as timer:
-                    yield Rescheduled(timer, timeout_s, look_s)
+                    yield _Rescheduled(timer, timeout_s, look_s)
     else:
         raise ValueError(f"no such technique: {kind}")
