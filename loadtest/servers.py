@@ -38,12 +38,8 @@ class Setup:
     idle_timeout: float = 30.0
     lease: float = 10.0
     tick: float = 1.0
+    grace: float = 5.0
     shards: int = 1
-
-    @property
-    def beat_s(self) -> float:
-        """How often clients are told to beat."""
-        return 0.4 * self.idle_timeout
 
     @property
     def death_s(self) -> float:
@@ -54,7 +50,7 @@ class Setup:
     def flags(self) -> tuple[str, ...]:
         """The settings."""
         names = {"--idle-timeout": self.idle_timeout, "--lease": self.lease, "--tick": self.tick}
-        names["--shards"] = self.shards
+        names |= {"--disconnect-grace": self.grace, "--shards": self.shards}
         return tuple(word for name, value in names.items() for word in (name, f"{value:g}"))
 
     def keys(self, prefix: str = "presence") -> Keys:

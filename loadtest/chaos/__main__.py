@@ -16,17 +16,15 @@ import sys
 import time
 from pathlib import Path
 
-from loadtest.chaos.options import Options, Result
-from loadtest.chaos.plan import OF_STORMS, STORM_S, rounds_in, times_each
-from loadtest.chaos.plans import PLANS
-from loadtest.chaos.report import failures, stories, table
+from loadtest.chaos.plan import OF_STORMS, PLANS, STORM_S, rounds_in, times_each
+from loadtest.chaos.report import Options, Result
 from loadtest.chaos.run import play
 from loadtest.chaos.unguarded import GUARDS
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import say
-from loadtest.servers import Setup as Serve
+from loadtest.servers import Setup
 
-STORM = Serve(idle_timeout=5.0, lease=2.0, tick=0.5, shards=2)  # so that much happens
+STORM = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, shards=2)  # so that much happens
 NODES = 3
 CLIENTS = 1000
 ENDED = 128 + signal.SIGTERM
@@ -77,42 +75,26 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
-    """Return what a run of storms is made of."""
-    serve = Serve(
-        arguments.idle_timeout or STORM.idle_timeout,
-        arguments.lease or STORM.lease,
-        arguments.tick or STORM.tick,
-        arguments.shards or STORM.shards,
-    )
+def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
+    """Return what a run of storms is made of, or of a plan with that name."""
+    plan = PLANS[name] if name else None
+    usual = plan.setup if plan else STORM
+    given = {each: getattr(arguments, each) for each in ("idle_timeout", "lease", "tick", "grace", "shards")}
     options = Options(
         seed=arguments.seed,
         rounds=1,
         times=arguments.times or times_each(arguments.minutes),
         storm_s=arguments.storm,
-        nodes=arguments.workers or NODES,
-        clients=arguments.clients or CLIENTS,
-        kinds=arguments.kinds,
-        serve=serve,
-        grace=arguments.grace,
+        nodes=arguments.workers or (plan.nodes if plan else NODES),
+        clients=arguments.clients or (plan.clients if plan else CLIENTS),
+        kinds=plan.kinds if plan else arguments.kinds,
+        setup=dataclasses.replace(usual, **{name: value for name, value in given.items() if value}),
         guard=arguments.guard,
-    )
-    rounds = rounds_in(arguments.minutes, options.calm_s, arguments.storm)
-    return dataclasses.replace(options, rounds=rounds)
-
-
-def options_of_plan(name: str, arguments: argparse.Namespace) -> Options:
-    """Return what a plan is made of."""
-    plan = PLANS[name]
-    return dataclasses.replace(
-        options_of(arguments),
-        nodes=arguments.workers or plan.nodes,
-        clients=arguments.clients or plan.clients,
-        kinds=plan.kinds,
-        serve=plan.setup(arguments.idle_timeout, arguments.lease, arguments.tick, arguments.shards),
         plan=plan,
         longest_s=arguments.longest,
     )
+    rounds = rounds_in(arguments.minutes, options.calm_s, arguments.storm)
+    return dataclasses.replace(options, rounds=rounds)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -122,13 +104,13 @@ def main(words: list[str] | None = None) -> int:
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("presence.subscriber").setLevel(logging.ERROR)  # it loses Redis all the time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # and all processes with it
-    runs = [options_of_plan(name, arguments) for name in arguments.plan] or [options_of(arguments)]
+    runs = [options_of(arguments, name) for name in arguments.plan or [""]]
     texts, failed = [], []
     for options in runs:
         result = play(options)
-        texts.append(table(options, result))
+        texts.append(result.table())
         print(texts[-1], flush=True)
-        failed += _missed(options, result) if options.guard else failures(options, result)
+        failed += _missed(result) if options.guard else result.failures()
     if arguments.out:
         arguments.out.write_text("\n\n".join(texts) + "\n")
     for failure in failed:
@@ -137,13 +119,14 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _missed(options: Options, result: Result) -> list[str]:
+def _missed(result: Result) -> list[str]:
     """Return in words that nothing was found, though a guard was off."""
-    for story in stories(result):
+    for story in result.stories():
         say(story)
+    guard = result.options.guard
     if result.found_s is None:
-        return [f"{options.guard} is not missed"]
-    print(f"loadtest.chaos: {options.guard} is missed after {result.found_s:.0f} s")
+        return [f"{guard} is not missed"]
+    print(f"loadtest.chaos: {guard} is missed after {result.found_s:.0f} s")
     return []
 
 

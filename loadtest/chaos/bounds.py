@@ -8,17 +8,16 @@ one.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from loadtest.chaos.plan import Kind, Place
 from loadtest.chaos.truth import DEATHS, FORGETS, OUTAGES, Login, Trouble
 from loadtest.checker.endings import NO_CLAIM, Claim
+from loadtest.servers import SWEEP_S, Setup
 from protocol import Code
 
 BEATS_A_LEASE = 8
 HOLD_S = 10.0  # ends wait at most so long for others that begin anew
 EQUAL_S = 5.0  # promised: so soon Redis knows all who live
-SWEEP_S = 2.0
 WINDOW_S = 0.125  # in which beats are gathered
 TELLING_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
@@ -30,25 +29,14 @@ PROXY_S = 0.5  # the way through a proxy on a busy machine
 JOIN_S = 3.5
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The servers' settings, in seconds, and how many there are."""
+def outlived_s(setup: Setup) -> float:
+    """Return how long after its last sign of life a node is not taken for dead."""
+    return setup.lease * (1 - 1 / BEATS_A_LEASE) + setup.idle_timeout
 
-    idle_timeout: float
-    lease: float
-    tick: float
-    grace: float
-    nodes: int
 
-    @property
-    def death_s(self) -> float:
-        """How long after its last sign of life a node is not taken for dead."""
-        return self.lease * (1 - 1 / BEATS_A_LEASE) + self.idle_timeout
-
-    @property
-    def rest_s(self) -> float:
-        """How long after the last fault everything that was to be told is told."""
-        return HOLD_S + self.idle_timeout + self.lease + self.tick + SWEEP_S
+def rest_s(setup: Setup) -> float:
+    """Return how long after the last fault everything that was to be told is told."""
+    return HOLD_S + setup.idle_timeout + setup.lease + setup.tick + SWEEP_S
 
 
 class Troubles:
@@ -66,12 +54,12 @@ class Troubles:
         return [each for each in self.all if each.end >= since]
 
 
-def pushed(due: float, troubles: Iterable[Trouble], rest_s: float) -> float:
-    """Return the moment at which what was due has to be so, with `rest_s` after each trouble in its way."""
+def pushed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
+    """Return the moment at which what was due has to be so, with `after_s` after each trouble in its way."""
     troubles = list(troubles)
     while True:
         later = max(
-            (each.end + rest_s for each in troubles if each.begin <= due < each.end + rest_s), default=due
+            (each.end + after_s for each in troubles if each.begin <= due < each.end + after_s), default=due
         )
         if later == due:
             return due
@@ -140,7 +128,7 @@ class Bounds:
             ends.append(self._lost_until(login))
         # Taken for dead by its peers, which is right if it was out of reach for so long.
         ends += [
-            begin + setup.death_s
+            begin + outlived_s(setup)
             for begin, end in self._silent.get(login.place, ())
             if end >= login.begun and end + EQUAL_S > at  # by then it is back
         ]
@@ -150,9 +138,9 @@ class Bounds:
         setup = self._setup
         deaths = [each.begin for each in self._troubles if self._is_death(each, login)]
         if deaths and min(deaths) <= login.lost_at:
-            return max(login.begun, min(deaths)) + setup.death_s
+            return max(login.begun, min(deaths)) + outlived_s(setup)
         if login.code == Code.SERVER_DRAIN:
-            return login.lost_at + setup.death_s
+            return login.lost_at + outlived_s(setup)
         if login.code:
             return login.lost_at - LOGIN_LAG_S  # what speaks for the goodbye is judged by itself
         return self.closed_at(login) + setup.grace
@@ -176,7 +164,7 @@ class Bounds:
                 spans.append((each.begin, each.end))
         spans = [(begin + _shared(begin, end, away), end) for begin, end in spans]
         return [
-            (begin, end) for begin, end in spans if end - begin >= self._setup.death_s - self._setup.lease
+            (begin, end) for begin, end in spans if end - begin >= outlived_s(self._setup) - self._setup.lease
         ]
 
     def claim(self, login: Login, at: float) -> Claim:
@@ -226,8 +214,8 @@ class Bounds:
             )
         )
         forgot = [each.begin for each in troubles if each.kind in FORGETS and each.begin <= at]
-        rest_s = HOLD_S + RECOVERY_S if follows else EQUAL_S
-        return pushed(max([login.entered + LOGIN_LAG_S, *forgot]), troubles, rest_s)
+        after_s = HOLD_S + RECOVERY_S if follows else EQUAL_S
+        return pushed(max([login.entered + LOGIN_LAG_S, *forgot]), troubles, after_s)
 
     def gone_by(self, login: Login, at: float) -> float:
         """Return by when the stream has to say that a user is gone, if he has no other login."""
@@ -246,7 +234,7 @@ class Bounds:
         elif login.closed_at < math.inf and login.silent_at == math.inf and not login.is_proxied:
             due = min(due, login.closed_at + setup.grace + setup.tick + TELLING_S)
         matters = self._of(lambda each: self._delays_end(each, login, has_died=has_died))
-        return pushed(due, matters, setup.rest_s)
+        return pushed(due, matters, rest_s(setup))
 
     def _delays_end(self, trouble: Trouble, login: Login, *, has_died: bool) -> bool:
         match trouble.scope:

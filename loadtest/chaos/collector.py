@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from loadtest.chaos.told import Forgot, Kept, Told
+from loadtest.chaos.truth import Forgot, Kept, Told
 from loadtest.events import Event, WallClock, event_of
 from presence.store.client import RedisError
 from presence.store.failures import CONNECTION_LOST

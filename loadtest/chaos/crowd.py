@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import protocol
 from loadtest.chaos.truth import Login, User
 from loadtest.client_loop import AWAY, Client, ClientLoop, LoopThread
+from loadtest.servers import Setup
 from protocol import KEEPALIVE, Code
 
 SOURCES = 4
@@ -46,14 +47,12 @@ class Habits(NamedTuple):
     """What all clients have in common, in seconds.
 
     Attributes:
-        idle_timeout, tick, grace: the servers'.
+        setup: the servers'.
         gone_share, gone_s: of those who lose their connection without a word this share is away for so long.
         tell: see `Ended`; called in their thread.
     """
 
-    idle_timeout: float
-    tick: float
-    grace: float
+    setup: Setup
     gone_share: float
     gone_s: tuple[float, float]
     tell: Ended
@@ -163,8 +162,8 @@ class Actor(Client):
         self._crowd, self._habits, self._addresses = crowd, crowd.habits, addresses
         self._at = addresses[0]
         self._attempts = 0
-        idle_s = self._habits.idle_timeout
-        self._beat_s = idle_s - NEAR_S if is_near else 0.4 * idle_s
+        self._setup = setup = crowd.habits.setup
+        self._beat_s = setup.idle_timeout - NEAR_S if is_near else 0.4 * setup.idle_timeout
 
     @property
     def login(self) -> Login | None:
@@ -259,7 +258,7 @@ class Actor(Client):
     def _silence(self, login: Login) -> None:
         """Send nothing more, and come back some time."""
         login.silent_at = time.monotonic()
-        wait_s = self._habits.idle_timeout + self._habits.tick + random.uniform(*SILENT_FOR_S)
+        wait_s = self._setup.idle_timeout + self._setup.tick + random.uniform(*SILENT_FOR_S)
         self._after(wait_s, partial(self._revive, login))
 
     def _revive(self, login: Login) -> None:
@@ -268,7 +267,7 @@ class Actor(Client):
 
     def _fin(self, login: Login, *, reset: bool = False) -> None:
         """Close the connection; come back within the grace, or later."""
-        grace_s = self._habits.grace
+        grace_s = self._setup.grace
         away_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
         self._leave(login, away_s, reset=reset)
 

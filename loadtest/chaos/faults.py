@@ -24,10 +24,17 @@ from loadtest.servers import wait_for
 from presence.store.keys import Keys
 
 AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
-LATENCY: Final = Faults(latency_s=0.1, jitter_s=0.15)
-CLIENTS_LATENCY: Final = Faults(latency_s=0.2, jitter_s=0.6)
-SLICES: Final = Faults(slice_bytes=7)
-CLIENTS_SLICES: Final = Faults(slice_bytes=2)
+WEATHER: Final = {
+    Kind.PATH_LATENCY: Faults(latency_s=0.1, jitter_s=0.15),
+    Kind.CLIENTS_LATENCY: Faults(latency_s=0.2, jitter_s=0.6),
+    Kind.PATH_SLICES: Faults(slice_bytes=7),
+    Kind.CLIENTS_SLICES: Faults(slice_bytes=2),
+}
+HOLES: Final = {  # which ways nothing goes: up, down
+    **dict.fromkeys((Kind.PATH_HOLE, Kind.PATH_HOLE_LONG, Kind.CLIENTS_HOLE), (True, True)),
+    **dict.fromkeys((Kind.PATH_HOLE_UP, Kind.CLIENTS_HOLE_UP), (True, False)),
+    **dict.fromkeys((Kind.PATH_HOLE_DOWN, Kind.CLIENTS_HOLE_DOWN), (False, True)),
+}
 DROPS: Final = 3
 SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
 SWEEP_LATENCY: Final = Faults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
@@ -84,8 +91,17 @@ class Injector:
             if fault.kind in OF_A_CLUSTER:
                 assert isinstance(self._data, Clustered)
                 return cluster_faults.carry_out(self._data.cluster, self._keys, fault)
+            if fault.kind in WEATHER:
+                return self._weather(fault, WEATHER[fault.kind])
+            if fault.kind in HOLES:
+                return self._hole(fault, *HOLES[fault.kind])
             act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
             return act(fault)
+
+    @classmethod
+    def can(cls, kind: Kind) -> bool:
+        """Whether it can carry out a kind of fault on a plain Redis."""
+        return kind in WEATHER or kind in HOLES or hasattr(cls, f"_{kind.name.lower()}")
 
     @contextmanager
     def _trouble(self, fault: Fault, place: int | None = None) -> Iterator[None]:
@@ -98,8 +114,12 @@ class Injector:
 
     @property
     def _store(self) -> Store:
+        return self._plain.server
+
+    @property
+    def _plain(self) -> Plain:
         assert isinstance(self._data, Plain)
-        return self._data.server
+        return self._data
 
     # Nodes
 
@@ -204,38 +224,29 @@ class Injector:
         self._store.start()
         return f"{lost} bytes of changes forgotten" if lost else ""
 
-    def _copy(self) -> tuple[Store, Proxy]:
-        assert isinstance(self._data, Plain)
-        return self._data.make_replica()
-
-    def _take_over(self, replica: Store) -> None:
-        assert isinstance(self._data, Plain)
-        self._data.switch(replica, self._paths)
-
     def _await_copy(self, old: Store, replica: Store) -> None:
         offset = old.copied()
         wait_for(lambda: replica.copied() >= offset, SPLIT_S)
 
     def _failover(self, fault: Fault) -> str:
-        assert isinstance(self._data, Plain)
-        old, (replica, _) = self._store, self._copy()
+        old, (replica, _) = self._store, self._plain.make_replica()
         with self._collector.writes_paused():
             self._await_copy(old, replica)
             number = self._collector.kept()
-            self._take_over(replica)
+            self._plain.switch(replica, self._paths)
             self._collector.forgot(number)
         old.client.execute_command("CLIENT", "UNPAUSE")
         lost = old.offset()
         time.sleep(SPLIT_S)
         lost = old.offset() - lost
         refused = old.errors("READONLY")
-        old.client.replicaof(*self._data.reverse().address)
+        old.client.replicaof(*self._plain.reverse().address)
         time.sleep(fault.seconds)
         refused = old.errors("READONLY") - refused
         return f"{lost} bytes of changes forgotten, READONLY {refused} times" if lost and refused else ""
 
     def _failover_kill(self, fault: Fault) -> str:
-        old, (replica, way) = self._store, self._copy()
+        old, (replica, way) = self._store, self._plain.make_replica()
         with self._collector.writes_paused():
             self._await_copy(old, replica)
             way.blackhole()
@@ -247,7 +258,7 @@ class Injector:
             old.kill()
             self._collector.forgot(number)
         time.sleep(fault.seconds)
-        self._take_over(replica)
+        self._plain.switch(replica, self._paths)
         way.heal(reset=True)
         return f"{lost} bytes of changes forgotten" if lost else ""
 
@@ -288,7 +299,13 @@ class Injector:
 
     # Paths
 
-    def _hole(self, proxy: Proxy, fault: Fault, *, up: bool = True, down: bool = True) -> str:
+    def _proxy(self, fault: Fault) -> Proxy:
+        if fault.kind.value.place is Place.PATH:
+            return self._paths[fault.place]
+        return self._nodes[fault.place].clients
+
+    def _hole(self, fault: Fault, up: bool, down: bool) -> str:
+        proxy = self._proxy(fault)
         before = proxy.injected
         proxy.blackhole(up=up, down=down)
         time.sleep(fault.seconds)
@@ -296,7 +313,8 @@ class Injector:
         held = proxy.injected.since(before).held_bytes
         return f"{held} bytes held" if held else ""
 
-    def _weather(self, proxy: Proxy, fault: Fault, faults: Faults) -> str:
+    def _weather(self, fault: Fault, faults: Faults) -> str:
+        proxy = self._proxy(fault)
         before = proxy.injected
         proxy.disturb(faults)
         time.sleep(fault.seconds)
@@ -305,23 +323,6 @@ class Injector:
         if faults.slice_bytes:
             return f"{done.cuts} cuts" if done.cuts else ""
         return f"{done.delayed_bytes} bytes delayed" if done.delayed_bytes else ""
-
-    def _path_hole(self, fault: Fault) -> str:
-        return self._hole(self._paths[fault.place], fault)
-
-    _path_hole_long = _path_hole
-
-    def _path_hole_up(self, fault: Fault) -> str:
-        return self._hole(self._paths[fault.place], fault, down=False)
-
-    def _path_hole_down(self, fault: Fault) -> str:
-        return self._hole(self._paths[fault.place], fault, up=False)
-
-    def _path_latency(self, fault: Fault) -> str:
-        return self._weather(self._paths[fault.place], fault, LATENCY)
-
-    def _path_slices(self, fault: Fault) -> str:
-        return self._weather(self._paths[fault.place], fault, SLICES)
 
     def _path_reset(self, fault: Fault) -> str:
         path, ended = self._paths[fault.place], 0
@@ -340,21 +341,6 @@ class Injector:
         path.drop_reply(0)
         dropped = path.injected.since(before).replies_dropped
         return f"{dropped} replies lost" if dropped else ""
-
-    def _clients_hole(self, fault: Fault) -> str:
-        return self._hole(self._nodes[fault.place].clients, fault)
-
-    def _clients_hole_up(self, fault: Fault) -> str:
-        return self._hole(self._nodes[fault.place].clients, fault, down=False)
-
-    def _clients_hole_down(self, fault: Fault) -> str:
-        return self._hole(self._nodes[fault.place].clients, fault, up=False)
-
-    def _clients_latency(self, fault: Fault) -> str:
-        return self._weather(self._nodes[fault.place].clients, fault, CLIENTS_LATENCY)
-
-    def _clients_slices(self, fault: Fault) -> str:
-        return self._weather(self._nodes[fault.place].clients, fault, CLIENTS_SLICES)
 
     def _clients_reset(self, fault: Fault) -> str:
         ended = self._nodes[fault.place].clients.reset(0.5)

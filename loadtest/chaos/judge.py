@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from loadtest.chaos.bounds import Bounds, Setup, Troubles
+from loadtest.chaos.bounds import Bounds, Troubles
 from loadtest.chaos.reasons import Reasons
-from loadtest.chaos.told import Forgot, Kept, Told
-from loadtest.chaos.truth import Login, User
+from loadtest.chaos.truth import Forgot, Kept, Login, Told, User
 from loadtest.checker import Broken
 from loadtest.checker.endings import Given, Promised, is_false, is_founded
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, Shown
 from loadtest.events import Event
+from loadtest.servers import Setup
 from protocol import Code
 
 STORY_S = 25.0  # before a broken promise, of what was done

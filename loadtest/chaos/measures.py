@@ -116,12 +116,3 @@ def _absences(users: Iterable[User], begin: float, end: float, places: set[int])
             if login.place in places and begin <= login.lost_at <= end and following.entered < math.inf:
                 found.append(following.entered - login.lost_at)
     return found
-
-
-def table(rows: Sequence[Measured]) -> list[str]:
-    """Return the lines of a table in Markdown."""
-    lines = ["| fault | proof | what followed |", "| --- " * 3 + "|"]
-    for row in rows:
-        words = f"{row.fault.kind.value.words}, {row.fault.seconds:g} s"
-        lines.append(f"| {words} | {row.proof or 'nothing injected'} | {row.figures} |")
-    return lines

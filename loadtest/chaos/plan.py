@@ -2,6 +2,9 @@
 
 A run is made of rounds. A round begins with a storm, in which faults overlap, and ends with a calm, in which
 everything has to come to rest. Two faults of one thing (Redis, a process, a path) do not overlap.
+
+In a storm everything excuses something. In a `Plan` one fault comes after another, each by itself, with all
+the time that it takes, so what is promised of it is measured.
 """
 
 import math
@@ -11,11 +14,16 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
+from loadtest.servers import Setup
+
 STORM_S = 50.0
 GAP_S = 1.0  # between two faults of one thing
 TRIES = 200
 LEAST_IN_HALF_AN_HOUR = 10  # of each kind
 SPARES = 3  # of each kind in half an hour: a fault can find nothing to disturb
+BEGIN_S = 3.0  # clients act before the fault, too
+STORY_S = 20.0  # clients act for so long at least
+CLUSTER_SHARDS = 16  # the default of nodes on a cluster
 
 
 class Place(Enum):
@@ -170,3 +178,115 @@ def _things(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[P
 
 def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> bool:
     return all(end + GAP_S <= first or last + GAP_S <= begin for first, last in spans)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done, and under what.
+
+    Attributes:
+        words: what it is, for the help.
+        rounds: the faults of each storm: kind, seconds (0: as long as the death of a node takes), place.
+        nodes, clients: how many, unless the command says otherwise.
+        gone_share: of the clients whose connection ends with their node so many do not come back in time.
+        replicas: of each primary of a Redis Cluster of three; None: a plain Redis.
+    """
+
+    words: str
+    rounds: Sequence[Sequence[tuple[Kind, float, int]]]
+    nodes: int = 3
+    clients: int = 600
+    gone_share: float = 0.0
+    replicas: int | None = None
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its faults."""
+        return tuple(dict.fromkeys(kind for faults in self.rounds for kind, _, _ in faults))
+
+    @property
+    def setup(self) -> Setup:
+        """How servers are set up, unless the command says otherwise: as by default."""
+        return Setup(shards=1 if self.replicas is None else CLUSTER_SHARDS)
+
+    def storms(self, setup: Setup, seconds: float = 0.0) -> list[Storm]:
+        """Return the storms; `seconds`: the longest that any fault may last, 0 for as long as planned."""
+        return [
+            [
+                Fault(BEGIN_S, kind, min(length, seconds or length) if length else setup.death_s, place)
+                for kind, length, place in faults
+            ]
+            for faults in self.rounds
+        ]
+
+
+PLANS: dict[str, Plan] = {
+    "kill": Plan(
+        "a node is killed; half of its users come back elsewhere",
+        [[(Kind.KILL, 0.0, 0)]],
+        nodes=4,
+        clients=4000,
+        gone_share=0.5,
+    ),
+    "sweeper": Plan(
+        "a node is killed, and in mid-sweep the one that sweeps after it",
+        [[(Kind.SWEEPER, 0.0, 0)]],
+        nodes=4,
+        clients=4000,
+        gone_share=0.5,
+    ),
+    "stall": Plan(
+        "five of six nodes are stopped (SIGSTOP) for 1, 5, 29, 31 and 60 s",
+        [
+            [
+                *((Kind.STOP, length, place) for place, length in enumerate((1.0, 5.0, 29.0, 31.0))),
+                (Kind.STOP_LONG, 60.0, 4),
+            ]
+        ],
+        nodes=6,
+    ),
+    "stall-alone": Plan(
+        "one node without a peer is stopped for 60 s: nobody ends",
+        [[(Kind.STOP_LONG, 60.0, 0)]],
+        nodes=1,
+        clients=200,
+    ),
+    "outage": Plan(
+        "Redis is stopped, then killed, for 60 s; then one node is cut off from it",
+        [[(Kind.REDIS_STOP, 60.0, 0)], [(Kind.REDIS_KILL, 60.0, 0)], [(Kind.PATH_HOLE_LONG, 60.0, 0)]],
+    ),
+    "loss": Plan(
+        "FLUSHALL; Redis back empty; Redis back without its last writes; failovers that lose writes",
+        [
+            [(Kind.FLUSH, 0.1, 0)],
+            [(Kind.REDIS_EMPTY, 3.0, 0)],
+            [(Kind.REDIS_BACK, 3.0, 0)],
+            [(Kind.FAILOVER, 3.0, 0)],
+            [(Kind.FAILOVER_KILL, 3.0, 0)],
+        ],
+    ),
+    "redis": Plan(
+        "slow for all nodes, replies lost, scripts flushed, out of memory, each for 20 s",
+        [
+            [(Kind.PATH_LATENCY, 20.0, EVERYWHERE)],
+            [(Kind.PATH_DROP, 20.0, EVERYWHERE)],
+            [(Kind.SCRIPT_FLUSH, 20.0, 0)],
+            [(Kind.MEMORY, 20.0, 0)],
+        ],
+    ),
+    "cluster": Plan(
+        "a Redis Cluster of 3 + 3: primaries hand over; one is killed",
+        [[(Kind.HANDOVER, 20.0, 0)], [(Kind.PRIMARY_KILL, 3.0, 0)]],
+        replicas=1,
+    ),
+    "slots": Plan(
+        "a Redis Cluster of 3: a primary is stopped; slots move key by key, and at once",
+        [[(Kind.PRIMARY_STOP, 20.0, 0)], [(Kind.MOVE_KEYS, 20.0, 0)], [(Kind.MOVE_SLOTS, 20.0, 0)]],
+        replicas=0,
+    ),
+    "rolling": Plan(
+        "all nodes are restarted, one after the other",
+        [[(Kind.ROLLING, 16.0, 0)]],
+        clients=3000,
+    ),
+}

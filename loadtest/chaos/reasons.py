@@ -5,9 +5,10 @@ As for the bounds, a fault excuses only what it explains.
 
 from collections.abc import Iterable
 
-from loadtest.chaos.bounds import HOLD_S, LOGIN_LAG_S, PROXY_S, RECOVERY_S, Setup
+from loadtest.chaos.bounds import HOLD_S, LOGIN_LAG_S, PROXY_S, RECOVERY_S, outlived_s, rest_s
 from loadtest.chaos.plan import Place
 from loadtest.chaos.truth import DEATHS, FORGETS, GOES_BACK, Login, Trouble
+from loadtest.servers import Setup
 
 LOSS_S = 30.0  # after which the end of a connection is told at the latest
 UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
@@ -45,7 +46,7 @@ class Reasons:
         Right is that after Redis lost data, for registrations yield; at a node that was out of reach; or if
         another login came shortly before and some trouble may have made it the later one of them.
         """
-        since = at - self._setup.rest_s
+        since = at - rest_s(self._setup)
         for each in self._troubles:
             if each.begin > at or each.end < since:
                 continue
@@ -64,7 +65,7 @@ class Reasons:
                 return True  # all begin anew, and whoever is silent then is not vouched for
             if each.place != login.place:
                 continue
-            if each.kind in DEATHS and at >= each.begin + self._setup.death_s - self._setup.tick:
+            if each.kind in DEATHS and at >= each.begin + outlived_s(self._setup) - self._setup.tick:
                 return True
             if each.kind not in DEATHS and each.scope in {Place.NODE, Place.PATH}:
                 return True  # fenced

@@ -1,60 +1,144 @@
-"""What came of a run, in words and as a table."""
+"""What a run is made of, and what came of it, in words and as a table."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
 
-from loadtest.chaos.measures import table as measured
-from loadtest.chaos.options import Options, Result, story
-from loadtest.outcome import spread
+from loadtest.chaos.bounds import rest_s
+from loadtest.chaos.judge import Finding
+from loadtest.chaos.measures import Measured
+from loadtest.chaos.plan import Kind, Plan, Storm, draw
+from loadtest.outcome import markdown, spread
+from loadtest.servers import Setup
 
+SPARE_S = 4.0  # of a calm, after everything has come to rest
 EXAMPLES = 20
-NOTHING = "nothing injected"
 EXAMPLES_OF_A_RULE = 4
+NOTHING = "nothing injected"
 
 
-def table(options: Options, result: Result) -> str:
-    """Return the report in Markdown."""
-    rows = [
-        "| fault | times | the last one |",
-        "| --- " * 3 + "|",
-        *(
-            f"| {kind.value.words} | {result.injected[kind]} | {result.proofs.get(kind, NOTHING)} |"
-            for kind in options.kinds
-        ),
-    ]
-    rules = Counter(finding.broken.rule for finding in result.findings)
-    serve = options.serve
-    lines = [
-        f"seed {options.seed}; {options.nodes} nodes, {options.clients:,} clients; "
-        f"T {serve.idle_timeout:g} s, lease {serve.lease:g} s, tick {serve.tick:g} s, "
-        f"grace {options.grace:g} s, {serve.shards} shards"
-        + (f"; without {options.guard}" if options.guard else ""),
-        "",
-        *(measured(result.measured) if options.plan else rows),
-        "",
-        "| measured | |",
-        "| --- " * 2 + "|",
-        f"| faults | {sum(result.injected.values())} of {len(result.injected)} kinds |",
-        f"| broken promises | {sum(rules.values())} {dict(rules) if rules else ''} |",
-        f"| Redis equal to the live sessions after a storm | {spread(result.equal_s)} |",
-        *(f"| {name} | {value} |" for name, value in result.figures.items()),
-    ]
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Options:
+    """What a run is made of.
+
+    Attributes:
+        seed: what is done and when is drawn from it.
+        rounds, times, storm_s: see `loadtest.chaos.plan.draw`.
+        nodes, clients: how many.
+        kinds: of faults.
+        setup: the servers' settings.
+        guard: the one that is switched off; "": none.
+        plan: what is done instead of what is drawn; None: that.
+        longest_s: how long any fault of a plan may last; 0: as long as planned.
+    """
+
+    seed: int
+    rounds: int
+    times: int
+    storm_s: float
+    nodes: int
+    clients: int
+    kinds: Sequence[Kind]
+    setup: Setup
+    guard: str = ""
+    plan: Plan | None = None
+    longest_s: float = 0.0
+
+    def storms(self) -> list[Storm]:
+        """Return what is done."""
+        if self.plan:
+            return self.plan.storms(self.setup, self.longest_s)
+        return draw(Random(self.seed), self.rounds, self.times, self.nodes, self.kinds, self.storm_s)
+
+    @property
+    def calm_s(self) -> float:
+        """How long a calm is."""
+        return rest_s(self.setup) + SPARE_S
 
 
-def failures(options: Options, result: Result) -> list[str]:
-    """Return what speaks against a run. If a kind of fault did not take place, it shows nothing of it."""
-    absent = [kind.name.lower() for kind in options.kinds if not result.injected[kind]]
-    late = [each for row in result.measured for each in row.broken]
-    return [*(f"no {name} took place" for name in absent), *stories(result), *late, *result.broken[:EXAMPLES]]
+@dataclass
+class Result:
+    """What came of a run.
 
+    Attributes:
+        options: what it was made of.
+        begun: monotonic seconds.
+        injected: how often each kind was proved to have taken place.
+        proofs: the last of each kind.
+        findings: broken promises.
+        broken: what was broken beside those, in words.
+        equal_s: seconds of each calm until Redis was equal to the live sessions.
+        measured: of a plan, what followed each fault.
+        figures: what else there is to tell, by name.
+    """
 
-def stories(result: Result) -> list[str]:
-    """Return the broken promises in words, of each rule the first ones."""
-    told: Counter[str] = Counter()
-    lines = []
-    for finding in result.findings:
-        rule = finding.broken.rule
-        told[rule] += 1
-        if told[rule] <= EXAMPLES_OF_A_RULE:
-            lines.append(story(finding, result.begun))
-    return lines
+    options: Options
+    begun: float
+    injected: Counter[Kind] = field(default_factory=Counter)
+    proofs: dict[Kind, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    equal_s: list[float] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    figures: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def found_s(self) -> float | None:
+        """How long it took until the first promise was broken; None: none was."""
+        return min((each.at - self.begun for each in self.findings), default=None)
+
+    def story(self, finding: Finding) -> str:
+        """Return a broken promise in words."""
+        rule, text = finding.broken
+        return f"{finding.at - self.begun:.3f} s {rule}: {text}\n    after {finding.lately or 'nothing'}"
+
+    def stories(self) -> list[str]:
+        """Return the broken promises in words, of each rule the first ones."""
+        told: Counter[str] = Counter()
+        lines = []
+        for finding in self.findings:
+            told[finding.broken.rule] += 1
+            if told[finding.broken.rule] <= EXAMPLES_OF_A_RULE:
+                lines.append(self.story(finding))
+        return lines
+
+    def failures(self) -> list[str]:
+        """Return what speaks against the run. Without a kind of fault it shows nothing of that."""
+        absent = [kind.name.lower() for kind in self.options.kinds if not self.injected[kind]]
+        late = [each for row in self.measured for each in row.broken]
+        return [
+            *(f"no {name} took place" for name in absent),
+            *self.stories(),
+            *late,
+            *self.broken[:EXAMPLES],
+        ]
+
+    def table(self) -> str:
+        """Return the report in Markdown."""
+        options, setup = self.options, self.options.setup
+        faults = (
+            (kind.value.words, self.injected[kind], self.proofs.get(kind, NOTHING)) for kind in options.kinds
+        )
+        followed = (
+            (f"{row.fault.kind.value.words}, {row.fault.seconds:g} s", row.proof or NOTHING, row.figures)
+            for row in self.measured
+        )
+        rules = Counter(finding.broken.rule for finding in self.findings)
+        figures = {
+            "faults": f"{sum(self.injected.values())} of {len(self.injected)} kinds",
+            "broken promises": f"{sum(rules.values())} {dict(rules) if rules else ''}",
+            "Redis equal to the live sessions after a storm": spread(self.equal_s),
+            **self.figures,
+        }
+        return "\n\n".join(
+            [
+                f"seed {options.seed}; {options.nodes} nodes, {options.clients:,} clients; "
+                + " ".join(setup.flags)
+                + (f"; without {options.guard}" if options.guard else ""),
+                markdown("fault | proof | what followed", followed)
+                if options.plan
+                else markdown("fault | times | the last one", faults),
+                markdown("measured | ", figures.items()),
+            ]
+        )

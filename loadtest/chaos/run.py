@@ -10,17 +10,16 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import NamedTuple
 
-from loadtest.chaos.bounds import HOLD_S, Troubles
+from loadtest.chaos.bounds import HOLD_S, Troubles, rest_s
 from loadtest.chaos.collector import Collector
 from loadtest.chaos.crowd import Crowd, Habits
 from loadtest.chaos.faults import Injector
 from loadtest.chaos.judge import Judge
 from loadtest.chaos.measures import SETTLED_LIMIT_S, measure
 from loadtest.chaos.nodes import Node
-from loadtest.chaos.options import Options, Result, story
-from loadtest.chaos.plan import EVERYWHERE, Fault, Place, Storm
-from loadtest.chaos.plans import STORY_S
+from loadtest.chaos.plan import EVERYWHERE, STORY_S, Fault, Place, Storm
 from loadtest.chaos.redis_server import Clustered, Plain
+from loadtest.chaos.report import Options, Result
 from loadtest.chaos.subscribers import Subscribers, lost_by_group
 from loadtest.chaos.truth import Trouble
 from loadtest.events import Event
@@ -58,9 +57,9 @@ class Run:
         self._tell = tell
         self._said = 0
         self._rules: Counter[str] = Counter()
-        serve = options.serve
-        self.result = Result(time.monotonic())
-        self._keys = serve.keys()
+        self._setup = options.setup
+        self.result = Result(options, time.monotonic())
+        self._keys = self._setup.keys()
         replicas = options.plan.replicas if options.plan else None
         self._data: Plain | Clustered = Plain() if replicas is None else Clustered(replicas)
         stack.callback(self._data.close)
@@ -69,7 +68,7 @@ class Run:
             redis = self._data.target()
             path = stack.enter_context(Proxy(redis))
         program = ("-m", "loadtest.chaos.unguarded", options.guard) if options.guard else ("-m", "presence")
-        flags = (*serve.flags, "--disconnect-grace", f"{options.grace:g}", "--min-idle-timeout", "1")
+        flags = (*self._setup.flags, "--min-idle-timeout", "1")
         with ThreadPoolExecutor(options.nodes) as pool:
             futures = [pool.submit(Node, redis, flags, program) for _ in range(options.nodes)]
             self._nodes = [future.result() for future in futures]
@@ -86,13 +85,11 @@ class Run:
         self._events: list[Event] = []
 
     def _make_crowd(self) -> Crowd:
-        options, serve = self._options, self._options.serve
+        options, death_s = self._options, self._setup.death_s
         habits = Habits(
-            serve.idle_timeout,
-            serve.tick,
-            options.grace,
+            self._setup,
             options.plan.gone_share if options.plan else 0.0,
-            (serve.death_s + 1.0, serve.death_s + GONE_S),
+            (death_s + 1.0, death_s + GONE_S),
             lambda uid, login, at, reason, is_for_good: self._judge.ended(
                 uid, login, at, reason, is_for_good=is_for_good
             ),
@@ -134,7 +131,7 @@ class Run:
         for finding in self._judge.findings[self._said :]:
             rule = finding.broken.rule
             if self._rules[rule] < TOLD_AT_ONCE:
-                self._tell(story(finding, self.result.begun))
+                self._tell(self.result.story(finding))
             self._rules[rule] += 1
         self._said = len(self._judge.findings)
 
@@ -180,21 +177,21 @@ class Run:
         return time.monotonic() - begun
 
     def _is_settled(self) -> bool:
-        serve, users = self._options.serve, self._crowd.users
+        setup, users = self._setup, self._crowd.users
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
             different = {*chain(*self._data.records.compare(self._keys, self._crowd.live()))}
             now = time.monotonic()
-            silence_s = serve.idle_timeout + serve.tick + HOLD_S
-            loss_s = self._options.grace + serve.tick + 1.0
+            silence_s = setup.idle_timeout + setup.tick + HOLD_S
+            loss_s = setup.grace + setup.tick + 1.0
             return all(users[uid].is_changing(now, silence_s, loss_s) for uid in different)
         return False
 
     def measure(self, done: Sequence[Done]) -> None:
         """Count what followed the faults of a plan, when all is over."""
-        users, serve = self._crowd.users.values(), self._options.serve
+        users = self._crowd.users.values()
         for fault, proof, first, settled_s in done:
             troubles = [each for each in self._troubles.all[first:] if _belongs(each, fault)]
-            row = measure(fault, proof, troubles, self._events, users, settled_s, serve)
+            row = measure(fault, proof, troubles, self._events, users, settled_s, self._setup)
             self.result.measured.append(row)
             self._tell(f"{fault.kind.name.lower()}: {row.figures}")
         self._events.clear()
@@ -202,9 +199,8 @@ class Run:
     def calm(self) -> None:
         """Wait until everything is at rest, and see that all agree."""
         begun = time.monotonic()
-        rest_s = self._options.setup.rest_s
         self._data.compact()
-        if wait_for(self._is_equal, rest_s):
+        if wait_for(self._is_equal, rest_s(self._setup)):
             self.result.equal_s.append(time.monotonic() - begun)
         time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
         if not wait_for(self._is_equal, AGREE_S):

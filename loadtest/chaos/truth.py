@@ -7,8 +7,10 @@ import math
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from loadtest.chaos.plan import Kind, Place
+from loadtest.events import Event
 
 BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
@@ -141,3 +143,21 @@ OUTAGES = frozenset(
         *(Kind.PRIMARY_KILL, Kind.PRIMARY_STOP),
     }
 )
+
+
+class Kept(NamedTuple):
+    """Redis' state of this moment is kept under a number."""
+
+    number: int
+    stood: float
+
+
+class Forgot(NamedTuple):
+    """Redis went back to the state of a number; None: it has nothing."""
+
+    number: int | None
+    stood: float
+
+
+Told = Event | Kept | Forgot
+"""What the streams say, in the order in which Redis took it, and what Redis forgot in between."""

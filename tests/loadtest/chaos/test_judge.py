@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.chaos.bounds import Setup, Troubles
+from loadtest.chaos.bounds import Troubles
 from loadtest.chaos.judge import Judge
 from loadtest.chaos.plan import Kind
-from loadtest.chaos.told import Forgot
-from loadtest.chaos.truth import Login, Trouble, User
+from loadtest.chaos.truth import Forgot, Login, Trouble, User
 from loadtest.events import Event
+from loadtest.servers import Setup
 from protocol import Code
 
-SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5, nodes=3)
+SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5)
 
 
 class Case:

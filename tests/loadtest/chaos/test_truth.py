@@ -38,7 +38,7 @@ def test_of_the_beats_the_latest_are_kept() -> None:
 
 
 def test_without_trouble_nothing_is_put_off() -> None:
-    assert pushed(10.0, [Trouble(Kind.STOP, 0, 1.0, 4.0)], rest_s=5.0) == 10.0
+    assert pushed(10.0, [Trouble(Kind.STOP, 0, 1.0, 4.0)], after_s=5.0) == 10.0
 
 
 def test_troubles_whose_traces_touch_put_off_one_after_the_other() -> None:
@@ -47,7 +47,7 @@ def test_troubles_whose_traces_touch_put_off_one_after_the_other() -> None:
         Trouble(Kind.STOP, 0, 16.0, 18.0),
         Trouble(Kind.STOP, 0, 24.0, 25.0),
     ]
-    assert pushed(10.0, troubles, rest_s=5.0) == 23.0
+    assert pushed(10.0, troubles, after_s=5.0) == 23.0
 
 
 def test_an_entry_that_the_group_was_not_given_is_lost() -> None:
