@@ -9,7 +9,7 @@ PLAN = Plan(connections=50, rate=500.0, seconds=2.0, pairs=1, viewers=3)
 
 
 def stretches(without: float, beside: float, *complaints: str) -> tuple[Stretch, Stretch]:
-    return Stretch(without, None, []), Stretch(beside, Seen(1, 1, 1, 0), list(complaints))
+    return Stretch(without), Stretch(beside, Seen(1, 1, 0), list(complaints))
 
 
 @pytest.mark.nightly
