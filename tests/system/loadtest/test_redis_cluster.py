@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
-from loadtest.redis_cluster.members import agree
+from loadtest.redis_cluster import Cluster, agree
 from presence.store.client import RedisError
 
 
