@@ -16,17 +16,17 @@ from loadtest.connection import raise_file_limit
 from loadtest.outcome import Outcome, say, table
 from loadtest.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from loadtest.security.malformed import bombs, mistakes, names, refusals
-from loadtest.security.silence import Sizes, emfile, races, silent, silent_tls, unread
-from loadtest.security.tls import tls, tls_reload
-from loadtest.security.tokens import rotation, timing, tokens
+from loadtest.security.silence import emfile, races, silent, silent_tls, unread
+from loadtest.security.tls import tls
+from loadtest.security.tokens import tokens
 
-SHORT_SILENT = Sizes(strangers=1000, logins=100.0, pairs=2)
-CASES: dict[str, tuple[Callable[[], Outcome], Callable[[], Outcome]]] = {
+Case = Callable[[], Outcome]
+CASES: dict[str, tuple[Case, Case]] = {
     "bombs": (lambda: bombs(10_000), lambda: bombs(400)),
     "refusals": (lambda: refusals(10_000), lambda: refusals(200)),
     "names": (lambda: names(1000), lambda: names(130)),
     "mistakes": (lambda: mistakes(100_000), lambda: mistakes(200)),
-    "silent": (lambda: silent(Sizes()), lambda: silent(SHORT_SILENT)),
+    "silent": (lambda: silent(10_000, 2500.0, 300.0), lambda: silent(1000, 2500.0, 100.0)),
     "silent-tls": (lambda: silent_tls(1000), lambda: silent_tls(100)),
     "unread": (lambda: unread(200, 10.0), lambda: unread(40, 1.0)),
     "emfile": (lambda: emfile(300, 20.0), lambda: emfile(60, 1.5)),
@@ -40,14 +40,11 @@ CASES: dict[str, tuple[Callable[[], Outcome], Callable[[], Outcome]]] = {
         lambda: flood_forged(100.0, (0.0, 500.0, 2000.0), 20.0),
         lambda: flood_forged(50.0, (0.0, 300.0), 4.0),
     ),
-    "flooders": (lambda: flooders(5, 6.0), lambda: flooders(1, 1.5)),
+    "flooders": (lambda: flooders(30.0), lambda: flooders(1.5)),
     "watchers": (lambda: watchers(9900), lambda: watchers(40, 20_000)),
     "cycles": (lambda: cycles(1_000_000, 2200.0), lambda: cycles(20_000, 2200.0, looks=False)),
-    "tokens": (lambda: tokens(100_000, 5000), lambda: tokens(900, 90)),
-    "rotation": (lambda: rotation(1000), lambda: rotation(100)),
-    "timing": (lambda: timing(10_000), lambda: timing(400)),
+    "tokens": (lambda: tokens(20_000), lambda: tokens(300)),
     "tls": (lambda: tls(2000, 20.0, 3), lambda: tls(200, 3.0, 1)),
-    "tls-reload": (lambda: tls_reload(1000, 4.0), lambda: tls_reload(10, 0.5)),
 }
 """Of each case how it is played, and how a little of it is."""
 

@@ -54,9 +54,9 @@ class Issuer:
         return login(uid, self.token(uid))
 
 
-def login(uid: str | None, token: str | None) -> bytes:
+def login(uid: str | None, token: str | None = None, *, idle_timeout: float | None = None) -> bytes:
     """Return the frame of a login."""
-    return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token))
+    return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token, idle_timeout=idle_timeout))
 
 
 def spoilt(token: str) -> str:

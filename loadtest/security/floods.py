@@ -4,7 +4,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,23 +12,19 @@ import protocol
 from loadtest import usage
 from loadtest.outcome import Outcome, percentile, say, spread_ms
 from loadtest.records import Data
-from loadtest.security.credentials import login as token_login
-from loadtest.security.credentials import spoilt
+from loadtest.security.credentials import login, spoilt
 from loadtest.security.load import (
     GRANTED,
     LEAD_S,
     SOURCES,
-    Attempt,
     Flooded,
-    Logins,
+    Visit,
     ask,
     flood,
-    log_in,
-    logins,
     processes,
+    visits,
 )
-from loadtest.security.samples import ratio
-from loadtest.security.stage import UNBOUNDED, Stage, Wire, faults, login, staged
+from loadtest.security.stage import UNBOUNDED, Stage, Wire, faults, staged
 from loadtest.servers import PresenceServer, Setup, running, wait_for
 from presence.settings import Settings
 from presence.watching.service import OWN_WATCHES
@@ -37,24 +32,18 @@ from protocol import UIDS_MAX, Code, Kind, Packet
 
 GOODPUT_MIN = 0.9
 SETTLE_S = 2.0  # of each load until it counts: what the bucket had saved is spent
+P99_MAX_S = 0.25  # no promise names a time; an answer that takes longer than this is no answer in time
 
 # Ten times as many logins as a server grants
 
 TOKENS = 1000  # that are sent again and again
 
 
-@dataclass(frozen=True)
-class Load:
-    """What came of one load.
-
-    Attributes:
-        offered: logins a second that were due.
-        ended: the attempts that counted.
-        seconds: in which they were due.
-    """
+class Load(NamedTuple):
+    """What came of one load: logins a second that were due, those that counted, and seconds of these."""
 
     offered: float
-    ended: Sequence[Attempt]
+    ended: Sequence[Visit]
     seconds: float
 
     def number(self, code: int) -> int:
@@ -78,11 +67,11 @@ class Load:
         return f"{self.offered:,.0f}/s: granted {self.goodput:,.0f}/s in {times}"
 
 
-def offer(stage: Stage, frames: Sequence[bytes] | str, per_second: float, seconds: float) -> Load:
+def offer(stage: Stage, says: Sequence[bytes] | str, per_second: float, seconds: float) -> Load:
     """Offer a server so many logins a second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
-        ended = pool.submit(logins, Logins(stage.server.address, frames, count, per_second, begin)).result()
+        ended = pool.submit(visits, stage.server.address, says, count, per_second, begin=begin).result()
     return Load(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
 
 
@@ -132,13 +121,16 @@ class Forged(NamedTuple):
     """What came of good logins, and of so many forged ones a second beside them."""
 
     rate: float
-    good: Sequence[Attempt]
-    bad: Sequence[Attempt]
+    good: Sequence[Visit]
+    bad: Sequence[Visit]
 
     @property
     def share(self) -> float:
         """Of good logins, that were granted."""
         return sum(each.code == GRANTED for each in self.good) / len(self.good)
+
+    def __str__(self) -> str:
+        return f"beside {self.rate:,.0f} a second {self.share:.1%} granted"
 
 
 def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outcome:
@@ -155,15 +147,18 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outco
         count = int(honest * (SETTLE_S + seconds))
         good = [issuer.login(f"honest-{number % PREPARED}") for number in range(count)]
         uids = [f"forged-{number}" for number in range(PREPARED)]
-        bad = [token_login(uid, spoilt(issuer.token(uid))) for uid in uids]
+        bad = [login(uid, spoilt(issuer.token(uid))) for uid in uids]
         for rate in rates:
-            begin = time.monotonic() + LEAD_S
-            plan = Logins(address, good, count, honest, begin, sources[:1])
-            forging = int(rate * (SETTLE_S + seconds))
-            flooding = Logins(address, bad, forging, max(rate, 1.0), begin, sources)
-            came, forged = [each.result() for each in [pool.submit(logins, one) for one in (plan, flooding)]]
-            loads.append(Forged(rate, [each for each in came if each.due >= begin + SETTLE_S], forged))
-            say(f"flood-forged: beside {rate:,.0f} a second {loads[-1].share:.1%} of the good ones granted")
+            begin, forging = time.monotonic() + LEAD_S, int(rate * (SETTLE_S + seconds))
+            came = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
+            forged = (
+                pool.submit(visits, address, bad, forging, rate, begin=begin, sources=sources).result()
+                if forging
+                else []
+            )
+            counted = [each for each in came.result() if each.due >= begin + SETTLE_S]
+            loads.append(Forged(rate, counted, forged))
+            say(f"flood-forged: {loads[-1]}")
         return judge_forged(loads, stage.others_hurt())
 
 
@@ -179,8 +174,8 @@ def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> Outcome:
         ),
         (taken, f"{taken} forged tokens were taken"),
     )
-    measured = "; ".join(f"beside {each.rate:,.0f} a second {each.share:.1%} granted" for each in loads)
-    return Outcome("flood-forged", f"{len(forged):,} forged tokens" if forged else "", measured, broken)
+    injected = f"{len(forged):,} forged tokens" if forged else ""
+    return Outcome("flood-forged", injected, "; ".join(map(str, loads)), broken)
 
 
 # One client that sends packets as fast as it can
@@ -191,62 +186,47 @@ PACKETS = {
     "unknown packets": protocol.encode(Packet(9, 7)),
     "queries": protocol.encode(protocol.query([f"user-{number}" for number in range(50)], id=7)),
 }
-P99_MAX_S = 0.25  # no promise names a factor; an answer that takes longer than this is no answer in time
 ASKERS, ASK_EACH_S = 50, 0.1
 
 
-@dataclass
-class Found:
-    """What was seen of one kind of flood: times of answers, beside the flooder and with it elsewhere."""
+class Found(NamedTuple):
+    """What was seen of one kind of flood: of the flooder, and seconds to the answers of others."""
 
-    beside: list[list[float]] = field(default_factory=list)
-    elsewhere: list[list[float]] = field(default_factory=list)
-    floods: list[Flooded] = field(default_factory=list)
+    flooded: Flooded
+    answers: Sequence[float]
+
+    def __str__(self) -> str:
+        packets, cut_off, _ = self.flooded
+        return f"{packets:,}, cut off {cut_off:,} times: others' answers {spread_ms(self.answers)}"
 
 
-def flooders(pairs: int, seconds: float) -> Outcome:
-    """Flood a server with each kind of packet, while others ask it for answers.
-
-    Runs alternate: the flooder is at the server of those who ask, or at another one on the same machine, so
-    that what it takes from the machine is in both.
-    """
+def flooders(seconds: float) -> Outcome:
+    """Flood a server with each kind of packet, while others ask it for answers."""
     flags = ("--disconnect-grace", "0", "--login-burst", "100000", "--uid-login-rate", "0")
-    found = {kind: Found() for kind in PACKETS}
-    with Data() as one, Data() as other, processes(2) as pool:
-        starts = [partial(PresenceServer, "--redis", data.url, *flags) for data in (one, other)]
-        with running(starts) as (here, there):
-            for kind, seen in found.items():
-                for run in range(2 * pairs):
-                    is_here, begin = run % 4 in (0, 3), time.monotonic() + LEAD_S
-                    at, name = (here if is_here else there).address, f"asks-{kind[:3]}{run}"
-                    times = pool.submit(ask, here.address, name, ASKERS, ASK_EACH_S, begin, seconds)
-                    flooded = pool.submit(flood, at, PACKETS[kind], begin, seconds).result()
-                    (seen.beside if is_here else seen.elsewhere).append(times.result())
-                    seen.floods += [flooded] if is_here else []
-                say(_row(kind, seen))
-    return judge_flooders(found)
+    found: dict[str, Found] = {}
+    with staged(*flags) as stage, processes(2) as pool:
+        address = stage.server.address
+        for kind, frame in PACKETS.items():
+            begin = time.monotonic() + LEAD_S
+            times = pool.submit(ask, address, f"asks-{kind[:3]}", ASKERS, ASK_EACH_S, begin, seconds)
+            flooded = pool.submit(flood, address, frame, begin, seconds).result()
+            found[kind] = Found(flooded, times.result())
+            say(f"{kind}: {found[kind]}")
+        return judge_flooders(found, stage.others_hurt())
 
 
-def _row(kind: str, seen: Found) -> str:
-    packets, cut_off, _ = map(sum, zip(*seen.floods, strict=True))
-    return (
-        f"{packets:,} {kind}, cut off {cut_off:,} times: others' answers {spread_ms([*chain(*seen.beside)])},"
-        f" median {ratio(seen.beside, seen.elsewhere, 0.5):.2f} times those with the flood elsewhere"
-    )
-
-
-def judge_flooders(found: Mapping[str, Found]) -> Outcome:
+def judge_flooders(found: Mapping[str, Found], hurt: list[str]) -> Outcome:
     """Nobody is to wait long, and whoever floods is cut off and told why."""
-    broken = []
-    for kind, seen in found.items():
-        p99 = percentile(chain(*seen.beside), 0.99)
-        otherwise = sum(each.otherwise for each in seen.floods)
+    broken = [*hurt]
+    for kind, (flooded, answers) in found.items():
+        p99 = percentile(answers, 0.99)
         broken += faults(
             (not p99 <= P99_MAX_S, f"{kind}: p99 of others' answers {p99 * 1000:.0f} ms"),
-            (otherwise, f"{kind}: {otherwise} flooders were cut off without a word"),
+            (not flooded.cut_off, f"{kind}: the flooder was never cut off"),
+            (flooded.otherwise, f"{kind}: {flooded.otherwise} flooders were cut off without a word"),
         )
-    packets = sum(each.packets for seen in found.values() for each in seen.floods)
-    told = "; ".join(_row(kind, seen) for kind, seen in found.items())
+    packets = sum(each.flooded.packets for each in found.values())
+    told = "; ".join(f"{kind}: {each}" for kind, each in found.items())
     return Outcome("flooders", f"{packets:,} packets of one client" if packets else "", told, broken)
 
 
@@ -259,7 +239,6 @@ IDLE_S = 300.0
 WORKER_BYTES_MAX = 700  # of a watch; security.md says so
 REDIS_BYTES_MAX = 300
 ONCE_BYTES = 16 * 2**20  # packed states, and what is read once
-ANSWER_S_MAX = 0.25
 
 
 def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome:
@@ -301,7 +280,7 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome
         (rss > ONCE_BYTES + limit * WORKER_BYTES_MAX, f"{rss:,} bytes of memory of the worker"),
         (redis > ONCE_BYTES + limit * REDIS_BYTES_MAX, f"{redis:,} bytes of memory of Redis"),
         (unsaid, f"{unsaid} were refused without being told why"),
-        (max(waits) > ANSWER_S_MAX, f"a bystander waited {max(waits):.3f} s for an answer"),
+        (max(waits) > P99_MAX_S, f"a bystander waited {max(waits):.3f} s for an answer"),
         (modest < LATER, f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}"),
     )
     measured = (
@@ -338,9 +317,8 @@ def _redis_bytes(stage: Stage) -> int:
 # A million connections that come, log in and close
 
 GROWN_MAX = 0.01
-LATE_MAX = 500  # events that Redis may have to be told still, while more logins come
-UNDER_WAY = 64
-LOOK_S = 0.1
+PORTION = 1000  # logins after which Redis is to be told of all, so that no backlog forms
+LOOK_S = 0.01
 REST_S = 20.0  # until all is told and closed
 CHORES_S = 3.0
 STATISTICS_S = 75.0  # the server logs its figures once a minute
@@ -363,47 +341,11 @@ class Rest(NamedTuple):
         return f"{self.rss / 2**20:.2f} MiB, {self.descriptors} descriptors"
 
 
-class _Cycling:
-    """A server, and clients of one login each; logins wait while Redis has too much to be told."""
-
-    def __init__(self, server: PresenceServer, data: Data) -> None:
-        self._server, self._data = server, data
-        self._looked_at, self._may_open = 0.0, True
-        self.codes: Counter[int] = Counter()
-
-    def cycle(self, count: int, per_second: float) -> Rest:
-        """Let so many come and go; return what the server is at rest then."""
-        name = f"cycle{self.codes.total()}"
-        plan = Logins(self._server.address, name, count, per_second, reset=True, at_once=UNDER_WAY)
-        log_in(plan, self._over, self._is_told)
-        wait_for(lambda: self._untold() <= 0, REST_S, look_s=LOOK_S)
-        time.sleep(CHORES_S)
-        pid = self._server.process.pid
-        rest = Rest(usage.memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
-        say(f"cycles: after {self.codes.total():,} {rest}")
-        return rest
-
-    def _over(self, attempt: Attempt) -> None:
-        self.codes[attempt.code] += 1
-
-    def _is_told(self) -> bool:
-        if (now := time.monotonic()) - self._looked_at > LOOK_S:
-            self._looked_at, self._may_open = now, self._untold() < LATE_MAX
-        return self._may_open
-
-    def _untold(self) -> int:
-        """Return how many events of those who have come and gone are not in the stream yet."""
-        events = Setup().keys().events(0)
-        known = self._data.client.exists(events)
-        added = int(self._data.client.xinfo_stream(events)["entries-added"]) if known else 0
-        return 2 * self.codes[GRANTED] - added
-
-
 def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool = True) -> Outcome:
     """Let so many come and go, each of a user of its own: what does a server keep of them?
 
     Descriptors, memory and the sizes of all that a server keeps are compared at rest: before (after a warm-up
-    of the same kind), and in the end. Logins are paced by what Redis has been told, so that no backlog forms:
+    of the same kind), and in the end. Logins wait in portions until Redis has been told of those before:
     memory that a backlog took once is not given back to the system.
 
     Args:
@@ -416,15 +358,33 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
         *("--log-level", "debug", "--disconnect-grace", "0", "--stream-maxlen", "20000"),
         *("--login-rate", "100000", "--accept-rate", "100000"),
     )
+    codes: Counter[int] = Counter()
     with Data() as data, running([partial(PresenceServer, "--redis", data.url, *flags)]) as (server,):
-        cycling = _Cycling(server, data)
-        base, rest = cycling.cycle(warm_up, per_second), cycling.cycle(count, per_second)
+        events, pid = Setup().keys().events(0), server.process.pid
+
+        def is_told() -> bool:
+            added = data.client.xinfo_stream(events)["entries-added"] if data.client.exists(events) else 0
+            return int(added) >= 2 * codes[GRANTED]
+
+        def cycle(until: int) -> Rest:
+            while codes.total() < until:
+                name, portion = f"cycle{codes.total()}", min(PORTION, until - codes.total())
+                codes.update(
+                    each.code for each in visits(server.address, name, portion, per_second, resets=True)
+                )
+                wait_for(is_told, REST_S, look_s=LOOK_S)
+            time.sleep(CHORES_S)
+            rest = Rest(usage.memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
+            say(f"cycles: after {codes.total():,} {rest}")
+            return rest
+
+        base, rest = cycle(warm_up), cycle(warm_up + count)
         kept: dict[str, int] | None = None
         if looks:
             said = len(server.said(FIGURES))
             wait_for(lambda: len(server.said(FIGURES)) > said, STATISTICS_S)
             kept = sizes(server.said(FIGURES)[-1])
-    return judge_cycles(base, rest, kept, cycling.codes)
+    return judge_cycles(base, rest, kept, codes)
 
 
 def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Load for a server under attack: logins, strangers who never log in, floods, and clients who ask.
+"""Load for a server under attack: visitors who log in or never do, floods, and clients who ask.
 
 Each function plays one kind for a while and returns what came of it. Load is open-loop: an attempt is made
 when it is due, however slow the server is, and its time counts from then. It is made in processes of its own
@@ -9,10 +9,9 @@ import gc
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,10 +24,10 @@ Address = tuple[str, int]
 
 LEAD_S = 0.5  # from an order to the first connection
 SOURCES = 64  # addresses to connect from
-OPENS_A_TURN = 16  # between two looks at what was answered
 PATIENCE_S = 15.0  # for the last answers
 GRANTED, UNANSWERED, LOST = 0, -1, -2
 PIECE_BYTES = 16_384  # of a flood
+DRIP_S = 1.0  # between two pieces
 ASKING = protocol.encode(protocol.keepalive(7))
 
 
@@ -47,224 +46,101 @@ def _begin() -> None:
     gc.disable()  # nothing here makes cycles, and a collection would make load late
 
 
-class Attempt(NamedTuple):
-    """What came of an attempt at a login.
+class Visit(NamedTuple):
+    """What came of somebody who connected once.
 
     Attributes:
-        due: monotonic seconds.
-        took_s: from then to the answer, or to the end without one.
-        code: `GRANTED`, the reason code of the refusal, `UNANSWERED` or `LOST`: closed without a word.
-        retry_after: seconds that the refusal named; 0.0 without.
+        due: when, monotonic seconds.
+        took_s: from then until he was let in, or until the end; inf: he was still there, without an answer.
+        code: `GRANTED`, the reason code that the server told, `UNANSWERED` or `LOST`: closed without a word.
+        retry_after: seconds that a refusal named; 0.0 without.
+        sent: pieces of what he had to say.
     """
 
     due: float
     took_s: float
     code: int
-    retry_after: float
+    retry_after: float = 0.0
+    sent: int = 1
 
 
-@dataclass(frozen=True)
-class Logins:
-    """What attempts are to be made: connect, log in, read the answer, close.
-
-    Attributes:
-        address: the server's.
-        frames: logins that were made before, because it takes longer to sign one than to send it; after the
-            last comes the first again. Or what the names of users begin with, who say no more than that.
-        count: how many.
-        per_second: how many are due in a second.
-        begin: monotonic seconds at which the first is due; 0.0: immediately.
-        sources: addresses to connect from, in turn; or how many.
-        reset: whether every second connection is closed with a reset.
-        at_once: how many may be under way; more are late rather than made.
-    """
-
-    address: Address
-    frames: Sequence[bytes] | str
-    count: int
-    per_second: float
-    begin: float = 0.0
-    sources: Sequence[str] | int = SOURCES
-    reset: bool = False
-    at_once: int = 10_000
-
-    def frame(self, number: int) -> bytes:
-        """Return the login of an attempt."""
-        if isinstance(self.frames, str):
-            return plain_login(f"{self.frames}-{number}")
-        return self.frames[number % len(self.frames)]
-
-
-class _Login(Client):
+class _Visitor(Client):
     is_member = False
 
-    def __init__(
-        self, loop: ClientLoop, frame: bytes, due: float, tell: Callable[[Attempt], object], *, reset: bool
-    ) -> None:
+    def __init__(self, loop: ClientLoop, due: float, pieces: Sequence[bytes], ended: list[Visit]) -> None:
         super().__init__(loop, "")
-        self.returns = False
-        self._frame, self._due, self._tell, self._reset = frame, due, tell, reset
+        self.returns = self.is_reset = False
+        self._due, self._pieces, self._ended = due, pieces, ended
+        self._sent = 0
 
     def opened(self) -> None:
-        self.send(self._frame)
+        if self.fd != AWAY and self._sent < len(self._pieces):
+            self.send(self._pieces[self._sent])
+            self._sent += 1
+            if self._sent < len(self._pieces):
+                self.loop.at(time.monotonic() + DRIP_S, self.opened)
 
     def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        self.drop(reset=self._reset)
-        self._over(GRANTED, now)
+        self.drop(reset=self.is_reset)
+        self.over(now, GRANTED)
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        if payload is None:
-            self._over(LOST, now)
-        else:
-            self._over(payload["code"], now, payload.get("retry_after", 0.0))
+        told = payload or {"code": LOST}
+        self.over(now, told["code"], told.get("retry_after", 0.0))
 
-    def give_up(self) -> None:
-        if self.fd != AWAY:
-            self.drop()
-            self._over(UNANSWERED, time.monotonic())
-
-    def _over(self, code: int, now: float, retry_after: float = 0.0) -> None:
-        self._tell(Attempt(self._due, now - self._due, code, retry_after))
+    def over(self, now: float, code: int, retry_after: float = 0.0) -> None:
+        self._ended.append(Visit(self._due, now - self._due, code, retry_after, self._sent))
 
 
-def log_in(
-    plan: Logins, tell: Callable[[Attempt], object], may_open: Callable[[], bool] = lambda: True
-) -> None:
-    """Make the attempts of a plan.
+def visits(
+    address: Address,
+    says: Sequence[bytes | Sequence[bytes]] | str,
+    count: int,
+    per_second: float,
+    *,
+    seconds: float = PATIENCE_S,
+    begin: float = 0.0,
+    sources: Sequence[str] | int = SOURCES,
+    hangs_up: bool = True,
+    resets: bool = False,
+) -> list[Visit]:
+    """Let visitors come: each connects, says what he has to say, and leaves when he is let in.
 
     Args:
-        plan: see `Logins`.
-        tell: is told of each that is over.
-        may_open: whether another may be made now; the time of what it puts off counts from when it was made.
-    """
-    with ClientLoop(plan.address, sources=plan.sources) as loop:
-        origin, delayed, number = plan.begin or time.monotonic(), 0.0, 0
-        while number < plan.count:
-            due = origin + delayed + number / plan.per_second
-            now = time.monotonic()
-            if due > now or len(loop) >= plan.at_once:
-                loop.turn(min(0.05, max(due - now, 0.001)))
-                continue
-            if number % OPENS_A_TURN == 0:
-                loop.turn(0)
-                while not may_open():
-                    loop.turn(0.005)
-                    delayed = max(delayed, time.monotonic() - origin - number / plan.per_second)
-                due = origin + delayed + number / plan.per_second
-            is_reset = plan.reset and number % 2 == 1
-            _Login(loop, plan.frame(number), due, tell, reset=is_reset).connect()
-            number += 1
-        loop.run(PATIENCE_S, lambda: not len(loop))
-        for client in loop.open_clients():
-            if isinstance(client, _Login):
-                client.give_up()
-
-
-def logins(plan: Logins) -> list[Attempt]:
-    """Make the attempts of a plan; return what came of each, in the order in which they ended."""
-    ended: list[Attempt] = []
-    log_in(plan, ended.append)
-    return ended
-
-
-class Habit(NamedTuple):
-    """What a stranger sends: something immediately, and then the rest of it byte by byte."""
-
-    at_once: bytes = b""
-    drip: bytes = b""
-
-
-@dataclass(frozen=True)
-class Strangers:
-    """Who comes and never logs in.
-
-    Attributes:
         address: the server's.
-        habits: of the strangers, by turns.
+        says: what each of them sends, by turns: at once, or in pieces, one each second; it is made before,
+            because it takes longer to sign a login than to send it. Or what the names of users begin with,
+            who say no more than that.
         count: how many come.
-        per_second: how many of them in a second.
-        seconds: for how long the last is watched.
-        begin: monotonic seconds at which the first comes; 0.0: immediately.
-        every_s: between two bytes of one that drips.
+        per_second: how many are due in a second.
+        seconds: how long the last is waited for.
+        begin: monotonic seconds at which the first is due; 0.0: immediately.
+        sources: addresses to connect from, in turn; or how many.
+        hangs_up: whether who is refused leaves; else he waits for the server's close.
+        resets: whether every second connection is closed with a reset.
+
+    Returns:
+        What came of each, in the order in which they ended.
     """
+    ended: list[Visit] = []
+    begin = begin or time.monotonic()
 
-    address: Address
-    habits: Sequence[Habit]
-    count: int
-    per_second: float
-    seconds: float
-    begin: float = 0.0
-    every_s: float = 1.0
+    def come(number: int) -> None:
+        due = begin + number / per_second
+        said = plain_login(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
+        visitor = _Visitor(loop, due, [said] if isinstance(said, bytes) else said, ended)
+        visitor.hangs_up, visitor.is_reset = hangs_up, resets and number % 2 == 1
+        visitor.connect()
+        if number + 1 < count:
+            loop.at(due + 1 / per_second, partial(come, number + 1))
 
-
-class Stay(NamedTuple):
-    """What became of a stranger.
-
-    Attributes:
-        lived_s: from its connect to the server's close; inf: it was there at the end.
-        code: the reason that the server told, 0 without.
-        sent: bytes.
-    """
-
-    lived_s: float
-    code: int
-    sent: int
-
-
-class _Stranger(Client):
-    is_member = hangs_up = False
-
-    def __init__(
-        self, loop: ClientLoop, habit: Habit, every_s: float, tell: Callable[[Stay], object]
-    ) -> None:
-        super().__init__(loop, "")
-        self.returns = False
-        self._habit, self._every_s, self._tell = habit, every_s, tell
-        self._begun, self._sent = 0.0, 0
-
-    def connect(self) -> None:
-        self._begun = time.monotonic()
-        super().connect()
-
-    def opened(self) -> None:
-        if self._habit.at_once:
-            self.send(self._habit.at_once)
-        self._sent = len(self._habit.at_once)
-        self._drip_later(time.monotonic(), 0)
-
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        self._tell(Stay(now - self._begun, payload["code"] if payload else 0, self._sent))
-
-    def remain(self) -> None:
-        self._tell(Stay(math.inf, 0, self._sent))
-
-    def _drip_later(self, now: float, number: int) -> None:
-        if number < len(self._habit.drip):
-            due = now + self._every_s
-            self.loop.at(due, partial(self._drip, due, number))
-
-    def _drip(self, due: float, number: int) -> None:
-        if self.fd != AWAY:
-            self.send(self._habit.drip[number : number + 1])
-            self._sent += 1
-            self._drip_later(due, number + 1)
-
-
-def strangers(plan: Strangers) -> list[Stay]:
-    """Let them come; return what became of each. None is closed by us before the end."""
-    stays: list[Stay] = []
-    with ClientLoop(plan.address, sources=SOURCES) as loop:
-        begin = plan.begin or time.monotonic()
-        for number in range(plan.count):
-            habit = plan.habits[number % len(plan.habits)]
-            stranger = _Stranger(loop, habit, plan.every_s, stays.append)
-            loop.at(begin + number / plan.per_second, stranger.connect)
-        until = begin + plan.count / plan.per_second + plan.seconds
-        loop.run(until - time.monotonic(), lambda: len(stays) == plan.count)
+    with ClientLoop(address, sources=sources) as loop:
+        loop.at(begin, partial(come, 0))
+        loop.run(begin + count / per_second + seconds - time.monotonic(), lambda: len(ended) == count)
         for client in loop.open_clients():
-            if isinstance(client, _Stranger):
-                client.remain()
-    return stays
+            if isinstance(client, _Visitor):
+                client.over(math.inf, UNANSWERED)
+    return ended
 
 
 class Flooded(NamedTuple):

@@ -6,7 +6,8 @@ from contextlib import suppress
 import protocol
 from loadtest.outcome import Outcome
 from loadtest.security import faulty
-from loadtest.security.stage import Stage, Wire, faults, login, staged
+from loadtest.security.credentials import login
+from loadtest.security.stage import Stage, Wire, faults, staged
 from protocol import Code, Kind
 
 BOMB = b"\xff\xff\xff\xff"  # a frame of 4 GiB, so it says

@@ -243,8 +243,3 @@ def staged(
                 yield Stage(server, data, others, folder, issuers)
         finally:
             server.stop()
-
-
-def login(uid: str, *, idle_timeout: float | None = None) -> bytes:
-    """Return a login's frame."""
-    return protocol.encode(protocol.login(uid, id=1, idle_timeout=idle_timeout))

@@ -1,7 +1,5 @@
-"""Connections over TLS: what they cost beside plain ones, and a certificate that is renewed under them."""
+"""Connections over TLS: what they cost beside plain ones."""
 
-import signal
-import socket
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,9 +9,8 @@ import protocol
 from loadtest import usage
 from loadtest.client_loop import ClientLoop
 from loadtest.outcome import Outcome, say
-from loadtest.security.credentials import trusting_nobody, write_certificate
+from loadtest.security.credentials import trusting_nobody
 from loadtest.security.stage import TIMEOUT_S, Resident, Stage, faults, staged
-from loadtest.servers import wait_for
 
 BEAT_S = 1.0
 SETTLE_S = 2.0
@@ -105,60 +102,3 @@ def judge_tls(secured: Sequence[Cost], plain: Sequence[Cost], hurt: list[str]) -
     told = [f"{what} {high[n]:,.1f}, plain {low[n]:,.1f}" for n, what in enumerate(figures)]
     broken = hurt + faults((lost, f"{lost} connections were lost"))
     return Outcome("tls", f"{len(secured)} rounds with TLS", "; ".join(told), broken)
-
-
-SHOWN_S = 3.0
-RELOADS = 3
-
-
-def tls_reload(count: int, seconds: float) -> Outcome:
-    """Renew the certificate under so many, half of them over TLS, then give it a broken one.
-
-    Args:
-        count: of connections.
-        seconds: for which they beat after each: who is to be dropped would be.
-    """
-    waits = []
-    with staged(tls=True) as stage, ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
-        clients = _clients(stage, loop, "secured", count // 2, tls=True)
-        clients += _clients(stage, loop, "plain", count - count // 2, tls=False)
-        for each in clients:
-            each.beats = True
-        seen = {_certificate(stage)}
-        for number in range(RELOADS):
-            write_certificate(stage.folder, f"renewed {number}")
-            waits.append(_shown_after(stage, seen))
-            loop.run(seconds)
-        shown = _certificate(stage)
-        (stage.folder / "server.pem").write_text("no certificate\n")
-        stage.server.process.send_signal(signal.SIGHUP)
-        loop.run(seconds)
-        is_kept = _certificate(stage) == shown
-        dropped, hurt = _unanswered(loop, clients), stage.others_hurt()
-    broken = hurt + faults(
-        (not is_kept, "with a broken file another certificate is shown"),
-        (dropped, f"{dropped} of {count} connected clients were dropped"),
-        (not max(waits) <= SHOWN_S, f"a new certificate was shown after {max(waits):.1f} s"),
-    )
-    measured = (
-        f"dropped {dropped} of {count:,}; a new certificate was shown after {max(waits):.2f} s at the latest"
-    )
-    renewed = len(seen) - 1
-    return Outcome("tls-reload", f"{renewed} new certificates" if renewed else "", measured, broken)
-
-
-def _shown_after(stage: Stage, seen: set[bytes]) -> float:
-    """Tell the server that there is a new certificate; return the seconds until it shows one."""
-    begun = time.monotonic()
-    stage.server.process.send_signal(signal.SIGHUP)
-    is_shown = wait_for(lambda: _certificate(stage) not in seen, 2 * SHOWN_S)
-    seconds = time.monotonic() - begun
-    seen.add(_certificate(stage))
-    return seconds if is_shown else float("inf")
-
-
-def _certificate(stage: Stage) -> bytes:
-    """Return the certificate that a new connection is shown, DER."""
-    sock = socket.create_connection(stage.tls_address, TIMEOUT_S)
-    with trusting_nobody().wrap_socket(sock) as secured:  # which closes both
-        return secured.getpeercert(binary_form=True) or b""

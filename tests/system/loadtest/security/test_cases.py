@@ -8,8 +8,7 @@ from loadtest.security.floods import offer
 from loadtest.security.stage import staged
 
 LONG = {  # they take long, or measure times that a busy machine spoils
-    *("silent", "silent-tls", "emfile", "flood", "flood-tokens", "flood-forged", "flooders"),
-    *("cycles", "rotation", "timing", "tls"),
+    *("silent", "silent-tls", "emfile", "flood", "flood-tokens", "flood-forged", "flooders", "cycles", "tls"),
 }
 
 
