@@ -58,6 +58,11 @@ class Verdict:
         return found and [*found, *self.examples]
 
 
+def faults(*checks: tuple[object, str]) -> list[str]:
+    """Return the words of those checks that found something."""
+    return [words for found, words in checks if found]
+
+
 def table(outcomes: Iterable[Outcome]) -> str:
     """Return the outcomes in Markdown."""
     rows = (

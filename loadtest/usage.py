@@ -77,6 +77,16 @@ def memory(*pids: int) -> Memory:
     return Memory(*(sum(fields.get(name, 0) for fields in found) * 1024 for name in names))
 
 
+def forget_peak(pid: int) -> None:
+    """Measure the peak of a process's memory from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process had since `forget_peak`."""
+    return _fields(Path(f"/proc/{pid}/status"))["VmHWM"] * 1024
+
+
 def _fields(file: Path) -> dict[str, int]:
     rows = [line.split() for line in file.read_text().splitlines()]
     return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

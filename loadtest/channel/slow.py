@@ -4,7 +4,6 @@ import _socket
 import itertools
 import os
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from loadtest.channel.entries import EntryId
 from loadtest.channel.report import Report, Stage, staged
 from loadtest.checker.periods import id_order
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.outcome import percentile, say, spread_ms
+from loadtest.outcome import faults, percentile, say, spread_ms
 from protocol import Kind
 
 SMALL_BUFFERS = ("-m", "loadtest.channel.small_buffers")
@@ -49,15 +48,13 @@ class Plan:
         users: whom all of them watch.
         rate: changes of these a second, by turns; the server takes about one a second of each.
         seconds: of measuring, without those who never read and with them.
-        pairs: how often.
     """
 
     deaf: int = 2000
     others: int = 100
     users: int = 50
     rate: float = 40.0
-    seconds: float = 10.0
-    pairs: int = 3
+    seconds: float = 20.0
 
 
 class Changes:
@@ -165,100 +162,73 @@ class Deaf(Viewer):
         self.loop.hear(self, on=True)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One comparison.
-
-    Attributes:
-        without, within: seconds from a change to its push to those who read.
-        grown: bytes of memory by which the server grew while nobody of those who are deaf read, at its peak.
-        stuck: how many of them had bytes waiting in the server's kernel, of which none left.
-        pushes: that those who are deaf were given in the end, of those that there were for them.
-        broken: what was not as it has to be.
-    """
-
-    without: list[float]
-    within: list[float]
-    grown: int
-    stuck: int
-    pushes: tuple[int, int]
-    broken: list[str]
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long the 99th percentile is with them."""
-        return percentile(self.within, 0.99) / percentile(self.without, 0.99)
-
-
 class Play:
-    """All pairs on one server."""
+    """One run."""
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self._plan, self._loop, self._server = plan, stage.loop, stage.server
         loop = stage.loop
         self._changes = Changes()
-        self._uids = [f"user-{number}" for number in range(plan.users)]
-        self._users = [Changer(loop, uid, self._changes) for uid in self._uids]
+        uids = [f"user-{number}" for number in range(plan.users)]
+        self._users = [Changer(loop, uid, self._changes) for uid in uids]
         self._turns = itertools.cycle(self._users)
-        self._others = [
-            Viewer(loop, f"other-{number}", self._uids, self._changes) for number in range(plan.others)
-        ]
+        self._others = [Viewer(loop, f"other-{number}", uids, self._changes) for number in range(plan.others)]
+        self._deaf = [Deaf(loop, f"deaf-{number}", uids, self._changes) for number in range(plan.deaf)]
         self._changing = False
 
-    def begin(self) -> None:
-        """Let those log in who stay throughout."""
-        self._bring(self._users, lambda: self._loop.online() == len(self._users))
-        self._bring(self._others, lambda: all(each.is_answered for each in self._others))
-
-    def pair(self, number: int) -> Pair:
+    def run(self) -> Report:
         """Measure without and with those who never read, and wake these in the end."""
+        plan, loop, deaf = self._plan, self._loop, self._deaf
+        self._bring(self._users, lambda: all(each.is_in for each in self._users))
+        self._bring(self._others, lambda: all(each.is_answered for each in self._others))
         without = self._measure()
-        deaf = [
-            Deaf(self._loop, f"deaf-{number}-{each}", self._uids, self._changes)
-            for each in range(self._plan.deaf)
-        ]
         self._bring(deaf, lambda: all(each.is_answered for each in deaf))
         say(f"slow: {len(deaf):,} watch and read no more")
-        self._loop.run(LOOK_S)
+        loop.run(LOOK_S)
         pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
-        self._fill(deaf)
-        stuck = len(self._waiting(deaf))
+        usage.forget_peak(pid)
+        self._fill()
+        stuck = len(self._waiting())
         say(f"slow: {stuck:,} are stuck")
         within = self._measure()
-        peak = _peak_bytes(pid)
-        say(f"slow: memory grew by {(peak - before) / 2**20:.1f} MiB; they wake")
+        grown = usage.peak_bytes(pid) - before
+        say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
         for each in deaf:
             each.wake()
         newest = self._changes.newest
-        woken = self._loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
-        say("slow: they have read what waited")
-        pushes = sum(each.pushes for each in deaf), (len(self._changes.sent) - first) * len(deaf)
-        broken = self._broken(deaf, woken=woken, stuck=stuck)
-        for each in deaf:
-            each.returns = False
-            each.drop()
-        return Pair(without, within, peak - before, stuck, pushes, broken)
-
-    def _broken(self, deaf: list[Deaf], *, woken: bool, stuck: int) -> list[str]:
-        broken = []
-        if not woken:
-            behind = sum(each.seen != self._changes.newest for each in deaf)
-            broken.append(
-                f"{behind} of {len(deaf)} who were deaf do not see the newest states when they read"
-            )
-        if stuck < len(deaf):
-            broken.append(f"only {stuck} of {len(deaf)} were stuck")
-        if fallen := sum(each.fallen for each in [*deaf, *self._others]):
-            broken.append(f"ids of {fallen} pushes do not rise")
-        if any(each.seen != self._changes.newest for each in self._others):
-            broken.append("not all who read see the newest states")
-        if refused := sum(each.refused for each in self._users):
-            broken.append(f"{refused} changes were refused")
-        if self._loop.endings:
-            broken.append(f"connections ended by the server: {dict(self._loop.endings)}")
-        return broken
+        loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        bound = plan.deaf * UNSENT_BYTES
+        ratio = percentile(within, 0.99) / percentile(without, 0.99)
+        report = Report(
+            f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
+            f"{plan.rate:g} changes/s"
+        )
+        report.rows = {
+            "stuck": f"{stuck:,}",
+            "memory grew by, at its peak": f"{grown / plan.deaf / 1024:.1f} KiB each, "
+            f"{grown / bound:.3f} of what may wait ({UNSENT_BYTES // 1024} KiB each)",
+            "others' pushes without them": spread_ms(without),
+            "others' pushes with them": f"{spread_ms(within)}; p99 {ratio:.2f} times that without them",
+            "pushed to each of them in the end": f"{sum(each.pushes for each in deaf) / plan.deaf:,.0f} of "
+            f"{len(self._changes.sent) - first:,} changes",
+            "the load itself": loop.load(),
+        }
+        report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
+        behind = sum(each.seen != newest for each in deaf)
+        fallen = sum(each.fallen for each in [*deaf, *self._others])
+        refused = sum(each.refused for each in self._users)
+        report.broken = self._server.failures() + faults(
+            (behind, f"{behind} who were deaf do not see the newest states when they read"),
+            (stuck < len(deaf), f"only {stuck} of {len(deaf)} were stuck"),
+            (fallen, f"ids of {fallen} pushes do not rise"),
+            (any(each.seen != newest for each in self._others), "not all who read see the newest states"),
+            (refused, f"{refused} changes were refused"),
+            (loop.endings, f"connections ended by the server: {dict(loop.endings)}"),
+            (grown > MEMORY_SHARE_MAX * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
+            (ratio > P99_RATIO_MAX, f"p99 of others {ratio:.2f} times that without them"),
+        )
+        return report
 
     def _bring(self, clients: Sequence[Client], done: Callable[[], bool]) -> None:
         self._loop.bring(clients, LOGINS_A_SECOND)
@@ -268,17 +238,18 @@ class Play:
     def _measure(self) -> list[float]:
         """Return the delays to those who read, while changes go on."""
         delays: list[float] = []
-        self._change(on=True)
+        self._changing = True
+        self._change_next(time.monotonic())
         for each in self._others:
             each.delays = delays
         self._loop.run(self._plan.seconds)
-        self._change(on=False)
+        self._changing = False
         self._loop.run(LOOK_S)
         for each in self._others:
             each.delays = None
         return delays
 
-    def _fill(self, deaf: list[Deaf]) -> None:
+    def _fill(self) -> None:
         """Let changes go on until nothing more goes into the kernel's buffers for those who never read.
 
         Each comes when those who read have the one before: the server is not to be behind.
@@ -290,29 +261,24 @@ class Play:
                 change = self._change_one()
                 self._loop.run(LOOK_S, partial(self._have, *change))
                 self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
-            found = sum(self._waiting(deaf))
+            found = sum(self._waiting())
             still = still + 1 if found == before else 0
             before = found
 
     def _have(self, uid: str, number: int) -> bool:
         return all(each.seen.get(uid) == number for each in (self._others[0], self._others[-1]))
 
-    def _waiting(self, deaf: list[Deaf]) -> list[int]:
+    def _waiting(self) -> list[int]:
         """Return the bytes in the server's kernel that have not left, of each for whom there are any."""
         port = f":{self._server.address[1]:04X}"
         rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
         queues = {row[2]: int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port)}
-        return [size for each in deaf if each.is_in and (size := queues.get(each.name(), 0))]
+        return [size for each in self._deaf if each.is_in and (size := queues.get(each.name(), 0))]
 
     def _change_one(self) -> tuple[str, int]:
         """Let the next user change; return who, and the number of the change."""
         user = next(self._turns)
         return user.uid, user.change()
-
-    def _change(self, *, on: bool) -> None:
-        was, self._changing = self._changing, on
-        if on and not was:
-            self._change_next(time.monotonic())
 
     def _change_next(self, due: float) -> None:
         if self._changing:
@@ -325,37 +291,4 @@ def slow(plan: Plan, _seed: int) -> Report:
     """Play it, and judge."""
     timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
     with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
-        play = Play(plan, stage)
-        play.begin()
-        pairs = [play.pair(number) for number in range(plan.pairs)]
-        load = stage.loop.load()
-    bound = plan.deaf * UNSENT_BYTES
-    grown = max(pair.grown for pair in pairs)
-    ratio = statistics.median(pair.ratio for pair in pairs)
-    given, due = pairs[-1].pushes
-    report = Report(
-        f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
-        f"{plan.rate:g} changes/s"
-    )
-    report.rows = {
-        "stuck": ", ".join(f"{pair.stuck:,}" for pair in pairs),
-        "memory grew by, at its peak": f"{grown / 2**20:.1f} MiB, {grown / plan.deaf / 1024:.1f} KiB each; "
-        f"{grown / bound:.3f} of what may wait ({UNSENT_BYTES // 1024} KiB each)",
-        "others' pushes without them": "; ".join(spread_ms(pair.without) for pair in pairs),
-        "others' pushes with them": "; ".join(spread_ms(pair.within) for pair in pairs),
-        "p99 with / without": f"{ratio:.2f} (median of {', '.join(f'{pair.ratio:.2f}' for pair in pairs)})",
-        "pushed to each of them in the end": f"{given / plan.deaf:,.0f} of {due / plan.deaf:,.0f} changes",
-        "the load itself": load,
-    }
-    report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
-    report.broken = [*(words for pair in pairs for words in pair.broken), *stage.server.failures()]
-    if grown > MEMORY_SHARE_MAX * bound:
-        report.broken.append(f"memory grew by {grown / bound:.2f} of what may wait")
-    if ratio > P99_RATIO_MAX:
-        report.broken.append(f"p99 of others {ratio:.2f} times that without them")
-    return report
-
-
-def _peak_bytes(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmHWM"))) * 1024
+        return Play(plan, stage).run()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import protocol
 from loadtest import usage
-from loadtest.outcome import Outcome, percentile, say, spread_ms
+from loadtest.outcome import Outcome, faults, percentile, say, spread_ms
 from loadtest.records import Data
 from loadtest.security.credentials import login, spoilt
 from loadtest.security.load import (
@@ -24,7 +24,7 @@ from loadtest.security.load import (
     processes,
     visits,
 )
-from loadtest.security.stage import UNBOUNDED, Stage, Wire, faults, staged
+from loadtest.security.stage import UNBOUNDED, Stage, Wire, staged
 from loadtest.servers import PresenceServer, Setup, running, wait_for
 from presence.settings import Settings
 from presence.watching.service import OWN_WATCHES

@@ -4,10 +4,10 @@ import re
 from contextlib import suppress
 
 import protocol
-from loadtest.outcome import Outcome
+from loadtest.outcome import Outcome, faults
 from loadtest.security import faulty
 from loadtest.security.credentials import login
-from loadtest.security.stage import Stage, Wire, faults, staged
+from loadtest.security.stage import Stage, Wire, staged
 from protocol import Code, Kind
 
 BOMB = b"\xff\xff\xff\xff"  # a frame of 4 GiB, so it says

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
-from loadtest.outcome import Outcome, percentile, spread_ms
+from loadtest.outcome import Outcome, faults, percentile, spread_ms
 from loadtest.security.credentials import login, trusting_nobody
 from loadtest.security.load import GRANTED, LEAD_S, Visit, processes, visits
-from loadtest.security.stage import Stage, Wire, faults, staged
+from loadtest.security.stage import Stage, Wire, staged
 from loadtest.servers import wait_for
 from protocol import Code, Kind, Packet
 

@@ -1,6 +1,5 @@
 """A server, with clients beside it who behave: what a case does to it must not concern them."""
 
-import re
 import socket
 import struct
 import tempfile
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import protocol
+from loadtest import usage
 from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
 from loadtest.connection import source_addresses
 from loadtest.events import Event
+from loadtest.outcome import faults
 from loadtest.records import Data
 from loadtest.security.credentials import Issuer, write_certificate, write_keys
 from loadtest.servers import PRESENCE, PresenceServer, Setup
@@ -173,21 +174,15 @@ class Stage:
 
     def rss_bytes(self) -> int:
         """Return the server's memory now."""
-        return self._memory("VmRSS")
+        return usage.memory(self.pid).rss
 
     def forget_peak(self) -> None:
         """Measure the peak of its memory from now on."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        usage.forget_peak(self.pid)
 
     def peak_bytes(self) -> int:
         """Return the most memory that it had since `forget_peak`."""
-        return self._memory("VmHWM")
-
-    def _memory(self, name: str) -> int:
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
-        assert found, name
-        return int(found[1]) * 1024
+        return usage.peak_bytes(self.pid)
 
     def events(self) -> list[Event]:
         """Return all events in the stream."""
@@ -202,11 +197,6 @@ class Stage:
             (lost, f"{lost} of {OTHERS} others lost their connection"),
             (told, f"{told} others told as offline"),
         )
-
-
-def faults(*checks: tuple[object, str]) -> list[str]:
-    """Return the words of those checks that found something."""
-    return [words for found, words in checks if found]
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import protocol
 from loadtest import usage
 from loadtest.client_loop import ClientLoop
-from loadtest.outcome import Outcome, say
+from loadtest.outcome import Outcome, faults, say
 from loadtest.security.credentials import trusting_nobody
-from loadtest.security.stage import TIMEOUT_S, Resident, Stage, faults, staged
+from loadtest.security.stage import TIMEOUT_S, Resident, Stage, staged
 
 BEAT_S = 1.0
 SETTLE_S = 2.0

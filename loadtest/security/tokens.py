@@ -9,10 +9,10 @@ import msgpack
 
 import protocol
 from loadtest.client_loop import LOGIN_ID
-from loadtest.outcome import Outcome
+from loadtest.outcome import Outcome, faults
 from loadtest.security.credentials import Issuer, login
 from loadtest.security.mutations import mutations
-from loadtest.security.stage import UNBOUNDED, Stage, faults, staged
+from loadtest.security.stage import UNBOUNDED, Stage, staged
 from protocol import Code, Kind
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")

@@ -8,18 +8,7 @@ from loadtest.channel import flapping, messages, slow, watch
 @pytest.mark.nightly  # live/test_watching.py plays the same faults
 @pytest.mark.alone
 def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> None:
-    plan = watch.Plan(
-        watchers=30,
-        each=10,
-        users=80,
-        transitions=900,
-        rate=150.0,
-        kills=1,
-        restarts=1,
-        away_s=1.0,
-        idle_s=2.0,
-        lease_s=1.0,
-    )
+    plan = watch.Plan(30, 10, 80, 9.0, rate=150.0, kills=1, restarts=1, away_s=1.0, idle_s=2.0, lease_s=1.0)
     report = watch.watch(plan, seed=7)
     print(report.table())
     assert report.broken == []
@@ -49,7 +38,7 @@ def test_each_message_has_one_outcome() -> None:
 
 
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
-    plan = slow.Plan(deaf=60, others=10, users=40, rate=40.0, seconds=2.0, pairs=1)
+    plan = slow.Plan(deaf=60, others=10, users=40, rate=40.0, seconds=2.0)
     report = slow.slow(plan, 7)
     print(report.table())
     assert [words for words in report.broken if not words.startswith("p99")] == []  # noise, of so few
