@@ -1,14 +1,11 @@
 """The codec under fuzzing: whatever the bytes, it says what the second decoder says, or raises its one error.
 
-The first byte says what the others are: a frame's body, a stream that is cut into pieces, a packet that is
-to be sent, or states that are packed once and told often. An exception out of `run` is a finding.
+The first byte says what the others are: a frame's body, or a stream that is cut into pieces. An exception out
+of `run` is a finding.
 """
 
 from typing import Any, Final
 
-import msgpack
-
-from loadtest.fuzz import values
 from loadtest.fuzz.choices import Choices
 from loadtest.fuzz.oracle import Refused, Taken, judge, length_of
 from protocol import (
@@ -16,7 +13,6 @@ from protocol import (
     FRAME_LIMIT_BYTES,
     SERVER_FRAME_LIMIT_BYTES,
     Decoder,
-    EncodeError,
     Kind,
     Packet,
     ProtocolError,
@@ -25,7 +21,6 @@ from protocol import (
     frame_end,
     keepalive_answer,
 )
-from protocol.prepacked import STATE_MAX_BYTES, pack_state, states_answer
 
 LIMITS: Final = (
     FRAME_LIMIT_BYTES,
@@ -33,8 +28,7 @@ LIMITS: Final = (
     SERVER_FRAME_LIMIT_BYTES,
     16,
 )
-NAMES: Final = ("ada", "bob", "é" * 64, "x" * 128)
-BODY, STREAM, PACKET = range(3)
+BODY, STREAM = range(2)
 Found = Taken | Refused | int  # the int: bytes of a frame that is not all there
 
 
@@ -45,15 +39,10 @@ def run(data: bytes) -> None:
         Exception: any; the codec is wrong, or the second decoder.
     """
     choices = Choices(data)
-    what = choices.below(4)
-    if what == BODY:
+    if choices.below(2) == BODY:
         _body(choices.rest())
-    elif what == STREAM:
-        _stream(choices)
-    elif what == PACKET:
-        _packet(values.packet(choices), choices.of((SERVER_FRAME_LIMIT_BYTES, 48)))
     else:
-        _states(choices)
+        _stream(choices)
 
 
 def exact(kind: int, id: int | None, payload: Any) -> str:
@@ -160,51 +149,3 @@ def _whole(data: bytes, limit: int) -> list[Found]:
         if isinstance(expected[-1], Refused):
             return expected
         start = end
-
-
-def _packet(packet: Packet, limit: int) -> None:
-    """What is sent can be read, and says the same; else the encoder refuses it."""
-    try:
-        frame = encode(packet, limit)
-    except EncodeError:
-        _must_be_wrong(packet, limit)
-        return
-    assert length_of(frame, 0, limit) == len(frame)
-    expected = judge(frame[4:])
-    assert isinstance(expected, Taken), "the encoder let pass what nobody may send"
-    assert exact(*expected) == exact(packet.kind, packet.id, values.as_received(packet.payload))
-
-
-def _must_be_wrong(packet: Packet, limit: int = SERVER_FRAME_LIMIT_BYTES) -> None:
-    """A packet was refused: either it cannot be packed at all, or what that gives is refused as well."""
-    try:
-        body = msgpack.packb([packet.kind, packet.id, packet.payload][: 3 if packet.payload else 2])
-    except (TypeError, ValueError, OverflowError):
-        return
-    assert isinstance(judge(body), Refused) or len(body) > limit
-
-
-def _exceeds_limit(state: object) -> bool:
-    """Whether a state is longer than `STATE_MAX_BYTES`, which is reason enough to refuse it."""
-    try:
-        return len(msgpack.packb(state)) > STATE_MAX_BYTES
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _states(choices: Choices) -> None:
-    """States that were packed one by one are the same answer as when they are packed together."""
-    id = choices.of((None, 0, 300, 2**64 - 1))
-    states = {choices.of(NAMES): values.mapping(choices, values.DEEPEST) for _ in range(choices.below(4))}
-    packed = {}
-    for uid, state in states.items():
-        try:
-            packed[uid] = pack_state(state)
-        except EncodeError:
-            if not _exceeds_limit(state):
-                _must_be_wrong(Packet(Kind.OK, None, {"presence": {uid: state}}))
-    frame = states_answer(id, packed)
-    answered = judge(frame[4:])
-    assert isinstance(answered, Taken)
-    expected = {uid: values.as_received(states[uid]) for uid in packed}
-    assert exact(*answered) == exact(Kind.OK, id, {"presence": expected})
