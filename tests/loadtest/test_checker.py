@@ -1,0 +1,171 @@
+"""The rules that the simulation and chaos share: each fault is found by its rule, what is right by none."""
+
+import pytest
+
+from loadtest.checker.comparison import Left, differences, last_events
+from loadtest.checker.endings import NO_CLAIM, Claim, Given, Promised, is_false, is_founded
+from loadtest.checker.periods import Periods
+from loadtest.checker.showing import Showing
+from protocol import Code
+
+PROMISED = Promised(idle_timeout=5.0, grace=1.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "founded"),
+    [
+        (Code.IDLE_TIMEOUT, Given(5.0, None, False, False), True),
+        (Code.IDLE_TIMEOUT, Given(4.9, None, False, False), False),
+        (Code.CLOSED, Given(1.5, 1.0, False, False), True),
+        (Code.CLOSED, Given(1.5, 0.5, False, False), False),
+        (Code.CLOSED, Given(5.0, None, False, False), True),
+        (Code.LOGOUT, Given(0.1, None, True, False), True),
+        (Code.LOGOUT, Given(9.0, 9.0, False, False), False),
+        (Code.REPLACED, Given(0.1, None, False, True), True),
+        (Code.REPLACED, Given(0.1, None, False, False), False),
+        (Code.KICKED, Given(9.0, 9.0, True, True), False),
+    ],
+)
+def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, founded: bool) -> None:
+    assert is_founded(code, given, PROMISED) is founded
+
+
+@pytest.mark.parametrize(
+    ("claim", "false"),
+    [
+        (Claim(1.0, 1.5, 9.0), True),
+        (Claim(2.5, 2.6, 9.0), False),  # it logged in after the decision
+        (Claim(1.0, 4.0, 9.0), False),  # Redis need not know of it yet
+        (Claim(1.0, 1.5, 2.0), False),  # it was gone by then
+        (NO_CLAIM, False),
+    ],
+)
+def test_an_offline_event_is_false_while_a_known_session_lives(claim: Claim, false: bool) -> None:
+    assert is_false(claim, decided=2.0, told=3.0) is false
+
+
+CAME, WENT = Left("ann", "online", "1-0", ""), Left("ann", "offline", "2-0", "1-0")
+
+
+@pytest.mark.parametrize(
+    ("entries", "online", "rules"),
+    [
+        ([CAME], {"ann"}, []),
+        ([CAME, WENT], set(), []),
+        ([CAME, WENT], {"ann"}, ["converged"]),
+        ([CAME, CAME], {"ann"}, ["doubled"]),
+        ([WENT], set(), ["doubled"]),
+    ],
+)
+def test_what_is_left_fits_the_records(entries: list[Left], online: set[str], rules: list[str]) -> None:
+    entries: list[Left], online: set[str], rules: list[str]
+) -> None:
+    assert [each.rule for each in last_events(entries, online)] == rules
+
+
+def test_a_session_that_one_account_lacks_is_named() -> None:
+    assert differences("both", {("ann", ""): "s1"}, {("ann", ""): "s1"}) == []
+    (broken,) = differences("both", {("ann", ""): "s1"}, {})
+    assert broken.rule == "converged"
+    assert "ann" in broken.text
+
+
+Event = tuple[str, str, str, str]  # type, session, id, since_id; the id begins with its moment
+    str, str, str, str
+]  # type, session, id, since_id; it happens in the second that the id begins with
+ON: Event = ("online", "s1", "1-0", "")
+OFF: Event = ("offline", "s1", "2-0", "1-0")
+
+
+def broken_by(periods: Periods, *events: Event) -> list[str]:
+    """Return the rules that events of one user break."""
+    broken = []
+    for kind, session, entry_id, since_id in events:
+        at = float(entry_id.partition("-")[0])
+        broken += periods.in_order("ann", entry_id)
+        if kind == "online":
+            broken += periods.came("ann", session, entry_id, at)
+        else:
+            broken += periods.went("ann", session, since_id)
+            periods.ended(session, at)
+    return [each.rule for each in broken]
+
+
+@pytest.mark.parametrize(
+    ("events", "rules"),
+    [
+        ([ON, OFF, ("online", "s2", "3-0", "")], []),
+        ([ON, ("online", "s2", "2-0", "")], ["doubled"]),
+        ([ON, OFF, ("offline", "s1", "3-0", "1-0")], ["doubled"]),
+        ([ON, ("offline", "s1", "2-0", "0-5")], ["doubled"]),  # it names another period
+        ([ON, OFF, ("online", "s1", "3-0", "")], ["risen"]),
+        ([("online", "s1", "2-0", ""), ("offline", "s1", "1-9", "2-0")], ["disorder"]),
+    ],
+)
+def test_periods_alternate_in_order_and_ends_are_ends(events: list[Event], rules: list[str]) -> None:
+    assert broken_by(Periods(), *events) == rules
+
+
+def test_what_redis_forgets_is_forgotten_and_it_may_go_back_to_what_it_had() -> None:
+    periods = Periods()
+    broken_by(periods, ON)
+    kept = periods.kept()
+    broken_by(periods, OFF)
+    periods.forgot(2.5, kept)
+    assert broken_by(periods, ("offline", "s1", "3-0", "1-0")) == []
+    periods.forgot(3.5, None)
+    assert broken_by(periods, ("online", "s1", "4-0", "")) == []
+
+
+Fields = dict[str, str]
+IN: Fields = {"type": "online", "since_ms": "1", "at_ms": "1"}
+AWAY: Fields = {
+    **{"type": "away", "since_id": "1-0", "at_ms": "5", "code": "3"},
+    **{"status": "away", "status_ms": "5"},
+}
+SAID: Fields = {
+    **{"type": "update", "since_id": "1-0", "at_ms": "7", "code": "5"},
+    **{"status": "away", "status_ms": "5", "meta": "x"},
+}
+BACK: Fields = {**AWAY, "at_ms": "9", "code": "4", "status": "online", "status_ms": "9", "meta": "x"}
+OUT: Fields = {"type": "offline", "since_id": "1-0"}
+
+
+def shown_by(showing: Showing, *entries: Fields) -> list[str]:
+    """What is broken by these entries of one user, 1-0, 2-0 and so on."""
+    broken = []
+    for number, fields in enumerate(entries, 1):
+        broken += showing.entry(f"{number}-0", {"uid": "ann", **fields})
+    return [each.rule for each in broken]
+
+
+def test_how_a_user_shows_himself_is_followed_and_forgotten_with_redis() -> None:
+    showing = Showing()
+    assert shown_by(showing, IN, AWAY, SAID, BACK) == []
+    assert showing.shown["ann"] == ("online", "9", "x", "4-0", "1-0")
+    kept = showing.kept()
+    assert shown_by(showing, OUT) == []
+    assert showing.shown == {}
+    showing.forgot(kept)
+    assert showing.shown["ann"].status == "online"
+    showing.forgot(None)
+    assert showing.shown == {}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (AWAY,),
+        (IN, OUT, AWAY),
+        (IN, {**AWAY, "since_id": "0-9"}),
+        (IN, AWAY, AWAY),
+        (IN, {**AWAY, "code": "4"}),
+        (IN, {**AWAY, "status_ms": "4"}),
+        (IN, SAID),
+        (IN, AWAY, {**SAID, "meta": ""}),
+        (IN, AWAY, {**SAID, "status_ms": "7"}),
+        ({**IN, "status": "away"}, AWAY),
+    ],
+)
+def test_what_is_no_change_or_of_no_period_is_found(entries: tuple[Fields, ...]) -> None:
+    assert shown_by(Showing(), *entries)[-1:] == ["shown"]
