@@ -58,8 +58,6 @@ CAME, WENT = Left("ann", "online", "1-0", ""), Left("ann", "offline", "2-0", "1-
     ],
 )
 def test_what_is_left_fits_the_records(entries: list[Left], online: set[str], rules: list[str]) -> None:
-    entries: list[Left], online: set[str], rules: list[str]
-) -> None:
     assert [each.rule for each in last_events(entries, online)] == rules
 
 
@@ -71,8 +69,6 @@ def test_a_session_that_one_account_lacks_is_named() -> None:
 
 
 Event = tuple[str, str, str, str]  # type, session, id, since_id; the id begins with its moment
-    str, str, str, str
-]  # type, session, id, since_id; it happens in the second that the id begins with
 ON: Event = ("online", "s1", "1-0", "")
 OFF: Event = ("offline", "s1", "2-0", "1-0")
 
