@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "watchers": (lambda: watchers(9900), lambda: watchers(40, 20_000)),
     "cycles": (lambda: cycles(1_000_000, 2200.0), lambda: cycles(20_000, 2200.0, looks=False)),
     "tokens": (lambda: tokens(20_000), lambda: tokens(300)),
-    "tls": (lambda: tls(2000, 20.0, 3), lambda: tls(200, 3.0, 1)),
+    "tls": (lambda: tls(2000, 20.0), lambda: tls(200, 3.0)),
 }
 """Of each case how it is played, and how a little of it is."""
 

@@ -63,7 +63,7 @@ def tokens(**of: object) -> list[str]:
 
 
 def lost_over_tls(lost: int) -> list[str]:
-    return judge_tls([Cost(17_000.0, 14.0, 900.0, lost)], [Cost(500.0, 5.0, 200.0, 0)], []).failures
+    return judge_tls(Cost(17_000.0, 14.0, 900.0, lost), Cost(500.0, 5.0, 200.0, 0), []).failures
 
 
 @pytest.mark.parametrize(
