@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.client import UserState, WatchEnded
+from presence.client import Delivered, UserState, WatchEnded
 from presence.commands import client as command
 from presence.commands.client import push_lines, state_line
 from presence.config import load
@@ -29,14 +29,12 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("state", "line"),
     [
         (UserState("online", LONG_AGO_MS, None, "1-0"), "bob is online since 2023-11-14 22:13:20"),
-        (UserState("away", LONG_AGO_MS, None, "1-0"), "bob is away since 2023-11-14 22:13:20"),
         (
             UserState("offline", LONG_AGO_MS + 9000, LONG_AGO_MS),
             "bob is offline, last seen 2023-11-14 22:13:20",
         ),
         (UserState("offline"), "bob is offline, never seen or long ago"),
         (UserState("unknown", LONG_AGO_MS), "bob is unknown"),
-        (UserState("asleep"), "bob is asleep"),
         (UserState("online", 10**30), f"bob is online since {10**30} ms"),
         (
             UserState("online", meta={"status": "at\nlunch", "app": 2}),
@@ -51,6 +49,13 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
 def test_the_end_of_a_watch_names_whom_and_why() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
     assert push_lines(push) == ["watched no more: ann bob: too_large (315) too many watches"]
+
+
+def test_control_characters_of_others_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
+        command._tell(text)
+    lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
+    assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]
 
 
 def test_a_token_comes_from_a_file_from_input_or_a_variable(

@@ -31,22 +31,20 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
     async with trio.open_nursery() as nursery:
         address = await nursery.start(server.serve)
         devices = [Client(await trio.open_tcp_stream(*address)) for _ in range(3)]
-        for device, (uid, name) in zip(
-            devices, [("ann", "phone"), ("ann", "tv"), ("bob", "tv")], strict=True
-        ):
+        for device, uid, name in zip(devices, ("ann", "ann", "bob"), ("phone", "tv", "tv"), strict=True):
             await device.login(uid, name)
         with trio.fail_after(5):
             while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis rings no bell
                 await trio.sleep(0.01)
         begun = time.monotonic()
         with structlog.testing.capture_logs() as logs:
-            assert await trio.to_thread.run_sync(main, ["kick", "ann", "--redis", redis_server.url]) == 0
+            arguments = ["kick", "ann", "cyd", "--redis", redis_server.url]
+            assert await trio.to_thread.run_sync(main, arguments) == 0
         took_s = time.monotonic() - begun
         goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
         for device in devices:
             await device.stream.aclose()
         nursery.cancel_scope.cancel()
-    print(f"kicked within {1000 * took_s:.0f} ms")
     assert took_s < 1
     logged = [line for line in logs if line["event"] == "session kicked"]
     assert {(line["uid"], line["device"]) for line in logged} == {("ann", "phone"), ("ann", "tv")}
@@ -56,15 +54,8 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
     (offline,) = [event for event in events(client) if event["type"] == "offline"]
     assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
     said = capsys.readouterr()
-    assert "ann  2 sessions ended\n" in said.out
+    assert "ann  2 sessions ended\ncyd  offline\n" in said.out
     assert "no ban" in said.err
-
-
-def test_who_is_offline_needs_no_kick(
-    redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["kick", "ann", "bob", "--redis", redis_server.url]) == 0
-    assert capsys.readouterr().out.splitlines() == ["ann  offline", "bob  offline"]
 
 
 def test_a_node_that_does_not_answer_is_named(

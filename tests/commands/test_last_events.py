@@ -7,7 +7,7 @@ import pytest
 
 from presence.changes import Profile
 from presence.embedded import EmbeddedRedis
-from presence.explanation import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, entry_at, last_offline
+from presence.explanation import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, Missing, entry_at, last_offline
 from presence.reader import PresenceReader
 from presence.store.access import Access
 from presence.store.client import Redis
@@ -51,27 +51,6 @@ def test_the_record_names_the_event_that_led_to_what_is_shown(
     assert began.entry.fields["type"] == "online"
 
 
-def test_an_event_before_the_first_was_trimmed(access: Access, client: Redis) -> None:
-    write(client, 5000, 2)
-    assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", 5000)
-
-
-@pytest.mark.parametrize("entry_id", ["", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1"])
-def test_what_is_no_id_is_not_asked_for(access: Access, entry_id: str) -> None:
-    assert entry_at(access, KEYS, 0, entry_id) == Found(None, "not_found")
-
-
-def test_an_event_between_others_was_erased_or_lost(access: Access, client: Redis) -> None:
-    write(client, 5000, 2)
-    write(client, 5002, 1)
-    assert entry_at(access, KEYS, 0, "5001-0") == Found(None, "not_found", 5000)
-
-
-def test_an_empty_stream_begins_nowhere(access: Access) -> None:
-    assert entry_at(access, KEYS, 0, "4999-7") == Found(None, "trimmed", None)
-    assert last_offline(access, KEYS, "ann", NOW_MS) == Found(None, "trimmed", None)
-
-
 def test_of_several_periods_it_is_the_last(redis_server: EmbeddedRedis, access: Access, hand: Hand) -> None:
     for n in range(4):
         hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
@@ -96,23 +75,39 @@ def test_the_search_gives_up_after_so_many_entries(access: Access, client: Redis
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
     given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_A_PAGE, search_s=60)
     assert given_up == Found(None, "gave_up", 1_000_000)
-    assert (
-        last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE, search_s=60).entry
-        is not None
-    )
-
-
-def test_the_search_gives_up_after_so_long(access: Access, client: Redis) -> None:
-    write(client, 1_000_000, ENTRIES_A_PAGE)
-    write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
+    assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE, search_s=60).entry
     assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
 
 
-def test_a_stream_that_begins_later_was_trimmed(access: Access, client: Redis) -> None:
-    write(client, 1_000_000, 3)
-    assert last_offline(access, KEYS, "ann", 900_000) == Found(None, "trimmed", 1_000_000)
+# Entries that are there; the id or the ms last seen that is asked for; what is missing, where it begins.
+MISSED = [
+    ((), "4999-7", "trimmed", None),
+    ((), NOW_MS, "trimmed", None),
+    ((5000,), "4999-7", "trimmed", 5000),
+    ((5000, 5002), "5001-0", "not_found", 5000),  # erased or lost
+    *(
+        ((5000,), bad, "not_found", None)
+        for bad in ("", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1")
+    ),
+    ((1_000_000,), 900_000, "trimmed", 1_000_000),
+    ((1_000_000,), 1_010_000, "not_found", 1_000_000),
+]
 
 
-def test_what_somebody_erased_is_not_found(access: Access, client: Redis) -> None:
-    write(client, 1_000_000, 3)
-    assert last_offline(access, KEYS, "ann", 1_010_000) == Found(None, "not_found", 1_000_000)
+@pytest.mark.parametrize(("entries", "wanted", "missing", "begins_ms"), MISSED)
+def test_what_is_missing_and_why(
+    access: Access,
+    client: Redis,
+    entries: tuple[int, ...],
+    wanted: str | int,
+    missing: Missing,
+    begins_ms: int | None,
+) -> None:
+    for entry_ms in entries:
+        write(client, entry_ms, 2)
+    look = (
+        entry_at(access, KEYS, 0, wanted)
+        if isinstance(wanted, str)
+        else last_offline(access, KEYS, "ann", wanted)
+    )
+    assert look == Found(None, missing, begins_ms)

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from presence.cli import main
@@ -39,45 +38,6 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     return install
 
 
-def test_serve_hands_settings_and_redis_to_the_server(serve_with: Callable[[Run], None]) -> None:
-    seen: list[tuple[Settings, str]] = []
-
-    def run(settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
-        seen.append((settings, redis_url))
-        return 0
-
-    serve_with(run)
-    assert main(["serve", "--no-admin", "--port", "0", "--redis", "redis://h"]) == 0
-    assert seen == [(Settings(port=0, no_admin=True, redis="redis://h"), "redis://h")]
-
-
-def test_serve_starts_a_redis_of_its_own_and_stops_it_last(serve_with: Callable[[Run], None]) -> None:
-    urls: list[str] = []
-
-    def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
-        urls.append(redis_url)
-        with open_client(redis_url) as client:
-            assert client.ping()
-        return 0
-
-    serve_with(run)
-    assert main(["serve", "--no-admin"]) == 0
-    assert not Path(urls[0].removeprefix("unix://")).exists()
-
-
-def test_serve_prints_ready_alone_on_a_line(
-    serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
-) -> None:
-    def run(_settings: Settings, _redis_url: str, conductor: Conductor, **_: object) -> int:
-        structlog.get_logger().info("accepting")
-        conductor.ready("127.0.0.1", 7400)
-        return 0
-
-    serve_with(run)
-    main(["serve", "--no-admin", "--redis", "redis://h"])
-    assert capfd.readouterr().err.splitlines()[1] == "ready 127.0.0.1:7400"
-
-
 def test_serve_logs_a_failure_of_the_server(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,11 +57,15 @@ def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == f"presence: data_dir {tmp_path}: another presence server uses it\n"
 
 
-def test_signal_before_the_server_handles_it_is_a_clean_stop(serve_with: Callable[[Run], None]) -> None:
+def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
+    serve_with: Callable[[Run], None],
+) -> None:
     urls: list[str] = []
 
     def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
         urls.append(redis_url)
+        with open_client(redis_url) as client:
+            assert client.ping()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(DEADLINE_S)  # which the signal ends
         return 1

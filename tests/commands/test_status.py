@@ -14,72 +14,33 @@ LEASE_END_MS = 10**15  # never
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
 
 
-def put_alice_online(client: Redis, prefix: str = "presence") -> None:
-    session = {"session": "s1", "node": "n1", "generation": 1, "login_ms": 1_700_000_000_000}
-    record = {"id": "5-1", "since_ms": 1_700_000_000_000, "sessions": {"phone": session}}
-    client.hset(f"{prefix}:{{0}}:online", "alice", json.dumps(record))
-    client.zadd(f"{prefix}:nodes", {"n1": LEASE_END_MS})
-
-
-def test_status_prints_a_line_for_each_user(
+def test_status_prints_a_line_for_each_user_or_an_object(
     redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put_alice_online(client)
-    client.zadd("presence:{0}:seen", {"bob": 1_700_000_060_000})
-    assert main(["status", "alice", "bob", "nobody", "--redis", redis_server.url]) == 0
+    session = {"session": "s1", "node": "n1", "login_ms": 1_700_000_000_000}
+    away = {**session, "node": "n2", "away": True, "meta": '{"a":{"$bin":"00"}}'}
+    alice = {"id": "5-1", "since_ms": 1_700_000_000_000, "sessions": {"phone": session}}
+    bea = {"id": "5-1", "since_ms": 1, "state": {"id": "6-0", "since_ms": 1_700_000_000_000}}
+    records = {"alice": alice, "bea": {**bea, "sessions": {"phone": away}}}
+    client.hset("other:{0}:online", mapping={uid: json.dumps(record) for uid, record in records.items()})
+    client.zadd("other:nodes", {"n1": 1, "n2": LEASE_END_MS})
+    client.zadd("other:{0}:seen", {"bob": 1_700_000_060_000})
+    command = ["status", "alice", "bea", "bob", "nobody", "--redis", redis_server.url, "--prefix", "other"]
+    assert main(command) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "alice   online   since 2023-11-14 22:13:20 UTC  phone on n1",
+        "alice   unknown  online since 2023-11-14 22:13:20 UTC, but silent: phone on n1",
+        'bea     away     since 2023-11-14 22:13:20 UTC  phone on n2  {"a":{"$bin":"00"}}',
         "bob     offline  last seen 2023-11-14 22:14:20 UTC",
         "nobody  offline  never seen, or long ago",
     ]
-
-
-def test_status_says_whose_node_is_silent(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_alice_online(client)
-    client.zadd("presence:nodes", {"n1": 1})
-    assert main(["status", "alice", "--redis", redis_server.url]) == 0
-    line = "alice  unknown  online since 2023-11-14 22:13:20 UTC, but silent: phone on n1\n"
-    assert capsys.readouterr().out == line
-
-
-def test_status_as_json_is_an_object_of_states(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_alice_online(client, "other")
-    assert main(["status", "--json", "alice", "--redis", redis_server.url, "--prefix", "other"]) == 0
-    state = json.loads(capsys.readouterr().out)["alice"]
-    session = {"device": "phone", "session": "s1", "node": "n1", "login_ms": 1_700_000_000_000}
-    assert (state["status"], state["id"], state["sessions"]) == ("online", "5-1", [session])
-
-
-def put_bea_away(client: Redis) -> None:
-    session = {"session": "s1", "node": "n1", "login_ms": 1, "away": True, "meta": '{"a":{"$bin":"00"}}'}
-    record = {"id": "5-1", "since_ms": 1, "state": {"id": "6-0", "since_ms": 1_700_000_000_000}}
-    client.hset("presence:{0}:online", "bea", json.dumps({**record, "sessions": {"phone": session}}))
-    client.zadd("presence:nodes", {"n1": LEASE_END_MS})
-
-
-def test_status_shows_who_is_away_and_what_is_said(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_bea_away(client)
-    assert main(["status", "bea", "--redis", redis_server.url]) == 0
-    line = 'bea  away     since 2023-11-14 22:13:20 UTC  phone on n1  {"a":{"$bin":"00"}}\n'
-    assert capsys.readouterr().out == line
-
-
-@pytest.mark.parametrize("flags", [("bea",), ("--list",)])
-def test_status_as_json_has_away_and_meta(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
-) -> None:
-    put_bea_away(client)
-    assert main(["status", "--json", *flags, "--redis", redis_server.url]) == 0
-    state = json.loads(capsys.readouterr().out)["bea"]
+    assert main([*command, "--json"]) == 0
+    states = json.loads(capsys.readouterr().out)
+    assert main(["status", "--list", "--json", *command[5:]]) == 0
+    assert json.loads(capsys.readouterr().out) == {uid: states[uid] for uid in records}
+    assert (states["alice"]["id"], states["alice"]["sessions"]) == ("5-1", [{"device": "phone", **session}])
     said = {"a": {"$bin": "00"}}
-    assert (state["status"], state["id"], state["meta"]) == ("away", "6-0", said)
-    assert (state["sessions"][0]["away"], state["sessions"][0]["meta"]) == (True, said)
+    assert (states["bea"]["status"], states["bea"]["id"], states["bea"]["meta"]) == ("away", "6-0", said)
+    assert states["bea"]["sessions"] == [{"device": "phone", **away, "meta": said}]
 
 
 def put_online(client: Redis, uids: list[str]) -> None:
@@ -134,6 +95,8 @@ def test_list_as_json_is_one_object_of_states(
         ["kick", "u"],
         ["forget", "u"],
         ["nodes"],
+        ["followups", "list"],
+        ["followups", "run"],
     ],
     ids=" ".join,
 )
@@ -144,3 +107,5 @@ def test_unreachable_redis_is_named_without_its_password(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("presence: cannot reach Redis at redis://user:***@127.0.0.1:1")
     assert "s3cret" not in line
+    assert main(command) == 2
+    assert f"{command[0]} asks the servers' Redis: give --redis URL" in capsys.readouterr().err

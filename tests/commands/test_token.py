@@ -48,57 +48,48 @@ def test_what_is_made_is_good(tmp_path: Path, alg: str, capsys: pytest.CaptureFi
     assert (said["uid"], said["kid"], said["alg"]) == ("ann", kid, alg)
 
 
-def test_a_key_file_is_for_its_owner_alone_and_keys_are_added(
-    keys: Path, capsys: pytest.CaptureFixture[str]
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_secrets_are_for_their_owner_alone_and_keys_are_added(
+    keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    issuer, servers = tmp_path / "issuer.json", tmp_path / "servers.json"
+    assert mode(keys) == 0o600
     keys.chmod(0o640)
     run(capsys, "key", "--into", str(keys), "--kid", "second")
-    assert load(keys).kids == {"first", "second"}
-    assert stat.S_IMODE(keys.stat().st_mode) == 0o640
-    assert [path.name for path in keys.parent.iterdir()] == ["keys.json"]
-
-
-def test_a_public_file_that_a_secret_is_added_to_is_closed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    issuer, servers = tmp_path / "issuer.json", tmp_path / "servers.json"
-    run(capsys, "key", "--into", str(issuer), "--public", str(servers), "--kid", "a")
-    assert secrets_of(issuer)
-    assert secrets_of(servers) == []
-    assert stat.S_IMODE(servers.stat().st_mode) == 0o644
-    run(capsys, "key", "--into", str(servers), "--kid", "b")
-    assert stat.S_IMODE(servers.stat().st_mode) == 0o640
-    assert load(servers).kids == {"a", "b"}
-
-
-def test_the_public_part_checks_what_the_whole_key_signs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    issuer, servers = tmp_path / "issuer.json", tmp_path / "servers.json"
-    run(capsys, "key", "--into", str(issuer), "--public", str(servers), "--alg", "RS256")
-    token = run(capsys, "make", "--keys", str(issuer), "--uid", "ann")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(token.encode())))
-    assert run(capsys, "check", "--keys", str(servers)).startswith("ann ")
+    assert ({*load(keys).kids}, mode(keys)) == ({"first", "second"}, 0o640)
+    run(capsys, "key", "--into", str(issuer), "--public", str(servers), "--kid", "a", "--alg", "RS256")
+    assert (len(secrets_of(issuer)), secrets_of(servers), mode(servers)) == (1, [], 0o644)
+    token = tmp_path / "token"
+    token.write_text(run(capsys, "make", "--keys", str(issuer), "--uid", "ann"))
+    assert run(capsys, "check", "--keys", str(servers), f"@{token}").startswith("ann ")
     assert "signs nothing" in run(capsys, "make", "--keys", str(servers), "--uid", "ann", status=1)
-
-
-def test_a_key_without_a_file_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,) = json.loads(run(capsys, "key", "--kid", "a", "--alg", "EdDSA"))["keys"]
-    assert (entry["kid"], entry["alg"], "d" in entry) == ("a", "EdDSA", True)
+    run(capsys, "key", "--into", str(servers), "--kid", "b")
+    assert ({*load(servers).kids}, mode(servers)) == ({"a", "b"}, 0o640), "it has a secret now"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "issuer.json",
+        "keys.json",
+        "servers.json",
+        "token",
+    ]
 
 
 def test_the_settings_may_name_the_file_and_the_audience(
     keys: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = keys.with_name("token")
-    token.write_text(run(capsys, "make", "--keys", str(keys), "--uid", "ann", "--token-audience", "app"))
+    made = run(capsys, "make", "--keys", str(keys), "--uid", "ann", "--token-audience", "app")
+    token.write_text(made)
+    assert made not in run(capsys, "check", "--keys", str(keys), made, status=2), "no argument is repeated"
     assert "its audience (aud) is not presence" in run(
         capsys, "check", "--keys", str(keys), f"@{token}", status=1
     )
     monkeypatch.setenv("PRESENCE_TOKEN_KEYS", str(keys))
     monkeypatch.setenv("PRESENCE_TOKEN_AUDIENCE", "app")
-    assert run(capsys, "check", f"@{token}").startswith("ann ")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(made.encode())))
+    assert run(capsys, "check").startswith("ann ")
 
 
 def test_the_last_key_signs_unless_another_is_named(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,15 +121,6 @@ def test_why_a_token_is_refused_is_said(keys: Path, capsys: pytest.CaptureFixtur
         assert text not in complaint
 
 
-def test_a_token_among_the_arguments_is_refused_and_not_repeated(
-    keys: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    token = run(capsys, "make", "--keys", str(keys), "--uid", "ann")
-    complaint = run(capsys, "check", "--keys", str(keys), token, status=2)
-    assert "others on this machine can see arguments" in complaint
-    assert token not in complaint
-
-
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
@@ -159,74 +141,41 @@ def test_what_cannot_be_done_is_said(
     assert says in run(capsys, *words, status=status)
 
 
-def test_a_name_that_is_taken_makes_no_key(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "words", "says"),
+    [
+        (None, ("key", "--kid", "first"), "another key has this kid"),
+        ("canary", ("key",), "is not valid JSON"),
+        ("read canary short\n", ("admin", "--role", "act", "--name", "ann"), "line 1: SECRET must be"),
+    ],
+)
+def test_a_file_that_no_server_would_take_is_left_alone(
+    keys: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: tuple[str, ...], says: str
+) -> None:
+    secret = "canary" if text else secrets_of(keys)[0]
+    if text:
+        keys.write_text(text)
     before = keys.read_text()
-    complaint = run(capsys, "key", "--into", str(keys), "--kid", "first", status=1)
-    assert "another key has this kid" in complaint
+    complaint = run(capsys, *words, "--into", str(keys), status=1)
+    assert says in complaint
     assert keys.read_text() == before
-    assert secrets_of(keys)[0] not in complaint
+    assert secret not in complaint
 
 
-def test_a_file_that_is_no_key_file_is_left_alone(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys.write_text("canary")
-    complaint = run(capsys, "key", "--into", str(keys), status=1)
-    assert "is not valid JSON" in complaint
-    assert "canary" not in complaint
-    assert keys.read_text() == "canary"
-
-
-# Tokens of operators
-
-
-def made_admin(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["token", "admin", *words]) == 0
-    return capsys.readouterr().out
-
-
-def test_what_is_printed_is_a_line_that_servers_take(
+def test_operators_tokens_are_lines_that_servers_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "tokens"
-    path.write_text(made_admin(capsys, "--role", "read", "--name", "grafana"))
-    path.chmod(0o600)
-    role, name, secret = path.read_text().split()
-    assert (role, name) == ("read", "grafana")
-    token = load_tokens(path).find(secret)
-    assert token is not None
-    assert (token.role, token.name) == ("read", "grafana")
-
-
-def test_two_secrets_are_never_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    assert made_admin(capsys, "--role", "act", "--name", "ann") != made_admin(
-        capsys, "--role", "act", "--name", "ann"
-    )
-
-
-def test_a_file_is_made_for_its_owner_alone_and_added_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "tokens"
-    assert made_admin(capsys, "--role", "read", "--name", "grafana", "--into", str(path)) == "read grafana\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert run(capsys, "admin", "--role", "read", "--name", "grafana", "--into", str(path)) == "read grafana"
+    assert mode(path) == 0o600
     path.write_text(f"# kept\n{path.read_text().rstrip()}")
-    made_admin(capsys, "--role", "act", "--name", "ann", "--into", str(path))
-    assert len(load_tokens(path)) == 2
+    run(capsys, "admin", "--role", "act", "--name", "ann", "--into", str(path))
+    printed = run(capsys, "admin", "--role", "read", "--name", "bob")
+    path.write_text(f"{path.read_text()}{printed}\n")
+    assert len(load_tokens(path)) == 3
     assert path.read_text().startswith("# kept\nread grafana ")
-    assert [each.name for each in tmp_path.iterdir()] == ["tokens"]
-
-
-def test_nothing_is_added_to_a_file_that_no_server_would_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "tokens"
-    path.write_text("read grafana short\n")
-    path.chmod(0o600)
-    assert main(["token", "admin", "--role", "act", "--name", "ann", "--into", str(path)]) == 1
-    assert "line 1: SECRET must be" in capsys.readouterr().err
-    assert path.read_text() == "read grafana short\n"
-
-
-@pytest.mark.parametrize("name", ["", "two words", "-dash", "x" * 65, "line\nbreak", "ä"])
-def test_a_name_that_the_log_could_mistake_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["token", "admin", "--role", "read", f"--name={name}"]) == 2
-    assert "presence: token admin: " in capsys.readouterr().err
+    token = load_tokens(path).find(printed.split()[2])
+    assert token is not None
+    assert (token.role, token.name) == ("read", "bob")
+    for name in ("", "two words", "-dash", "x" * 65, "line\nbreak", "ä"):
+        assert "token admin: " in run(capsys, "admin", "--role", "read", f"--name={name}", status=2)
