@@ -1,9 +1,11 @@
 """What tests of commands share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 
+from presence.cli import main
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
@@ -31,6 +33,28 @@ def redis_server(shared_redis: EmbeddedRedis) -> EmbeddedRedis:
 def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
     with open_client(redis_server.url) as client:
         yield client
+
+
+class Said(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command on the test's Redis."""
+
+    def run(*words: str) -> Said:
+        status = main([*words, "--redis", redis_server.url])
+        return Said(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

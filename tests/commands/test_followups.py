@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from tests.commands.conftest import Command
 from tests.followups.shards import Shard
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -24,32 +24,22 @@ def handle(followup):
 DEADLINE_S = 20.0
 
 
-def followups(redis_server: EmbeddedRedis, *words: str) -> int:
-    return main(["followups", *words, "--redis", redis_server.url])
-
-
 def test_what_is_added_is_listed_and_cancelled(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+    redis_server: EmbeddedRedis, command: Command, client: Redis
 ) -> None:
     shard = Shard(client, redis_server.url)
     shard.comes("bob")
-    assert followups(redis_server, "add", "ann", "--after", "60", "--name", "cart", "--payload", "17") == 0
-    assert followups(redis_server, "add", "bob", "--after", "1", "--name", "cart") == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first = command("followups", "add", "ann", "--after", "60", "--name", "cart", "--payload", "17").out
+    second = command("followups", "add", "bob", "--after", "1", "--name", "cart").out
     assert "when he goes offline" in second
-    assert followups(redis_server, "list", "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["uid"], row["name"], row["payload"]) for row in rows] == [
-        ("ann", "cart", "17"),
-        ("bob", "cart", ""),
-    ]
-    assert followups(redis_server, "list", "--uid", "bob") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    rows = [json.loads(line) for line in command("followups", "list", "--json").out.splitlines()]
+    told = [(row["uid"], row["name"], row["payload"]) for row in rows]
+    assert told == [("ann", "cart", "17"), ("bob", "cart", "")]
+    (line,) = command("followups", "list", "--uid", "bob").out.splitlines()
     assert line.endswith(second.split()[0])
-    assert followups(redis_server, "cancel", first.split()[0], "--uid", "bob") == 0
-    assert capsys.readouterr().out == "cancelled: 2\n"
-    assert followups(redis_server, "cancel", first.split()[0]) == 1
-    assert "no follow-up cart:ann:" in capsys.readouterr().err
+    assert command("followups", "cancel", first.split()[0], "--uid", "bob") == (0, "cancelled: 2\n", "")
+    status, _, complaint = command("followups", "cancel", first.split()[0])
+    assert (status, "no follow-up cart:ann:" in complaint) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +55,10 @@ def test_what_is_added_is_listed_and_cancelled(
         (["run", "--retry", "0"], "'0' is no time"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
-    redis_server: EmbeddedRedis,
-    client: Redis,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    complaint: str,
-) -> None:
-    Shard(client, redis_server.url)
-    assert followups(redis_server, *words) == 2
-    assert complaint in capsys.readouterr().err
+def test_what_makes_no_sense_is_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
+    said = command("followups", *words)
+    assert said.status == 2
+    assert complaint in said.err
 
 
 def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_done(

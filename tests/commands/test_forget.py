@@ -9,7 +9,6 @@ import pytest
 import structlog
 import trio
 
-from presence.cli import main
 from presence.embedded import EmbeddedRedis
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
@@ -18,6 +17,7 @@ from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
 from presence.subscriber import subscribe_sync
+from tests.commands.conftest import Command
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
 from tests.test_control import serving, until
@@ -37,49 +37,41 @@ def told(client: Redis) -> list[str]:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_nothing_of_a_user_who_was_forgotten_is_left(
-    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_of_a_user_who_was_forgotten_is_left(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"), end("bob", "s2"), login("bob", "s3"))
     client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
     client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
-    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
     said = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
-    assert capsys.readouterr().out == said
+    assert command("forget", "ann") == (0, said, "")
     assert told(client) == ["bob", "bob", "bob"]
     assert client.zscore("presence:{0}:seen", "ann") is None
     letters: Any = client.xrange(DEAD)
     assert [fields[b"uid"] for _, fields in letters] == [b"bob"]
     client.hset("presence:{0}:online", "cyd", "no json")
-    assert main(["forget", "cyd", "--redis", redis_server.url]) == 0
+    assert command("forget", "cyd").status == 0
     assert not client.hexists("presence:{0}:online", "cyd")
 
 
-def test_a_group_is_not_kept_waiting_for_what_was_erased(
-    redis_server: EmbeddedRedis, client: Redis, hand: Hand
-) -> None:
+def test_a_group_is_not_kept_waiting_for_what_was_erased(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"))
     client.xgroup_create(EVENTS, "push", "0")
     client.xreadgroup("push", "worker", {EVENTS: ">"})
     for event in events(client):
         client.hset(ERRORS, event["id"], "it failed")
-    assert main(["forget", "ann", "--redis", redis_server.url]) == 0
+    assert command("forget", "ann").status == 0
     (left,) = events(client)
     pending: Any = client.xpending_range(EVENTS, "push", "-", "+", 10)
     assert [row["message_id"].decode() for row in pending] == [left["id"]]
     assert client.hkeys(ERRORS) == [left["id"].encode()]
 
 
-def test_who_is_online_is_left_alone(
-    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_is_online_is_left_alone(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("ann", "s2"), login("bob", "s3"), end("bob", "s3"))
-    assert main(["forget", "ann", "bob", "--json", "--redis", redis_server.url]) == 1
-    said = capsys.readouterr()
+    status, out, err = command("forget", "ann", "bob", "--json")
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
     report |= {"followups": 0}
-    assert json.loads(said.out) == report
-    assert said.err == "presence: ann is online: end that first, with presence kick ann\n"
+    assert (status, json.loads(out)) == (1, report)
+    assert err == "presence: ann is online: end that first, with presence kick ann\n"
     assert told(client) == ["ann", "ann", "ann"]
 
 
@@ -122,25 +114,24 @@ def test_who_comes_meanwhile_keeps_what_is_new(
 
 @pytest.mark.parametrize(("forgotten", "follows"), [("bob", ["lost_writes", "cyd"]), ("ann", ["cyd"])])
 def test_a_subscriber_sees_a_gap_if_his_last_event_was_erased(
-    redis_server: EmbeddedRedis, hand: Hand, forgotten: str, follows: list[str]
+    redis_server: EmbeddedRedis, command: Command, hand: Hand, forgotten: str, follows: list[str]
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
     with subscribe_sync(redis_server.url, after="0") as subscription:
         assert len(take(subscription, 4)) == 4
-        assert main(["forget", forgotten, "--redis", redis_server.url]) == 0
+        assert command("forget", forgotten).status == 0
         hand.apply(login("cyd", "s3"))
         assert uids(take(subscription, len(follows))) == follows
 
 
 async def test_one_server_logs_who_was_forgotten_and_by_whom(
-    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+    redis_server: EmbeddedRedis, command: Command, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
     async with serving(redis_server) as pair:
         await until(lambda: pair.hears(0) and pair.hears(1))
         with structlog.testing.capture_logs() as logs:
-            arguments = ["forget", "ann", "bob", "--redis", redis_server.url]
-            assert await trio.to_thread.run_sync(main, arguments) == 1
+            assert (await trio.to_thread.run_sync(command, "forget", "ann", "bob")).status == 1
             await until(lambda: any(line["event"] == "users forgotten" for line in logs))
     (logged,) = [line for line in logs if line["event"] == "users forgotten"]
     assert (logged["users"], logged["uids"]) == (1, ["ann"])

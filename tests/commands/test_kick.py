@@ -8,7 +8,6 @@ import pytest
 import structlog
 import trio
 
-from presence.cli import main
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
@@ -17,6 +16,7 @@ from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
 from protocol import Code
+from tests.commands.conftest import Command
 from tests.store.driving import Hand, events, login, record
 from tests.test_control import serving, until
 from tests.transports.harness import Client
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 async def test_a_kick_ends_all_sessions_of_a_user_for_good(
-    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+    redis_server: EmbeddedRedis, command: Command, client: Redis
 ) -> None:
     server = Server(Settings(port=0), redis_server.url, 10, Clock())
     async with trio.open_nursery() as nursery:
@@ -38,8 +38,7 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
                 await trio.sleep(0.01)
         begun = time.monotonic()
         with structlog.testing.capture_logs() as logs:
-            arguments = ["kick", "ann", "cyd", "--redis", redis_server.url]
-            assert await trio.to_thread.run_sync(main, arguments) == 0
+            said = await trio.to_thread.run_sync(command, "kick", "ann", "cyd")
         took_s = time.monotonic() - begun
         goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
         for device in devices:
@@ -53,34 +52,25 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
     assert record(client, "bob") is not None
     (offline,) = [event for event in events(client) if event["type"] == "offline"]
     assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
-    said = capsys.readouterr()
+    assert said.status == 0
     assert "ann  2 sessions ended\ncyd  offline\n" in said.out
     assert "no ban" in said.err
 
 
-def test_a_node_that_does_not_answer_is_named(
-    redis_server: EmbeddedRedis, client: Redis, hand: Hand, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_does_not_answer_is_named(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1", "phone"), login("ann", "s2"), login("bob", "s3"))
-    assert main(["kick", "ann", "--wait", "0.05", "--redis", redis_server.url]) == 1
-    said = capsys.readouterr()
-    assert said.out == "ann  0 of 2 sessions ended\n"
-    assert "presence: ann (phone): n1 did not end it within 0.05 s" in said.err
+    status, out, err = command("kick", "ann", "--wait", "0.05")
+    assert (status, out) == (1, "ann  0 of 2 sessions ended\n")
+    assert "presence: ann (phone): n1 did not end it within 0.05 s" in err
     inbox: Any = client.hget("presence:{0}:node:n1", "inbox")
-    assert {(news["type"], news["session"]) for news in json.loads(inbox)} == {
-        ("kicked", "s1"),
-        ("kicked", "s2"),
-    }
+    assert sorted((news["type"], news["session"]) for news in json.loads(inbox)) == [
+        *(("kicked", "s1"), ("kicked", "s2"))
+    ]
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "lease ended"])
 def test_sessions_of_a_silent_node_are_left_to_its_sweep(
-    redis_server: EmbeddedRedis,
-    client: Redis,
-    hand: Hand,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    fenced: bool,
+    command: Command, client: Redis, hand: Hand, *, fenced: bool
 ) -> None:
     hand.apply(login("ann", "s1"))
     if fenced:
@@ -88,19 +78,18 @@ def test_sessions_of_a_silent_node_are_left_to_its_sweep(
     else:
         client.zadd("presence:nodes", {"n1": 1})
     wait_s = "60" if fenced else "0"  # for what was told to nobody nothing is waited for
-    assert main(["kick", "ann", "--json", "--wait", wait_s, "--redis", redis_server.url]) == 1
-    said = capsys.readouterr()
+    status, out, err = command("kick", "ann", "--json", "--wait", wait_s)
     left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
-    assert json.loads(said.out) == {"ann": {"sessions": 1, "left": [left]}}
-    assert "presence: ann: n1 is silent: others end it" in said.err
+    assert (status, json.loads(out)) == (1, {"ann": {"sessions": 1, "left": [left]}})
+    assert "presence: ann: n1 is silent: others end it" in err
 
 
 def test_a_session_that_came_after_the_kick_is_not_waited_for(
-    redis_server: EmbeddedRedis, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    command: Command, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.apply(login("ann", "s1"))
     monkeypatch.setattr(time, "sleep", lambda _s: hand.apply(login("ann", "s2")))
-    assert main(["kick", "ann", "--redis", redis_server.url]) == 0
+    assert command("kick", "ann").status == 0
 
 
 async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printable(

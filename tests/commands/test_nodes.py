@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from presence.cli import main
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.lease_table import RedisLeaseTable
+from tests.commands.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 NODE = "node-0123abcd-0123456789ab"
@@ -29,18 +29,11 @@ def renew(redis_server: EmbeddedRedis, node: str, **told: object) -> RedisLeaseT
     return table
 
 
-def told(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["nodes", "--redis", redis_server.url, *words]) == 0
-    return capsys.readouterr().out
-
-
-def test_each_node_has_a_line_that_fits_a_terminal(
-    redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told(redis_server, capsys).startswith("no nodes: no server has a lease")
+def test_each_node_has_a_line_that_fits_a_terminal(redis_server: EmbeddedRedis, command: Command) -> None:
+    assert command("nodes").out.startswith("no nodes: no server has a lease")
     renew(redis_server, NODE, host="a-pod-of-some-deployment-7d9f8b6c5-x2x4z")
     renew(redis_server, "node-b", readiness="draining", sessions=0)
-    heading, first, second = told(redis_server, capsys).splitlines()
+    heading, first, second = command("nodes").out.splitlines()
     assert heading.split("  ")[0] == "NODE"
     assert len(first) <= 100
     assert first.split()[:2] == [NODE, "127.0.0.1:7400"]
@@ -48,7 +41,7 @@ def test_each_node_has_a_line_that_fits_a_terminal(
     assert first.split()[3:6] == ["19500", "19502", "ready,"]
     assert second.split()[2:6] == ["4321@web", "0", "19502", "draining,"]
     assert 5 < float(second.split()[6]) <= 10
-    nodes = json.loads(told(redis_server, capsys, "--json"))
+    nodes = json.loads(command("nodes", "--json").out)
     assert (
         nodes["node-b"].items() >= {"status": "alive", "pid": 4321, "sweeper": None, "version": None}.items()
     )
@@ -68,7 +61,7 @@ def test_each_node_has_a_line_that_fits_a_terminal(
 def test_nodes_that_left_are_silent_or_dead_are_told_apart(
     redis_server: EmbeddedRedis,
     client: Redis,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
     left: dict[str, int],
     state: str,
     swept: str,
@@ -78,7 +71,7 @@ def test_nodes_that_left_are_silent_or_dead_are_told_apart(
         client.zadd("presence:nodes", {node: 1000})
     table.claim("node-b", "1", "1 node-c 1")
     table.close()
-    _, first, second, third = told(redis_server, capsys).splitlines()
+    _, first, second, third = command("nodes").out.splitlines()
     assert state in first
     assert state in second
     assert third == swept

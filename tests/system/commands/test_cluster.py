@@ -1,9 +1,6 @@
 """Commands for operators on a Redis Cluster, over all its servers."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,23 +43,6 @@ def exchange(node: ManualNode) -> None:
         node.now += 0.001
 
 
-@pytest.mark.usefixtures("node")
-def test_status_tells_counts_and_lists_users(url: str, capsys: Said) -> None:
-    assert main(["status", "--count", "--redis", url]) == 0
-    assert capsys.readouterr().out == "64\n"
-    assert main(["status", "user-7", "nobody", "--json", "--redis", url]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {uid: state["status"] for uid, state in told.items()} == {"user-7": "online", "nobody": "offline"}
-    assert main(["status", "--list", "--json", "--redis", url]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == set(USERS)
-
-
-@pytest.mark.usefixtures("node")
-def test_nodes_are_told(url: str, capsys: Said) -> None:
-    assert main(["nodes", "--json", "--redis", url]) == 0
-    assert json.loads(capsys.readouterr().out)["a"]["sessions"] == 64
-
-
 def test_a_kick_reaches_the_node_through_its_inbox(url: str, node: ManualNode, capsys: Said) -> None:
     assert main(["kick", *USERS, "--wait", "0", "--redis", url]) == 1
     assert "user-63  0 of 1 session ended" in capsys.readouterr().out
@@ -84,15 +64,3 @@ def test_nothing_of_users_who_were_forgotten_is_left(url: str, node: ManualNode,
     with Access(url) as access:
         left = access.ask(node.keys, range(SHARDS), lambda pipe, shard: pipe.xlen(node.keys.events(shard)))
     assert sum(entries for (entries,) in left.values()) == 1
-
-
-@pytest.mark.usefixtures("node")
-def test_tail_prints_events_of_all_shards(url: str) -> None:
-    command = [sys.executable, "-m", "presence", "tail", "--json", "--from", "0", "--redis", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
-        assert tail.stdout is not None
-        lines = [json.loads(tail.stdout.readline()) for _ in USERS]
-        tail.send_signal(signal.SIGTERM)
-        assert tail.wait(10) == 0
-    assert {line["uid"] for line in lines} == set(USERS)
-    assert len({line["shard"] for line in lines}) == SHARDS

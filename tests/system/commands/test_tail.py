@@ -150,19 +150,6 @@ def test_tail_in_a_group_acknowledges_what_it_printed(
         time.sleep(0.01)
 
 
-def test_tail_tells_of_a_gap_that_it_finds(
-    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
-) -> None:
-    client.xgroup_create("presence:{0}:events", "g", "0", mkstream=True)
-    for number in range(1, 10):
-        event(client, f"{number}-0")
-    client.xtrim("presence:{0}:events", maxlen=1, approximate=False)
-    running = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
-    gap = json.loads(running.line())
-    assert (gap["type"], gap["reason"], gap["id"]) == ("gap", "trimmed", "0-0")
-    assert json.loads(running.line())["id"] == "9-0"
-
-
 def pending(client: Redis) -> int:
     answer: Any = client.xpending("presence:{0}:events", "g")
     count: int = answer["pending"]
