@@ -5,15 +5,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from presence.commands.options import (
-    Load,
-    UsageError,
-    add_reader,
-    plain_text,
-    servers_data,
-)
+from presence.commands.options import Place, UsageError, add_reader, plain_text
 from presence.commands.outcome import FAILED, OK, complain
-from presence.commands.reaching import reaching
+from presence.commands.reaching import asks_redis
 from presence.explanation import Explainer
 from presence.reasons import hour, moment, span
 from presence.rendering import json_line, printable
@@ -26,24 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
-    place = servers_data(load().settings, "explain")
-
-    def show() -> int:
-        with Explainer(place.redis_url, prefix=place.prefix) as explainer:
-            try:
-                told = explainer.explain(args.uid)
-            except ValueError as error:
-                raise UsageError(error) from None
-        if told["redis"] is not None:
-            complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
-        if told["state"] is None:
-            return FAILED
-        print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
-        return FAILED if told["redis"] else OK
-
-    return reaching(place.redis_url, show)
+    with Explainer(place.redis_url, prefix=place.prefix) as explainer:
+        try:
+            told = explainer.explain(args.uid)
+        except ValueError as error:
+            raise UsageError(error) from None
+    if told["redis"] is not None:
+        complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
+    if told["state"] is None:
+        return FAILED
+    print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
+    return FAILED if told["redis"] else OK
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:

@@ -8,27 +8,25 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from presence.commands.options import (
     READER_SETTINGS,
-    Load,
+    Place,
     UsageError,
     add_json,
     add_settings,
     plain_text,
     seconds,
-    servers_data,
     some_seconds,
     whole_number,
 )
 from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
-from presence.commands.reaching import reaching, subscriber_complains
+from presence.commands.reaching import asks_redis, subscriber_complains
 from presence.followups import FollowUp, FollowUps, Pending, due_sync
 from presence.followups.turning import Outage, Turner
+from presence.reasons import moment
 from presence.rendering import json_line, printable
-from presence.settings import Settings
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
@@ -97,58 +95,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(cancel, READER_SETTINGS)
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Run the action that was named; return the exit status."""
-    settings = load().settings
-    place = servers_data(settings, "followups")
     if args.action == "run":
-        return _run(args, settings, place.redis_url)
+        return _run(args, place)
     if args.action == "cancel" and not (args.ids or args.uid):
         raise UsageError("followups cancel: name at least one ID, or --uid UID")
-    action = {"list": _list, "add": _add, "cancel": _cancel}[args.action]
-
-    def ask() -> int:
-        with FollowUps(place.redis_url, prefix=place.prefix) as followups:
-            try:
-                return action(followups, args)
-            except TimerError as error:
-                raise UsageError(error) from None
-
-    return reaching(place.redis_url, ask)
-
-
-def _run(args: argparse.Namespace, settings: Settings, redis_url: str) -> int:
-    """Turn, and handle what is due, until a signal comes; return the exit status."""
-    handle: Callable[[Any], Any] | None = None
-    if args.handler:
+    with FollowUps(place.redis_url, prefix=place.prefix) as followups:
         try:
-            handler = load_handler(args.handler)
-        except HandlerError as error:
+            return {"list": _list, "add": _add, "cancel": _cancel}[args.action](followups, args)
+        except TimerError as error:
             raise UsageError(error) from None
-        if handler.is_async:
-            raise UsageError(f"handler {args.handler} must be a plain function")
-        handle = handler.function
 
-    def work() -> int:
-        turner = Turner(redis_url, settings.prefix, settings.followups, kept=settings.stream_maxlen)
-        turner.turn()
-        if turner.failure is not None:  # at first: the URL or the password is wrong
-            turner.close()
-            raise turner.failure
-        complain("followups: turning")
-        with contextlib.closing(turner):
+
+def _run(args: argparse.Namespace, place: Place) -> int:
+    """Turn, and handle what is due, until a signal comes; return the exit status."""
+    handle = _handler(args.handler) if args.handler else None
+    rules, kept = place.settings.followups, place.settings.stream_maxlen
+    try:
+        with (
+            sigterm_interrupts(),
+            contextlib.closing(Turner(place.redis_url, place.prefix, rules, kept=kept)) as turner,
+        ):
+            turner.turn()
+            if turner.failure is not None:  # at first: the URL or the password is wrong
+                raise turner.failure
+            complain("followups: turning")
             if handle is None:
                 _turn(turner, threading.Event())
             else:
                 with _turning(turner):
-                    _handle(redis_url, settings.prefix, args, handle)
-        return OK
-
-    try:
-        with sigterm_interrupts():
-            return reaching(redis_url, work)
+                    _handle(place, args, handle)
     except KeyboardInterrupt:
-        return OK
+        pass
+    return OK
+
+
+def _handler(name: str) -> Callable[[Any], Any]:
+    try:
+        handler = load_handler(name)
+    except HandlerError as error:
+        raise UsageError(error) from None
+    if handler.is_async:
+        raise UsageError(f"handler {name} must be a plain function")
+    return handler.function
 
 
 def _turn(turner: Turner, stop: threading.Event) -> None:
@@ -171,15 +162,15 @@ def _turning(turner: Turner) -> Iterator[None]:
         thread.join(STOP_WAIT_S)
 
 
-def _handle(redis_url: str, prefix: str, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
+def _handle(place: Place, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
     """Call the handler with what is due, for ever."""
     with (
         subscriber_complains(),
         due_sync(
-            redis_url,
+            place.redis_url,
             group=args.group,
             consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-            prefix=prefix,
+            prefix=place.prefix,
             max_deliveries=args.attempts,
             claim_idle_s=args.retry,
             prefetch=1,  # what waits behind a handler that is slow is others' to do
@@ -227,5 +218,4 @@ def _line(pending: Pending) -> str:
 def _when(due_ms: int | None) -> str:
     if due_ms is None:
         return f"{'when he goes offline':<23}"
-    moment = datetime.fromtimestamp(due_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+    return moment(due_ms).removesuffix(" UTC")

@@ -2,13 +2,14 @@
 
 import argparse
 import time
+from dataclasses import asdict
 
-from presence.commands.options import Load, add_reader, plain_text, servers_data
+from presence.commands.options import Place, add_reader, plain_text
 from presence.commands.outcome import FAILED, OK, complain
-from presence.commands.reaching import caller, reaching
+from presence.commands.reaching import asks_redis, caller
 from presence.reader import PresenceReader
 from presence.rendering import json_line
-from presence.store.operator import Forgotten, Operator
+from presence.store.operator import Operator
 from presence.store.replies import Erasure
 
 UIDS_LOGGED = 10  # in the line of a server's log
@@ -30,31 +31,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object: who, and how much was erased")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Forget users; return the exit status: 1 if one of them is online, of whom nothing is erased."""
-    place = servers_data(load().settings, "forget")
-    uids = args.uids
-
-    def forget() -> int:
-        with (
-            PresenceReader(place.redis_url, prefix=place.prefix) as reader,
-            Operator(place.redis_url, reader.keys()) as operator,
-        ):
-            forgotten = operator.forget(uids, _Progress())
-            users = [uid for uid in dict.fromkeys(uids) if uid not in forgotten.online]
-            if users:
-                alive = [node.node for node in reader.nodes() if node.status == "alive"]
-                erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
-                operator.note_erasure(alive, erasure)
-        if args.json:
-            print(json_line(_report(users, forgotten)))
-        elif users:
-            print(_line(users, forgotten))
-        for uid in forgotten.online:
-            complain(f"{uid} is online: end that first, with presence kick {uid}")
-        return FAILED if forgotten.online else OK
-
-    return reaching(place.redis_url, forget)
+    with (
+        PresenceReader(place.redis_url, prefix=place.prefix) as reader,
+        Operator(place.redis_url, reader.keys()) as operator,
+    ):
+        forgotten = operator.forget(args.uids, _Progress())
+        users = [uid for uid in dict.fromkeys(args.uids) if uid not in forgotten.online]
+        if users:
+            alive = [node.node for node in reader.nodes() if node.status == "alive"]
+            erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
+            operator.note_erasure(alive, erasure)
+    if args.json:
+        print(json_line({"forgotten": users, **asdict(forgotten)}))
+    elif users:
+        print(
+            f"users forgotten: {len(users)}; erased: last seen {forgotten.last_seen}, "
+            f"events {forgotten.events}, dead letters {forgotten.dead_letters}, "
+            f"follow-ups {forgotten.followups}"
+        )
+    for uid in forgotten.online:
+        complain(f"{uid} is online: end that first, with presence kick {uid}")
+    return FAILED if forgotten.online else OK
 
 
 class _Progress:
@@ -68,21 +68,3 @@ class _Progress:
         if now - self._said_at >= PROGRESS_INTERVAL_S:
             self._said_at = now
             complain(f"forget: {looked:,} of {total:,} entries looked at")
-
-
-def _report(users: list[str], forgotten: Forgotten) -> dict[str, object]:
-    return {
-        "forgotten": users,
-        "online": forgotten.online,
-        "last_seen": forgotten.last_seen,
-        "events": forgotten.events,
-        "dead_letters": forgotten.dead_letters,
-        "followups": forgotten.followups,
-    }
-
-
-def _line(users: list[str], forgotten: Forgotten) -> str:
-    return (
-        f"users forgotten: {len(users)}; erased: last seen {forgotten.last_seen}, events {forgotten.events}, "
-        f"dead letters {forgotten.dead_letters}, follow-ups {forgotten.followups}"
-    )

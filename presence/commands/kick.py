@@ -3,15 +3,9 @@
 import argparse
 
 from presence import kicking
-from presence.commands.options import (
-    Load,
-    add_reader,
-    plain_text,
-    seconds,
-    servers_data,
-)
+from presence.commands.options import Place, add_reader, plain_text, seconds
 from presence.commands.outcome import FAILED, OK, complain
-from presence.commands.reaching import caller, reaching
+from presence.commands.reaching import asks_redis, caller
 from presence.kicking import Kicked
 from presence.reader import PresenceReader
 from presence.rendering import json_line, printable
@@ -37,27 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object: uid to sessions, and those left")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Kick users and wait until their sessions are gone; return the exit status.
 
     It is 0 when they are gone, also if a user was offline before: what was asked for holds. It is 1 when a
     node did not end a session within the time that it was given.
     """
-    place = servers_data(load().settings, "kick")
     uids, wait_s = args.uids, args.wait
-
-    def kick() -> int:
-        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
-            kicked = kicking.kick(place.redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
-        print(json_line({uid: kicked.report(uid) for uid in uids}) if args.json else _lines(uids, kicked))
-        for target, reason in kicked.reasons.items():
-            device = f" ({target.device})" if target.device else ""
-            complain(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
-        if kicked.targets:
-            complain("kick: this is no ban: the users may log in again")
-        return FAILED if kicked.reasons else OK
-
-    return reaching(place.redis_url, kick)
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        kicked = kicking.kick(place.redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
+    print(json_line({uid: kicked.report(uid) for uid in uids}) if args.json else _lines(uids, kicked))
+    for target, reason in kicked.reasons.items():
+        device = f" ({target.device})" if target.device else ""
+        complain(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
+    if kicked.targets:
+        complain("kick: this is no ban: the users may log in again")
+    return FAILED if kicked.reasons else OK
 
 
 _WHY = {

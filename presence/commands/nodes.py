@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from presence.commands.options import Load, add_reader, servers_data
+from presence.commands.options import Place, add_reader
 from presence.commands.outcome import OK
-from presence.commands.reaching import reaching
+from presence.commands.reaching import asks_redis
 from presence.reader import PresenceReader
 from presence.rendering import json_line, printable, utc_time
 from presence.store.nodes import NodeState
@@ -23,22 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object: node to what it tells of itself")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Print all nodes; return the exit status."""
-    place = servers_data(load().settings, "nodes")
-
-    def show() -> int:
-        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
-            nodes = reader.nodes()
-        if args.json:
-            print(json_line({node.node: asdict(node) for node in nodes}))
-        elif nodes:
-            print("\n".join(_table(nodes)))
-        else:
-            print(f"no nodes: no server has a lease in this Redis below the prefix {printable(place.prefix)}")
-        return OK
-
-    return reaching(place.redis_url, show)
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        nodes = reader.nodes()
+    if args.json:
+        print(json_line({node.node: asdict(node) for node in nodes}))
+    elif nodes:
+        print("\n".join(_table(nodes)))
+    else:
+        print(f"no nodes: no server has a lease in this Redis below the prefix {printable(place.prefix)}")
+    return OK
 
 
 def _table(nodes: list[NodeState]) -> Iterator[str]:

@@ -206,6 +206,7 @@ class Place(NamedTuple):
 
     redis_url: str
     prefix: str
+    settings: Settings
 
 
 def servers_data(settings: Settings, command: str) -> Place:
@@ -215,12 +216,12 @@ def servers_data(settings: Settings, command: str) -> Place:
         UsageError: there is none, or there are several.
     """
     if settings.redis:
-        return Place(settings.redis, settings.prefix)
+        return Place(settings.redis, settings.prefix, settings)
     from presence.embedded import announced  # noqa: PLC0415 - most commands are given a URL
 
     urls = announced()
     if len(urls) == 1:
-        return Place(urls[0], settings.prefix)
+        return Place(urls[0], settings.prefix, settings)
     found = (
         f"several servers here have one of their own: {', '.join(urls)}" if urls else "no server here has one"
     )

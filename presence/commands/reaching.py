@@ -1,11 +1,14 @@
 """Commands that ask Redis, and how they complain where it does not answer."""
 
+import argparse
 import getpass
 import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 
+from presence.commands.options import Load, Place, servers_data
 from presence.commands.outcome import FAILED, complain
 from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
@@ -38,6 +41,17 @@ def caller(command: str) -> str:
     except (OSError, KeyError):  # in a container a user may have no name
         name = "unknown"
     return f"{name}@{socket.gethostname()} (presence {command})"
+
+
+def asks_redis(run: Callable[[argparse.Namespace, Place], int]) -> Callable[[argparse.Namespace, Load], int]:
+    """Let a command run with the place of the servers' data; if Redis fails it, complain and return 1."""
+
+    @wraps(run)
+    def ask(args: argparse.Namespace, load: Load) -> int:
+        place = servers_data(load().settings, args.command)
+        return reaching(place.redis_url, lambda: run(args, place))
+
+    return ask
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:

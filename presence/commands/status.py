@@ -6,15 +6,9 @@ import sys
 from typing import Any
 
 from presence import meta
-from presence.commands.options import (
-    Load,
-    UsageError,
-    add_reader,
-    plain_text,
-    servers_data,
-)
+from presence.commands.options import Place, UsageError, add_reader, plain_text
 from presence.commands.outcome import OK
-from presence.commands.reaching import reaching
+from presence.commands.reaching import asks_redis
 from presence.reader import PresenceReader
 from presence.rendering import json_line, plain_state, printable, utc_time
 
@@ -28,26 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object: uid to state")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Print states, or how many users are online; return the exit status."""
-    place = servers_data(load().settings, "status")
     if args.uids and (args.count or args.list):
         raise UsageError("status: name users, or ask for --count or --list")
     if not (args.uids or args.count or args.list):
         raise UsageError("status: name at least one uid, or ask for --count or --list")
-
-    def show() -> int:
-        with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
-            if args.count:
-                online = reader.count()
-                print(json_line({"online": online}) if args.json else online)
-            elif args.list:
-                _list_online(reader, as_json=args.json)
-            else:
-                _show(reader, args.uids, as_json=args.json)
-        return OK
-
-    return reaching(place.redis_url, show)
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        if args.count:
+            online = reader.count()
+            print(json_line({"online": online}) if args.json else online)
+        elif args.list:
+            _list_online(reader, as_json=args.json)
+        else:
+            _show(reader, args.uids, as_json=args.json)
+    return OK
 
 
 def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:

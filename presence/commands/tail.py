@@ -4,20 +4,13 @@ import argparse
 import select
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import NoReturn
 
-from presence.commands.options import (
-    Load,
-    UsageError,
-    add_reader,
-    entry_id,
-    plain_text,
-    servers_data,
-)
+from presence.commands.options import Place, UsageError, add_reader, entry_id, plain_text
 from presence.commands.outcome import OK, sigterm_interrupts
-from presence.commands.reaching import reaching, subscriber_complains
+from presence.commands.reaching import asks_redis, subscriber_complains
 from presence.event_lines import entry_of, entry_values, number
+from presence.reasons import moment
 from presence.rendering import json_line, printable
 from presence.subscriber import Entries, entries_sync
 from presence.subscriber.events import Entry, Gap
@@ -45,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "one JSON object a line")
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
     """Print events until a signal comes; return the exit status.
 
     In a group an event is acknowledged once it was printed.
@@ -53,26 +47,16 @@ def run(args: argparse.Namespace, load: Load) -> int:
     Raises:
         BrokenPipeError: nobody reads standard output any more.
     """
-    place = servers_data(load().settings, "tail")
     if (args.group is None) != (args.consumer is None):
         raise UsageError("tail: --group and --consumer belong together")
-
-    def print_all() -> int:
+    where = {"group": args.group, "consumer": args.consumer, "after": args.after}
+    try:
         with (
             sigterm_interrupts(),
             subscriber_complains(),
-            entries_sync(
-                place.redis_url,
-                group=args.group,
-                consumer=args.consumer,
-                after=args.after,
-                prefix=place.prefix,
-            ) as entries,
+            entries_sync(place.redis_url, **where, prefix=place.prefix) as entries,
         ):
             _follow(entries, args.type, as_json=args.json)
-
-    try:
-        return reaching(place.redis_url, print_all)
     except KeyboardInterrupt:
         return OK
 
@@ -117,10 +101,7 @@ def _human(event: Entry) -> str:
 
 def _time(event: Entry) -> str:
     at_ms = number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
-    with suppress(ValueError, OverflowError, OSError, TypeError):
-        moment = datetime.fromtimestamp(int(at_ms) / 1000, UTC)
-        return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
-    return f"{'?':<23}"
+    return moment(at_ms).removesuffix(" UTC") if isinstance(at_ms, int) else f"{'?':<23}"
 
 
 def _nobody_reads() -> bool:
