@@ -4,6 +4,7 @@ A key's secret goes from file to file: no argument holds it, and no complaint sh
 """
 
 import argparse
+import contextlib
 import os
 import secrets
 import stat
@@ -12,7 +13,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from presence.admin import token_file
 from presence.admin.token_file import TokenFileError
@@ -96,66 +97,55 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, load: Load) -> int:
     """Run the action that was named; return the exit status."""
     settings = load().settings
-    if args.action == "key":
-        return _key(args)
-    if args.action == "admin":
-        return _admin(args)
-    keys: Path | None = args.keys or settings.token_keys
-    if keys is None:
-        raise UsageError("token: give --keys FILE, or token_keys in the settings")
-    return _make(keys, args, settings) if args.action == "make" else _check(keys, args, settings)
-
-
-def _key(args: argparse.Namespace) -> int:
-    if args.public is not None and args.alg == HS256:
-        raise UsageError("token key: a key of HS256 has no public part")
     try:
-        entry = making.make_key(args.kid or secrets.token_hex(4), args.alg)
-        texts = []
-        if args.into is not None:
-            texts.append((args.into, _with(args.into, entry), SECRET_MODE))
-        if args.public is not None:
-            texts.append((args.public, _with(args.public, making.public_part(entry)), PUBLIC_MODE))
-        for path, text, mode in texts:
-            replace_file(path, text, mode)
-    except (KeyFileError, Unsound, OSError) as error:
-        complain(f"token key: {error}")
-        return FAILED
-    print(making.key_set([entry]) if args.into is None else printable(entry["kid"]))
-    return OK
-
-
-def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> int:
-    if not tokens.is_uid(args.uid):
-        raise UsageError(f"token make: {args.uid!r} is no uid")
-    try:
-        entries = key_file.entries_of(key_file.read(keys))
-        entry = _named(entries, args.kid)
-        audience, now = settings.token_audience, time.time()
-        token = making.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl)
-    except (KeyFileError, Unsound, CannotSign) as error:
-        complain(f"token make: {error}")
-        return FAILED
-    print(token)
-    return OK
-
-
-def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> int:
-    """Say whether a token is good; return the exit status, 0 if it is."""
-    try:
-        keyring = key_file.load(keys)
-        token = tokens.parse(_token(args.token), keyring)
-        now = time.time()
-        claims = tokens.check(token, Terms(settings.token_audience, settings.token_leeway), now)
-    except (KeyFileError, OSError) as error:
-        complain(f"token check: {error}")
-        return FAILED
+        if args.action == "key":
+            _key(args)
+        elif args.action == "admin":
+            _admin(args)
+        else:
+            keys: Path | None = args.keys or settings.token_keys
+            if keys is None:
+                raise UsageError("token: give --keys FILE, or token_keys in the settings")
+            (_make if args.action == "make" else _check)(keys, args, settings)
     except TokenRefused as error:
         complain(f"token check: refused: {error}")
-        return FAILED
+    except (KeyFileError, TokenFileError, Unsound, CannotSign, OSError) as error:
+        complain(f"token {args.action}: {error}")
+    else:
+        return OK
+    return FAILED
+
+
+def _key(args: argparse.Namespace) -> None:
+    if args.public is not None and args.alg == HS256:
+        raise UsageError("token key: a key of HS256 has no public part")
+    entry = making.make_key(args.kid or secrets.token_hex(4), args.alg)
+    texts = []
+    if args.into is not None:
+        texts.append((args.into, _with(args.into, entry), SECRET_MODE))
+    if args.public is not None:
+        texts.append((args.public, _with(args.public, making.public_part(entry)), PUBLIC_MODE))
+    for path, text, mode in texts:
+        replace_file(path, text, mode)
+    print(making.key_set([entry]) if args.into is None else printable(entry["kid"]))
+
+
+def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+    if not tokens.is_uid(args.uid):
+        raise UsageError(f"token make: {args.uid!r} is no uid")
+    entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
+    audience, now = settings.token_audience, time.time()
+    print(making.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
+
+
+def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+    """Say what a token says, or why it is refused."""
+    keyring = key_file.load(keys)
+    token = tokens.parse(_token(args.token), keyring)
+    now = time.time()
+    claims = tokens.check(token, Terms(settings.token_audience, settings.token_leeway), now)
     said = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(said) if args.json else _line(said, now))
-    return OK
 
 
 def _line(said: Mapping[str, Any], now: float) -> str:
@@ -165,14 +155,8 @@ def _line(said: Mapping[str, Any], now: float) -> str:
 
 
 def _token(source: str) -> str:
-    if source == "-":
-        return _text(sys.stdin.buffer)
-    with Path(source[1:]).open("rb") as file:
-        return _text(file)
-
-
-def _text(file: BinaryIO) -> str:
-    return file.read(TOKEN_READ_BYTES).decode("utf-8", "replace").strip()
+    with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source[1:]).open("rb") as file:
+        return file.read(TOKEN_READ_BYTES).decode("utf-8", "replace").strip()
 
 
 def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
@@ -202,36 +186,21 @@ def _with(path: Path, entry: Mapping[str, Any]) -> str:
     return text
 
 
-def _admin(args: argparse.Namespace) -> int:
-    """Print a line with a fresh secret, or add it to a file; return the exit status."""
+def _admin(args: argparse.Namespace) -> None:
+    """Print a line with a fresh secret, or add it to a file."""
     try:
         line = token_file.make_line(args.role, args.name)
     except ValueError as error:
         raise UsageError(f"token admin: {error}") from None
     if args.into is None:
         print(line)
-        return OK
-    try:
-        before = _sound_text(args.into) if args.into.exists() else ""
-        replace_file(args.into, f"{before}{line}\n", SECRET_MODE)
-    except (TokenFileError, OSError) as error:
-        complain(f"token admin: {error}")
-        return FAILED
+        return
+    before = args.into.read_text("utf-8", "replace") if args.into.exists() else ""
+    if before.strip():
+        token_file.load(args.into)  # nothing is added to a file that no server would take
+    end = "" if not before or before.endswith("\n") else "\n"
+    replace_file(args.into, f"{before}{end}{line}\n", SECRET_MODE)
     print(f"{args.role} {args.name}")
-    return OK
-
-
-def _sound_text(path: Path) -> str:
-    """Return what a file of tokens holds, ending with a line's end.
-
-    Raises:
-        TokenFileError: no server would take it; then nothing is added to it.
-        OSError: it cannot be read.
-    """
-    text = path.read_text("utf-8", "replace")
-    if text.strip():
-        token_file.load(path)
-    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def replace_file(path: Path, text: str, mode: int) -> None:
