@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from presence.commands.options import Load, add_settings
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.logs import configure, configure_directly
+from presence.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.notifying import Notifier, from_environment
 from presence.settings import Settings
 
@@ -21,7 +21,6 @@ _DESCRIPTION = (
     "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
     "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
 )
-Reread = Callable[[], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +58,6 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
     loaded = load_again()
     check_files(loaded)
     settings = loaded.settings
-
-    def reread() -> None:
-        _tell_changes(settings, load_again)
-
     notifier = from_environment()  # before anything is started that would inherit what leads to it
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(sigterm_interrupts())
@@ -74,8 +69,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
                 redis = cleanup.enter_context(embedded_redis(settings.data_dir))
                 redis.announce()
                 redis_url = redis.url
-            serve = _serve_alone if settings.workers == 1 else _supervise
-            return serve(loaded, redis_url, reread, notifier)
+            return _serve(loaded, redis_url, load_again, notifier)
         except EmbeddedError as error:
             complain(error)
             return FAILED
@@ -83,9 +77,49 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
             return OK
 
 
+def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier) -> int:
+    settings = loaded.settings
+    with contextlib.ExitStack() as cleanup:
+        writer: LogWriter | DirectWriter
+        if settings.workers == 1:
+            writer = cleanup.enter_context(configure(settings.log_format, settings.log_level))
+        else:
+            writer = configure_directly(settings.log_format, settings.log_level)
+        import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
+
+        from presence.ports import CannotListen  # noqa: PLC0415 - as above
+
+        log = structlog.get_logger()
+        if settings.redis is None:
+            log.info("embedded Redis runs", url=redis_url)
+        for exposure in exposures(settings):
+            log.warning(exposure)
+        try:
+            with _operators(loaded, redis_url) as operators:
+
+                def reread() -> None:
+                    _tell_changes(settings, load_again)
+                    if operators:
+                        operators.reload()
+
+                if isinstance(writer, DirectWriter):
+                    from presence import supervisor  # noqa: PLC0415 - loads what the workers share
+
+                    return supervisor.run(settings, redis_url, writer, reread, notifier, operators=operators)
+                from presence.process import Signals, run  # noqa: PLC0415 - trio and all of the server
+
+                signals = Signals(writer, reread, notifier, operators.tend if operators else None)
+                return run(settings, redis_url, signals, line=operators.line() if operators else None)
+        except CannotListen as error:
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
+        except Exception:
+            log.exception("server failed")
+        return FAILED
+
+
 def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
-    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
+    import structlog  # noqa: PLC0415 - as above
 
     log = structlog.get_logger("presence.settings")
     try:
@@ -96,37 +130,6 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:
         log.warning("settings have changed, which takes a restart", settings=changed)
-
-
-def _serve_alone(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notifier) -> int:
-    settings = loaded.settings
-    with configure(settings.log_format, settings.log_level) as writer:
-        _tell_first(settings, redis_url)
-
-        def serve() -> int:
-            from presence.process import Signals, run  # noqa: PLC0415 - trio and all rooms of the server
-
-            with _operators(loaded, redis_url) as operators:
-                tend = operators.tend if operators else None
-                signals = Signals(writer, _both(reread, operators), notifier, tend)
-                return run(settings, redis_url, signals, line=operators.line() if operators else None)
-
-        return _logged(serve)
-
-
-def _supervise(loaded: Loaded, redis_url: str, reread: Reread, notifier: Notifier) -> int:
-    settings = loaded.settings
-    writer = configure_directly(settings.log_format, settings.log_level)
-    _tell_first(settings, redis_url)
-
-    def serve() -> int:
-        from presence.supervisor import run  # noqa: PLC0415 - loads what the workers share
-
-        with _operators(loaded, redis_url) as operators:
-            again = _both(reread, operators)
-            return run(settings, redis_url, writer, again, notifier, operators=operators)
-
-    return _logged(serve)
 
 
 @contextlib.contextmanager
@@ -141,39 +144,3 @@ def _operators(loaded: Loaded, redis_url: str) -> "Iterator[Operators | None]":
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
     with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
         yield operators
-
-
-def _both(reread: Reread, operators: "Operators | None") -> Reread:
-    """Return what has read again all that is not a worker's."""
-    if operators is None:
-        return reread
-
-    def both() -> None:
-        reread()
-        operators.reload()
-
-    return both
-
-
-def _tell_first(settings: Settings, url: str) -> None:
-    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
-
-    if settings.redis is None:
-        structlog.get_logger().info("embedded Redis runs", url=url)
-    for exposure in exposures(settings):
-        structlog.get_logger().warning(exposure)
-
-
-def _logged(run: Callable[[], int]) -> int:
-    import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
-
-    from presence.ports import CannotListen  # noqa: PLC0415 - as above
-
-    try:
-        return run()
-    except CannotListen as error:
-        structlog.get_logger().error("cannot listen", address=error.address, error=error.problem)
-        return FAILED
-    except Exception:
-        structlog.get_logger().exception("server failed")
-        return FAILED
