@@ -41,12 +41,10 @@ from presence.store import privileges
 from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
 from presence.store.control_channel import ControlChannel
-from presence.store.deliveries import Deliveries
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.snapshots import StoredStates
 from presence.store.watch_channel import WatchChannel
 from presence.ticker import watch_lag

@@ -12,8 +12,8 @@ from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.records import online_state
+from presence.store.redis_store import RedisLeaseTable
 
 KEYS = Keys("presence", 4)
 

@@ -15,9 +15,8 @@ from presence.runtime import TrioRuntime
 from presence.settings import Settings
 from presence.store.access import forget_prefix
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 
 TICK_S: Final = 1.0
 LOGINS_A_TURN: Final = 64

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgpack
+
 from presence.messaging.letters import Delivery
 from presence.store.client import open_listener
-from presence.store.deliveries import read_deliveries
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_erasure, read_message, read_news
@@ -64,3 +65,16 @@ def _read(text: bytes) -> Sequence[News | Delivery | Question | Erasure]:
         return []
     told = read_news(said) or read_question(said) or read_erasure(said)
     return [] if told is None else [told]
+
+
+def read_deliveries(packed: bytes) -> list[Delivery]:
+    """Return what deliver.lua packed for a node; nothing if it is anything else."""
+    try:
+        flat = msgpack.unpackb(packed, raw=True)
+        return [
+            Delivery(uid.decode(), tuple([device.decode() for device in devices]), frame)
+            for uid, devices, frame in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+            if type(frame) is bytes
+        ]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return []

@@ -31,30 +31,22 @@ _KIND: Final = "explain"
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-class AnswerKeys:
+class AnswerKeys(Scripting):
     """The node's side; see `presence.inquiries.Mailbox`.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url, connect: see `Scripting`.
         keys: how keys are called.
-        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:
+        super().__init__(url, connect)
         self._keys = keys
-        self._scripting = Scripting(url, connect)
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
         """See `Mailbox`."""
         key = self._keys.answers(self._keys.shard(question.uid), question.token)
-        pipeline = self._scripting.client(key).pipeline(transaction=True)
-        pipeline.hset(key, node, answer)
-        pipeline.pexpire(key, KEPT_MS)
-        self._scripting.answers(pipeline)
-
-    def close(self) -> None:
-        """See `Mailbox`."""
-        self._scripting.close()
+        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, KEPT_MS)])
 
 
 def read_question(said: Mapping[str, Any]) -> Question | None:

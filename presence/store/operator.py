@@ -8,16 +8,13 @@ it was trimmed.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from presence.store.client import RedisError, open_client
-from presence.store.failures import as_failure
 from presence.store.followup_keys import FollowupKeys, cancel_call
 from presence.store.keys import Keys
 from presence.store.packing import Shape, erasure_text, unpacked
 from presence.store.replies import Erasure
-from presence.store.routes import Connect
-from presence.store.scripting import Scripting
+from presence.store.scripting import Scripting, Words
 
 UIDS_A_CALL: Final = 500
 ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
@@ -60,19 +57,18 @@ class Forgotten:
     followups: int = 0
 
 
-class Operator:
+class Operator(Scripting):
     """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: see `Scripting`.
         keys: how keys are called.
-        connect: makes the client of one server.
     """
 
-    def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:
+    def __init__(self, url: str, keys: Keys) -> None:
+        super().__init__(url)
         self._keys = keys
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
-        self._scripting = Scripting(url, connect)
 
     def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
         """Tell the nodes of all sessions of these users to end them; return the sessions.
@@ -91,7 +87,7 @@ class Operator:
             self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
         ]
         targets: list[Target] = []
-        for uid, answer in zip(wanted, self._scripting.evaluate(calls), strict=True):
+        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
             if isinstance(answer, Exception):
                 raise answer
             targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
@@ -114,7 +110,7 @@ class Operator:
         for shard, members in by_shard.items():
             for first in range(0, len(members), UIDS_A_CALL):
                 some = members[first : first + UIDS_A_CALL]
-                packed, _ = self._scripting.one(self._shape.operator_call("forget", shard, some))
+                packed, _ = self.one(self._shape.operator_call("forget", shard, some))
                 answer = unpacked(packed)
                 done.online += answer["online"]
                 done.last_seen += answer["seen"]
@@ -143,59 +139,43 @@ class Operator:
 
         done.events += erase(keys.events(shard), last_id, keys.errors)
         done.dead_letters += erase(keys.dead(shard))
-        done.followups += unpacked(self._scripting.one(cancel_call(keys, shard, uids)))[1]
+        done.followups += unpacked(self.one(cancel_call(keys, shard, uids)))[1]
         done.followups += erase(told.events(shard), errors=told.errors)
         done.dead_letters += erase(told.dead(shard))
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
         """Have a node log that users were forgotten: the first of these that listens."""
         text = erasure_text(erasure)
-        try:
-            client = self._scripting.client(self._keys.meta)
-            for node in nodes:
-                if client.publish(self._keys.control_channel(node), text):
-                    break
-        except (RedisError, OSError) as error:
-            raise as_failure(error) from error
+        for node in nodes:
+            if self.commands(self._keys.meta, [("PUBLISH", self._keys.control_channel(node), text)])[0]:
+                break
 
     def _remove(self, key: str, ids: list[str], errors: list[tuple[str, str]]) -> int:
-        pipeline = self._scripting.client(key).pipeline(transaction=True)
-        for group, noted in errors:
-            pipeline.xack(key, group, *ids)
-            pipeline.hdel(noted, *ids)
-        pipeline.xdel(key, *ids)
-        removed: int = self._scripting.answers(pipeline)[-1]
+        noted: list[Words] = []
+        for group, name in errors:
+            noted += [("XACK", key, group, *ids), ("HDEL", name, *ids)]
+        removed: int = self.transact(key, [*noted, ("XDEL", key, *ids)])[-1]
         return removed
 
     def _lengths(self, *streams: str) -> list[int]:
-        pipeline = self._scripting.client(streams[0]).pipeline(transaction=False)
-        for key in streams:
-            pipeline.xlen(key)
-        return self._scripting.answers(pipeline)
+        return self.commands(streams[0], [("XLEN", key) for key in streams])
 
     def _groups(self, key: str) -> list[str]:
         if not any(self._lengths(key)):
             return []
-        pipeline = self._scripting.client(key).pipeline(transaction=False)
-        pipeline.xinfo_groups(key)
-        return [group["name"].decode() for group in self._scripting.answers(pipeline)[0]]
+        (groups,) = self.commands(key, [("XINFO", "GROUPS", key)])
+        return [dict(zip(row[::2], row[1::2], strict=True))[b"name"].decode() for row in groups]
 
     def _pages(self, key: str, end: str, wanted: set[bytes]) -> Iterator[tuple[list[str], int]]:
         """Return of each page the ids of entries that are to go, and how many entries it has."""
         begin = "-"
         while True:
-            pipeline = self._scripting.client(key).pipeline(transaction=False)
-            pipeline.xrange(key, begin, end, count=ENTRIES_A_PAGE)
-            entries: list[tuple[bytes, Any]] = self._scripting.answers(pipeline)[0]
-            ids = [name.decode() for name, fields in entries if fields.get(b"uid") in wanted]
+            (entries,) = self.commands(key, [("XRANGE", key, begin, end, "COUNT", ENTRIES_A_PAGE)])
+            ids = [name.decode() for name, flat in entries if wanted & {*_uids(flat)}]
             yield ids, len(entries)
             if len(entries) < ENTRIES_A_PAGE:
                 return
             begin = f"({entries[-1][0].decode()}"
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._scripting.close()
 
     def __enter__(self) -> Self:
         return self
@@ -204,3 +184,7 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _uids(flat: list[bytes]) -> Iterator[bytes]:
+    return (value for name, value in zip(flat[::2], flat[1::2], strict=True) if name == b"uid")

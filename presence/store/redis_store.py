@@ -1,13 +1,29 @@
-"""The store on Redis, one server or a cluster: a node's batches, probes and sweeps as script calls."""
+"""What nodes call on Redis, one server or a cluster: batches, probes, leases, letters; all are script calls.
+
+Each of these has connections of its own, see `Scripting`, for the thread that uses it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgpack
+
+from presence.messaging.letters import Found, Letter
 from presence.store.address import redacted
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
-from presence.store.packing import Shape, read_probe, read_reply
+from presence.store.interface import LeaseRow
+from presence.store.keys import Keys
+from presence.store.packing import (
+    FENCE_KEPT_S,
+    Shape,
+    is_name,
+    read_lease_row,
+    read_probe,
+    read_reply,
+    unpacked,
+)
 from presence.store.replies import Probe, Reply
 from presence.store.routes import Connect
 from presence.store.scripting import Call, Scripting
@@ -15,47 +31,36 @@ from presence.store.scripting import Call, Scripting
 T = TypeVar("T")
 
 DATA_VERSION: Final = "1"
+_NOBODY: Final = Found(0)
 
 
-class RedisStore:
-    """A `Store` on Redis or Valkey, 6.2 or newer; see `Scripting` for its connections.
+class RedisStore(Scripting):
+    """A `Store` on Redis or Valkey, 6.2 or newer.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url, connect: see `Scripting`.
         shape: key names and bounds.
-        connect: makes the client of one server.
     """
 
     def __init__(self, url: str, shape: Shape, connect: Connect = open_client) -> None:
+        super().__init__(url, connect)
         self._shape = shape
-        self._scripting = Scripting(url, connect)
 
     def check_meta(self) -> None:
-        """Compare version and shards with what Redis has, or write them where it has none.
-
-        Raises:
-            StoreMismatch: they differ; the message names both.
-            StoreUnavailable: Redis cannot be reached.
-            StoreError: Redis answered with another error.
-        """
+        """Compare version and shards with what Redis has, or write them; see `Store.check_meta`."""
         key, ours = self._shape.keys.meta, {"version": DATA_VERSION, "shards": str(self._shape.keys.shards)}
         commands = [("HSETNX", key, name, value) for name, value in ours.items()]
-        found = self._scripting.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
+        found = self.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
         present = [value.decode("utf-8", "replace") for value in found]
         for (name, value), found in zip(ours.items(), present, strict=True):
             if value != found:
-                url = redacted(self._scripting.url)
+                url = redacted(self.url)
                 raise StoreMismatch(f"{url}: {key} has {name} {found}, this node is set to {name} {value}")
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform the steps in one round trip; see `Store.apply`."""
-        calls = [self._shape.call(step) for step in steps]
-        return [
-            answer
-            if isinstance(answer, (StoreUnavailable, StoreError))
-            else _or_unreadable(partial(read_reply, step, answer))
-            for step, answer in zip(steps, self._scripting.evaluate(calls), strict=True)
-        ]
+        answers = self.evaluate([self._shape.call(step) for step in steps])
+        return [_read(answer, partial(read_reply, step)) for step, answer in zip(steps, answers, strict=True)]
 
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
@@ -65,21 +70,92 @@ class RedisStore:
             Call("probe", self._shape.key_names(shard, node), self._shape.probe_arguments(shard, node, after))
             for shard, after in inbox_read.items()
         ]
-        return {
-            shard: answer
-            if isinstance(answer, (StoreUnavailable, StoreError))
-            else _or_unreadable(partial(read_probe, shard, node, answer))
-            for shard, answer in zip(inbox_read, self._scripting.evaluate(calls), strict=True)
-        }
-
-    def close(self) -> None:
-        """Close the connection; a call that waits in another thread fails."""
-        self._scripting.close()
+        answers = zip(inbox_read, self.evaluate(calls), strict=True)
+        return {shard: _read(answer, partial(read_probe, shard, node)) for shard, answer in answers}
 
 
-def _or_unreadable(read: Callable[[], T]) -> T | StoreError:
+def _read(answer: Any, read: Callable[[Any], T]) -> T | StoreUnavailable | StoreError:
     """Return what an answer says; an error if somebody else wrote where the scripts keep their answers."""
+    if isinstance(answer, (StoreUnavailable, StoreError)):
+        return answer
     try:
-        return read()
+        return read(answer)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         return StoreError(f"an answer that no script gives: {type(error).__name__}: {error}")
+
+
+class RedisLeaseTable(Scripting):
+    """A `LeaseTable`, of which one server of a cluster has all.
+
+    Args:
+        url, connect: see `Scripting`.
+        keys: how keys are called.
+        lease_s: for how long a renewal holds, by Redis' clock; only shown, see `lease.lua`.
+    """
+
+    def __init__(self, url: str, keys: Keys, lease_s: float, connect: Connect = open_client) -> None:
+        super().__init__(url, connect)
+        self._keys = keys
+        self._lease_ms = round(lease_s * 1000)
+
+    def renew(
+        self, node: str, counter: int, stats: str, sweeping: Sequence[str]
+    ) -> Mapping[str, LeaseRow] | None:
+        """Renew a lease and return all rows; see `LeaseTable.renew`."""
+        arguments = [node, counter, self._lease_ms, stats, msgpack.packb(list(sweeping))]
+        answer = unpacked(self.one(Call("lease", self._keys.lease_keys, arguments)))
+        if answer["status"] != "ok":
+            return None
+        return {name: read_lease_row(text, end_ms) for name, text, end_ms in answer["rows"] if is_name(name)}
+
+    def claim(self, node: str, seen: str, wanted: str) -> bool:
+        """Change a row if it is as seen; see `LeaseTable.claim`."""
+        return self._change(node, seen, wanted) is not None
+
+    def bury(self, node: str, seen: str) -> str | None:
+        """Take a row away; see `LeaseTable.bury`."""
+        return self._change(node, seen, "")
+
+    def _change(self, node: str, seen: str, wanted: str) -> str | None:
+        arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
+        answer = unpacked(self.one(Call("claim", self._keys.lease_keys, arguments)))
+        return answer.get("told", "") if answer["status"] == "ok" else None
+
+
+class Deliveries(Scripting):
+    """A `Post`: one script call per shard and batch.
+
+    Args:
+        url, connect: see `Scripting`.
+        shape: key names.
+    """
+
+    def __init__(self, url: str, shape: Shape, connect: Connect = open_client) -> None:
+        super().__init__(url, connect)
+        self._shape = shape
+
+    def deliver(
+        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
+    ) -> list[Found | StoreUnavailable | StoreError]:
+        """Hand letters to the nodes that have their recipients; see `Post.deliver`."""
+        places: dict[int, list[int]] = {}  # by shard, in order
+        for place, letter in enumerate(letters):
+            places.setdefault(self._shape.keys.shard(letter.to), []).append(place)
+        in_cluster = "1" if self.is_cluster else ""
+        calls = []
+        for shard, some in places.items():
+            flat = [part for place in some for part in letters[place]]
+            ours = {to: here[to] for place in some if (to := letters[place].to) in here}
+            # Lua's MessagePack knows one kind of string: old raw.
+            packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
+            calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
+        answers: list[Found | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
+        for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
+            if isinstance(answer, (StoreUnavailable, StoreError)):
+                for place in some:
+                    answers[place] = answer
+            else:
+                flat = unpacked(answer[0])
+                for place, handed, devices in zip(some, flat[::2], flat[1::2], strict=True):
+                    answers[place] = Found(handed, tuple(devices))
+        return answers

@@ -20,7 +20,6 @@ from presence.store.failures import (
     CALL_ERRORS,
     Interrupted,
     as_failure,
-    calling,
     code_of,
     is_elsewhere,
     needs_operator,
@@ -108,15 +107,6 @@ class Scripting:
         """Whether keys are on several servers."""
         return self._routes.is_cluster
 
-    def client(self, key: str) -> "redis.Redis":
-        """Return the client of the server that has a key.
-
-        Raises:
-            StoreUnavailable, StoreError: of a cluster it cannot be found out.
-        """
-        with calling(self.close):
-            return self._routes.client(key)
-
     def close(self) -> None:
         """Close the connections; a call that waits in another thread fails."""
         self._routes.close()
@@ -158,21 +148,11 @@ class Scripting:
         Raises:
             StoreUnavailable, StoreError: one or more failed or were refused.
         """
-        answers = self._exchange([key] * len(commands), commands)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise as_failure(answer) from answer
-        return answers
+        return _sound(self._exchange([key] * len(commands), commands))
 
-    def answers(self, pipeline: Any) -> list[Any]:
-        """Execute a pipeline of one of the clients.
-
-        Raises:
-            StoreUnavailable, StoreError: see `commands`.
-        """
-        with calling(self.close):
-            answers: list[Any] = pipeline.execute()
-        return answers
+    def transact(self, key: str, commands: Sequence[Words]) -> list[Any]:
+        """Run plain commands in one transaction; otherwise as `commands`."""
+        return _sound(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
 
     def _send(self, calls: Sequence[Call], worded: Callable[[Call], Words]) -> list[Any]:
         return self._exchange([call.keys[0] for call in calls], [worded(call) for call in calls])
@@ -201,6 +181,13 @@ class Scripting:
         for answer in answers:
             self._routes.learn(answer)
         return answers
+
+
+def _sound(answers: list[Any]) -> list[Any]:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise as_failure(answer) from answer
+    return answers
 
 
 def _leads_elsewhere(answer: object) -> bool:

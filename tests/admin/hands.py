@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 from tests.store.driving import Hand
 
 

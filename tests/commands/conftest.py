@@ -9,9 +9,8 @@ from presence.cli import main
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 from tests.store.driving import Hand
 
 

@@ -11,7 +11,7 @@ from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
 from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
+from presence.store.redis_store import RedisLeaseTable
 from tests.nodes_that_answer import answer, listening, session
 from tests.store.driving import NOW_MS, Hand, login, update
 from tests.store.servers import BINARIES, Server

@@ -7,7 +7,7 @@ import pytest
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
+from presence.store.redis_store import RedisLeaseTable
 from tests.commands.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

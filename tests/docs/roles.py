@@ -25,15 +25,13 @@ from presence.rules import Rule
 from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
 from presence.store.control_channel import ControlChannel
-from presence.store.deliveries import Deliveries
 from presence.store.expiries import SETTING
 from presence.store.followup_keys import script_keys
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.operator import Operator
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.replies import News, NewsKind, Question, Status
 from presence.store.scripting import Scripting
 from presence.store.snapshots import StoredStates

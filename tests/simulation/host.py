@@ -11,9 +11,8 @@ from presence.clock import Clock
 from presence.inquiries import Readiness
 from presence.node import Node, Stores
 from presence.store.batches import StoreUnavailable
-from presence.store.lease_table import RedisLeaseTable
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 from protocol import Code
 from tests.simulation.fake.client import connector
 from tests.simulation.machine import Machine, NodeClock

@@ -309,7 +309,7 @@ REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Stat
     "an opening of a lower generation": (lambda a: a.open(5), lambda a: a.open(4), Status.UNKNOWN, 5),
     "another history": (lambda a: setattr(a, "replication_id", "0" * 40), log_in, Status.HISTORY, 1),
     "no history": (lambda a: setattr(a, "replication_id", ""), log_in, Status.HISTORY, 1),
-    "no counter": (lambda a: a.store._scripting.client("").flushall(), log_in, Status.UNKNOWN, 0),
+    "no counter": (lambda a: a.store.commands("", [("FLUSHALL",)]), log_in, Status.UNKNOWN, 0),
 }
 
 

@@ -8,8 +8,7 @@ import pytest
 from presence.changes import Profile
 from presence.store.batches import StoreError, StoreMismatch
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.replies import Status
 from tests.store.driving import (
     Hand,

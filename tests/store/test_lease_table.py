@@ -7,7 +7,7 @@ import pytest
 
 from presence.store.interface import LeaseRow
 from presence.store.keys import Keys
-from presence.store.lease_table import RedisLeaseTable
+from presence.store.redis_store import RedisLeaseTable
 from tests.store.servers import Server
 
 KEYS = Keys()

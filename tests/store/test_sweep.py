@@ -140,6 +140,6 @@ def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: Redi
     shape = store._shape
     peer.apply(login("u", "s2", "desk"))
     arguments = [*shape._common(0, "", 0, ""), "u", "an operator"]
-    store._scripting.one(Call("kick", shape.key_names(0, ""), arguments))
+    store.one(Call("kick", shape.key_names(0, ""), arguments))
     assert probed(store, "b").inbox == (News(NewsKind.KICKED, "u", "desk", "s2", "an operator"),)
     assert probed(store, "a").inbox == ()

@@ -8,7 +8,7 @@ import pytest
 from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
 from presence.store.access import Access
-from presence.store.lease_table import RedisLeaseTable
+from presence.store.redis_store import RedisLeaseTable
 from tests.test_reader import KEYS, set_lease
 
 

@@ -9,7 +9,7 @@ import pytest
 from loadtest.redis_cluster import Cluster
 from presence.cli import main
 from presence.store.access import Access
-from presence.store.lease_table import RedisLeaseTable
+from presence.store.redis_store import RedisLeaseTable
 from tests.store.nodes import ManualNode
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

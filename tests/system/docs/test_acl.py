@@ -12,8 +12,7 @@ from presence.admin.answers import ApiError
 from presence.store import scripting
 from presence.store.batches import StoreError
 from presence.store.client import Redis, RedisError
-from presence.store.lease_table import RedisLeaseTable
-from presence.store.redis_store import RedisStore
+from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.scripting import Scripting
 from presence.subscriber import follower, group
 from tests.docs.roles import ROLES, SHAPE, Stage, ask, permissions
@@ -116,7 +115,7 @@ def test_who_calls_scripts_asks_whether_a_server_is_back(cluster: Cluster, role:
 def answer_after_doubt(cluster: Cluster, rules: list[str]) -> Any:
     make_everywhere(cluster, rules)
     with closing(Scripting(cluster.url.replace("://", "://tried:secret@"))) as scripts:
-        scripts._routes.doubt(scripts.client(SHAPE.keys.events(0)))  # as when a call has failed
+        scripts._routes.doubt(scripts._routes.client(SHAPE.keys.events(0)))  # as when a call has failed
         (answer,) = scripts.evaluate([SHAPE.operator_call("kick", 0, ["ann"])])
     return answer
 
