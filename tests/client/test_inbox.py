@@ -1,6 +1,5 @@
 """What waits to be taken is bounded, and its reader sees the newest state of everybody."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,16 +19,6 @@ def taken(inbox: Inbox) -> list[Push]:
     return [inbox.take() for _ in range(len(inbox))]
 
 
-def test_the_order_is_that_of_arrival() -> None:
-    inbox = Inbox(10)
-    pushes: list[Push] = [change("ann", 1), message(2), change("ann", 3), change("bob", 4)]
-    for push in pushes:
-        inbox.put(push)
-    assert taken(inbox) == pushes
-    with pytest.raises(LookupError):
-        inbox.take()
-
-
 def test_a_change_that_a_later_one_supersedes_goes_first() -> None:
     inbox = Inbox(3)
     for push in (message(1), change("ann", 2), change("ann", 3), message(4)):
@@ -44,15 +33,6 @@ def test_without_one_the_oldest_goes() -> None:
         inbox.put(push)
     assert taken(inbox) == [change("ann", 2), message(3)]
     assert (inbox.superseded, inbox.dropped) == (0, 1)
-
-
-def test_a_change_that_was_taken_makes_no_room() -> None:
-    inbox = Inbox(2)
-    inbox.put(change("ann", 1))
-    inbox.take()
-    for push in (change("ann", 2), message(3), message(4)):
-        inbox.put(push)
-    assert taken(inbox) == [message(3), message(4)]
 
 
 def test_what_it_notes_of_stale_changes_is_bounded() -> None:

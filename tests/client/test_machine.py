@@ -1,6 +1,8 @@
 """What a client sends when, and what an answer means; time stands in the test's hand."""
 
 import math
+import random
+import statistics
 
 import pytest
 
@@ -31,13 +33,15 @@ from presence.client import (
     Unsupported,
     UserState,
 )
-from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
-from presence.client.session import RETRY_S
+from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
+from presence.client.reconnect import Backoff
+from presence.client.session import ASK_EVERY, BEAT_JITTER, RETRY_S, Beats
 from protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]
 NO_RETURN = [code for code in Code if code >= 100 and not code.reconnect]
+ENDED = {Code.REPLACED: Replaced, Code.KICKED: Kicked, Code.SESSION_LIMIT: SessionLimit}
 
 
 @pytest.fixture
@@ -54,18 +58,8 @@ def beats(driven: Driven) -> list[Packet]:
 # Login
 
 
-def test_the_first_packet_is_the_login() -> None:
-    driven = Driven()
-    driven.establish()
-    assert driven.sent == [protocol.login("ann", id=1, device="phone")]
-
-
-def test_a_login_that_breaks_a_rule_is_refused_before_anything_is_tried() -> None:
-    with pytest.raises(protocol.EncodeError, match="control character"):
-        Machine(protocol.login("a b"), 0.0)
-
-
-def test_the_login_answer_is_told(online: Driven) -> None:
+def test_the_first_packet_is_the_login_and_its_answer_is_told(online: Driven) -> None:
+    assert online.sent == [protocol.login("ann", id=1, device="phone")]
     assert online.pushes == [Connected("s-1", 30, 12, 1_700_000_000_000, again=False)]
 
 
@@ -77,26 +71,34 @@ def test_a_server_that_tells_no_interval_is_beaten_at_a_share_of_its_time_out() 
     assert driven.pushes[0].keepalive == 4.0
 
 
-def test_no_connection_in_time_is_a_failed_attempt() -> None:
+@pytest.mark.parametrize(
+    ("establishes", "seconds", "reason"),
+    [(False, CONNECT_TIMEOUT_S, "unreachable"), (True, LOGIN_TIMEOUT_S, "login_timeout")],
+)
+def test_what_takes_too_long_is_a_failed_attempt(establishes: bool, seconds: float, reason: str) -> None:
     driven = Driven()
-    driven.run(CONNECT_TIMEOUT_S)
-    assert [type(push) for push in driven.pushes] == [Disconnected]
-    assert driven.machine.state is State.WAITING
+    if establishes:
+        driven.establish()
+    driven.run(seconds - 0.01)
+    assert driven.pushes == []
+    driven.run(0.01)
+    (lost,) = driven.pushes
+    assert isinstance(lost, Disconnected)
+    assert (lost.reason, lost.retry_in, driven.machine.state) == (reason, 1.0, State.WAITING)
 
 
-def test_a_login_without_an_answer_is_a_failed_attempt() -> None:
+@pytest.mark.parametrize(
+    ("id", "code", "reason"),
+    [*((1, code, code.reason) for code in RETURN), (None, Code.BUSY, "busy"), (1, 999, "new")],
+)
+def test_a_refusal_that_allows_a_return_is_tried_again_after_the_time_named(
+    id: int | None, code: int, reason: str
+) -> None:
     driven = Driven()
     driven.establish()
-    driven.run(LOGIN_TIMEOUT_S)
-    assert driven.pushes == [Disconnected("login_timeout", "no answer to the login within 6 s", retry_in=1.0)]
-
-
-@pytest.mark.parametrize("code", RETURN)
-def test_a_refusal_that_allows_a_return_is_tried_again_after_the_time_named(code: Code) -> None:
-    driven = Driven()
-    driven.establish()
-    driven.receive(protocol.error(1, code, "not now", 7.0))
-    assert driven.pushes == [Disconnected(code.reason, "not now", 8.0, code)]
+    payload = {"code": int(code), "reason": reason, "message": "not now", "retry_after": 7.0}
+    driven.receive(Packet(Kind.ERROR, id, payload))
+    assert driven.pushes == [Disconnected(reason, "not now", 8.0, code)]
     waited_in = []
     for seconds in (7.99, 0.01):
         driven.run(seconds)
@@ -112,20 +114,6 @@ def test_a_refusal_that_forbids_a_return_ends_the_client(code: Code) -> None:
     assert isinstance(driven.machine.error, LoginRefused)
     assert (driven.machine.error.code, driven.machine.error.message) == (code, "no")
     assert driven.machine.deadline == math.inf
-
-
-def test_a_refusal_with_an_unknown_code_is_tried_again() -> None:
-    driven = Driven()
-    driven.establish()
-    driven.receive(Packet(Kind.ERROR, 1, {"code": 999, "reason": "new", "message": ""}))
-    assert driven.machine.state is State.WAITING
-
-
-def test_a_refusal_without_an_id_is_one() -> None:
-    driven = Driven()
-    driven.establish()
-    driven.receive(protocol.error(None, Code.BUSY, "full", 3.0))
-    assert driven.pushes == [Disconnected("busy", "full", 4.0, Code.BUSY)]
 
 
 @pytest.mark.parametrize("fails", ["unreachable", "closed", "refused"])
@@ -167,27 +155,21 @@ def test_it_beats_for_as_long_as_the_server_answers(online: Driven) -> None:
 
 
 @pytest.mark.parametrize(("ask_every", "bound"), [(1, 2), (3, 4)])
-def test_a_dead_server_is_noticed(ask_every: int, bound: int) -> None:
-    worst = 0.0
-    for quarters in range(48):
-        driven = Driven(ask_every=ask_every)
-        driven.log_in()
-        driven.run(KEEPALIVE + quarters * KEEPALIVE / 4, answering=True)
-        stopped_at = driven.now
-        driven.run(KEEPALIVE * bound)
-        lost = [push for push in driven.pushes if isinstance(push, Disconnected)]
-        assert lost[0].reason == "dead_server"
-        asked_at = next(
-            at
-            for at, packet in zip(driven.sent_at, driven.sent, strict=True)
-            if at > stopped_at and packet.kind == Kind.KEEPALIVE and packet.id is not None
-        )
-        worst = max(worst, asked_at + KEEPALIVE - stopped_at)
-    print(
-        f"dead server, one beat of {ask_every} asks: noticed 1 interval after the first that asked, "
-        f"at most {worst / KEEPALIVE:.2f} intervals after the stop"
-    )
-    assert worst <= bound * KEEPALIVE
+@pytest.mark.parametrize("quarters", range(48))
+def test_a_dead_server_is_noticed(ask_every: int, bound: int, quarters: int) -> None:
+    driven = Driven(ask_every=ask_every)
+    driven.log_in()
+    driven.run(KEEPALIVE + quarters * KEEPALIVE / 4, answering=True)
+    stopped_at = driven.now
+    while driven.machine.state is State.ONLINE:
+        driven.run(driven.machine.deadline - driven.now)
+    assert driven.now - stopped_at <= bound * KEEPALIVE
+    sent = zip(driven.sent_at, driven.sent, strict=True)
+    asked_at = next(at for at, packet in sent if at > stopped_at and packet.id is not None)
+    assert driven.now == pytest.approx(asked_at + KEEPALIVE)
+    lost = driven.pushes[-1]
+    assert isinstance(lost, Disconnected)
+    assert lost.reason == "dead_server"
 
 
 def test_a_refused_beat_is_a_sign_of_life(online: Driven) -> None:
@@ -229,46 +211,26 @@ def test_of_a_goodbye_its_own_word_decides(online: Driven, code: Code, reconnect
     if reconnect:
         assert online.pushes[-1] == Disconnected(code.reason, "", 3.0, code)
     else:
-        assert isinstance(online.machine.error, Ended)
-        assert online.machine.error.code == code
+        assert type(online.machine.error) is ENDED.get(code, Ended)
+        assert online.machine.deadline == math.inf
 
 
 @pytest.mark.parametrize(
-    ("code", "error"),
+    ("kind", "code", "ends"),
     [
-        (Code.REPLACED, Replaced),
-        (Code.KICKED, Kicked),
-        (Code.SESSION_LIMIT, SessionLimit),
-        (Code.AUTH_FAILED, Ended),
+        *((Kind.MESSAGE, code, True) for code in (Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN)),
+        *((Kind.MESSAGE, code, False) for code in (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE)),
+        (Kind.WATCH, Code.TOO_LARGE, False),
     ],
 )
-def test_an_end_for_good_is_typed(online: Driven, code: Code, error: type[Ended]) -> None:
-    online.receive(protocol.goodbye(code))
-    assert type(online.machine.error) is error
-
-
-@pytest.mark.parametrize("code", [Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN])
-def test_an_error_that_ends_the_connection_and_forbids_a_return_ends_the_client(
-    online: Driven, code: Code
+def test_after_some_errors_a_server_closes_for_good(
+    online: Driven, kind: Kind, code: Code, ends: bool
 ) -> None:
-    online.receive(protocol.error(None, code, "what you sent"))
+    request = protocol.watch(["bob"]) if kind == Kind.WATCH else protocol.message("bob", "hi")
+    online.receive(protocol.error(online.ask(request), code, "no"))
     online.lose()
-    assert isinstance(online.machine.error, Ended)
-    assert online.machine.error.code == code
-
-
-def test_a_watch_too_many_does_not_forbid_a_return(online: Driven) -> None:
-    id = online.ask(protocol.watch(["bob"]))
-    online.receive(protocol.error(id, Code.TOO_LARGE, "too many watches"))
-    online.lose()
-    assert online.machine.state is State.WAITING
-
-
-@pytest.mark.parametrize("code", [Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE])
-def test_an_error_that_refuses_one_request_does_not_forbid_a_return(online: Driven, code: Code) -> None:
-    online.receive(protocol.error(7, code, "not that"))
-    online.lose()
-    assert online.machine.state is State.WAITING
+    assert online.machine.state is (State.ENDED if ends else State.WAITING)
+    assert getattr(online.machine.error, "code", None) == (code if ends else None)
 
 
 def test_bytes_that_break_the_protocol_end_the_connection(online: Driven) -> None:
@@ -302,11 +264,7 @@ def test_an_error_reply_is_typed(online: Driven, code: Code, error: type[Request
     id = online.ask(protocol.message("bob", "hi"))
     online.receive(protocol.error(id, code, "no"))
     assert type(online.answers[id]) is error
-
-
-@pytest.mark.parametrize("error", [ConnectionLost, RequestTimeout, ServerFailed])
-def test_what_may_have_been_done_is_one_kind_of_error(error: type[Exception]) -> None:
-    assert issubclass(error, Uncertain)
+    assert isinstance(online.answers[id], Uncertain) == (code == Code.SERVER_ERROR)
 
 
 def test_answers_find_their_requests_in_any_order(online: Driven) -> None:
@@ -368,12 +326,6 @@ def test_a_recipient_that_does_not_return_in_time_is_told(online: Driven) -> Non
     assert sent == 5
 
 
-def test_a_message_is_not_sent_again_where_the_program_does_not_want_it(online: Driven) -> None:
-    id = online.ask(protocol.message("bob", 1))
-    gone(online, id)
-    assert isinstance(online.answers[id], RecipientDisconnected)
-
-
 def test_a_message_that_waits_is_surely_not_delivered_when_the_connection_ends(online: Driven) -> None:
     id = online.ask(protocol.message("bob", 1), retries=True)
     gone(online, id)
@@ -385,6 +337,7 @@ def test_a_request_without_an_answer_times_out_and_a_late_answer_is_dropped(onli
     id = online.ask(protocol.query(["bob"]), timeout_s=2.0)
     online.run(2.0)
     assert isinstance(online.answers[id], RequestTimeout)
+    assert isinstance(online.answers[id], Uncertain)
     online.receive(protocol.ok(id, presence={}))
     assert online.machine.state is State.ONLINE
 
@@ -393,6 +346,7 @@ def test_a_lost_connection_answers_what_is_due(online: Driven) -> None:
     id = online.ask(protocol.query(["bob"]))
     online.lose()
     assert isinstance(online.answers[id], ConnectionLost)
+    assert isinstance(online.answers[id], Uncertain)
 
 
 def test_an_id_is_never_used_again_by_a_later_connection(online: Driven) -> None:
@@ -453,30 +407,8 @@ def test_a_logout_while_offline_ends_and_says_that_nobody_was_told(online: Drive
     online.lose()
     with pytest.raises(NotConnected):
         online.machine.log_out(None, online.now)
-    assert online.machine.state is State.ENDED
-
-
-def test_after_the_end_everything_is_refused(online: Driven) -> None:
-    online.machine.close()
     with pytest.raises(Ended, match="logged out or closed"):
         online.ask(protocol.query(["bob"]))
-
-
-def test_a_new_token_is_for_later_logins(online: Driven) -> None:
-    online.machine.lasting.log_in_with(token="fresh")
-    online.receive(protocol.goodbye(Code.AUTH_EXPIRED))
-    online.run(1.0)
-    online.establish()
-    assert online.sent[-1].payload == {"uid": "ann", "device": "phone", "token": "fresh"}
-
-
-def test_a_token_that_breaks_a_rule_changes_nothing(online: Driven) -> None:
-    with pytest.raises(protocol.EncodeError):
-        online.machine.lasting.log_in_with(token="x" * 800)
-    online.lose()
-    online.run(1.0)
-    online.establish()
-    assert "token" not in online.sent[-1].payload
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -497,3 +429,57 @@ def test_a_close_ends_it_in_every_state(state: State) -> None:
     assert (driven.machine.state, driven.machine.error) == (State.ENDED, None)
     driven.run(10_000)
     assert driven.machine.state is State.ENDED
+
+
+# When it beats and when it comes back
+
+
+def most(_: object = None) -> float:
+    return 1.0
+
+
+def test_the_bound_of_the_wait_doubles_up_to_a_minute_until_a_connection_lasted_for_one() -> None:
+    backoff = Backoff()
+    assert [backoff.next_s(most) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [backoff.next_s(most, online_s) for online_s in (59.9, 60.0, 0.0)] == [60, 1, 2]
+
+
+def test_the_wait_is_uniform_and_on_top_of_what_the_server_wishes() -> None:
+    chance = random.Random(1).random
+    waits = [Backoff().next_s(chance, retry_after_s=7.0) for _ in range(2000)]
+    assert 7 <= min(waits) < 7.01
+    assert 7.99 < max(waits) <= 8
+    assert statistics.fmean(waits) == pytest.approx(7.5, abs=0.05)
+
+
+def test_the_first_beat_is_spread_and_later_ones_come_a_little_early_and_never_late() -> None:
+    chance = random.Random(1).random
+    firsts = [Beats(12.0, ASK_EVERY, 100.0, chance).next_at - 100.0 for _ in range(1000)]
+    assert 0 <= min(firsts) < 0.1
+    assert 11.9 < max(firsts) <= 12
+    beats = Beats(12.0, ASK_EVERY, 0.0, chance)
+    gaps = []
+    for _ in range(1000):
+        now = beats.next_at
+        beats.beat(now, chance)
+        gaps.append(beats.next_at - now)
+    assert min(gaps) >= 12 * (1 - BEAT_JITTER)
+    assert max(gaps) <= 12
+    assert max(gaps) - min(gaps) > 1
+
+
+def test_whoever_sends_is_alive_and_an_answer_gives_the_round_trip() -> None:
+    beats = Beats(12.0, 3, 0.0, most)
+    beats.heard(5.0)
+    assert beats.dead_at == math.inf
+    beats.ask(5, 10.0)
+    beats.heard(20.0)
+    assert beats.dead_at == 32.0
+    beats.answered(20.25)
+    assert (beats.round_trip_s, beats.dead_at) == (10.25, math.inf)
+
+
+def test_a_server_cannot_make_a_flood_of_its_client() -> None:
+    beats = Beats(1e-9, 3, 0.0, most)
+    beats.beat(1.0, most)
+    assert beats.next_at >= 1.0 + 0.02 * (1 - BEAT_JITTER)

@@ -52,29 +52,27 @@ def until_wanted(driven: Driven) -> float:
 # Before a login
 
 
-def test_a_token_is_wanted_before_there_is_a_connection() -> None:
+def test_a_token_is_wanted_before_there_is_a_connection_whose_time_begins_with_it() -> None:
     driven = Driven(fetches=True)
     assert (driven.machine.state, driven.machine.wants_token) == (State.FETCHING_TOKEN, True)
+    driven.run(TOKEN_TIMEOUT_S - 1)
     driven.give(FIRST)
+    driven.run(CONNECT_TIMEOUT_S - 1)
     assert (driven.machine.state, driven.machine.wants_token) == (State.CONNECTING, False)
     driven.establish()
     assert logins(driven) == [FIRST]
 
 
-def test_the_time_for_a_token_is_none_of_the_connections() -> None:
-    driven = Driven(fetches=True)
-    driven.run(TOKEN_TIMEOUT_S - 1)
-    driven.give(FIRST)
-    driven.run(CONNECT_TIMEOUT_S - 1)
-    assert driven.machine.state is State.CONNECTING
-
-
-def test_no_token_in_time_is_a_failed_attempt() -> None:
+def test_no_token_in_time_is_a_failed_attempt_and_a_late_one_is_passed_over() -> None:
     driven = Driven(fetches=True)
     driven.run(TOKEN_TIMEOUT_S)
     message = "no token: TimeoutError: none came within 30 s"
     assert driven.pushes == [Disconnected("no_token", message, retry_in=1.0)]
     assert driven.machine.wants_token is False
+    driven.give(FIRST)
+    assert driven.machine.state is State.WAITING
+    driven.run(1.0)
+    assert driven.machine.wants_token is True
 
 
 @pytest.mark.parametrize("given", [OSError("no way there"), "", "x" * 800])
@@ -94,23 +92,6 @@ def test_a_first_attempt_that_decides_ends_with_what_went_wrong() -> None:
     assert driven.machine.error.__cause__ is failure
 
 
-def test_a_token_that_comes_too_late_is_passed_over() -> None:
-    driven = Driven(fetches=True)
-    driven.run(TOKEN_TIMEOUT_S)
-    driven.give(FIRST)
-    assert driven.machine.state is State.WAITING
-    driven.run(1.0)
-    assert driven.machine.wants_token is True
-
-
-def test_each_login_has_a_token_of_its_own(online: Driven) -> None:
-    online.lose()
-    online.run(0.0)
-    online.give(SECOND)
-    online.establish()
-    assert logins(online) == [FIRST, SECOND]
-
-
 def test_after_a_token_has_ended_the_client_comes_back_with_another(online: Driven) -> None:
     online.receive(protocol.goodbye(Code.AUTH_EXPIRED, "the token has expired"))
     online.run(0.0)
@@ -123,15 +104,20 @@ def test_after_a_token_has_ended_the_client_comes_back_with_another(online: Driv
 # A token that the server refuses
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_another_token_is_tried_once(persistent: bool) -> None:
+@pytest.mark.parametrize(
+    ("persistent", "second", "tried"),
+    [(True, SECOND, [FIRST, SECOND]), (False, SECOND, [FIRST, SECOND]), (False, FIRST, [FIRST])],
+    ids=["another", "another at first", "the same at first"],
+)
+def test_another_token_is_tried_once(persistent: bool, second: str, tried: list[str]) -> None:
     driven = Driven(fetches=True, persistent=persistent)
-    for each in (FIRST, SECOND):
+    for each in (FIRST, second):
         driven.give(each)
-        driven.establish()
-        driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+        if driven.machine.state is State.CONNECTING:
+            driven.establish()
+            driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
         driven.run(1.0)
-    assert logins(driven) == [FIRST, SECOND]
+    assert logins(driven) == tried
     assert isinstance(driven.machine.error, LoginRefused)
 
 
@@ -159,17 +145,6 @@ def test_a_source_that_gives_a_refused_token_again_is_asked_again(online: Driven
     assert online.machine.state is State.ONLINE
 
 
-def test_a_first_attempt_that_is_waited_for_fails_if_the_refused_token_is_given_again() -> None:
-    driven = Driven(fetches=True, persistent=False)
-    driven.give(FIRST)
-    driven.establish()
-    driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
-    driven.run(1.0)
-    driven.give(FIRST)
-    assert logins(driven) == [FIRST]
-    assert isinstance(driven.machine.error, LoginRefused)
-
-
 def test_a_login_that_is_granted_makes_up_for_a_refusal() -> None:
     driven = Driven(fetches=True, chance=0.0)
     for each in (FIRST, THIRD):
@@ -184,13 +159,6 @@ def test_a_login_that_is_granted_makes_up_for_a_refusal() -> None:
     assert driven.machine.state is State.FETCHING_TOKEN
 
 
-def test_without_a_source_a_refusal_ends_the_client() -> None:
-    driven = Driven()
-    driven.establish()
-    driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
-    assert isinstance(driven.machine.error, LoginRefused)
-
-
 # While online
 
 
@@ -202,21 +170,14 @@ def test_a_fresh_token_is_wanted_before_the_present_one_ends(chance: float, shar
     assert until_wanted(driven) == pytest.approx(share * LIFE_S)
 
 
-def test_it_is_sent_and_is_what_later_logins_carry(online: Driven) -> None:
+def test_it_is_sent_is_what_later_logins_carry_and_tells_when_the_next_is_wanted(online: Driven) -> None:
     until_wanted(online)
     online.give(SECOND)
     assert [packet.payload for packet in updates(online)] == [{"token": SECOND}]
     answer(online)
     assert online.machine.lasting.token == SECOND
     assert online.answers == {}, "the program has not asked for it"
-
-
-def test_the_next_one_is_wanted_as_the_fresh_one_tells(online: Driven) -> None:
-    until_wanted(online)
-    online.give(SECOND)
-    answer(online)
-    left_s = 2 * LIFE_S - 0.8 * LIFE_S
-    assert until_wanted(online) == pytest.approx(0.8 * left_s)
+    assert until_wanted(online) == pytest.approx(0.8 * (2 * LIFE_S - 0.8 * LIFE_S))
 
 
 def test_a_token_that_does_not_tell_its_end_is_not_renewed() -> None:
@@ -308,14 +269,6 @@ def test_a_server_that_checks_no_tokens_is_sent_no_more(online: Driven) -> None:
     answer(online, Code.UNSUPPORTED)
     online.run(10 * LIFE_S, answering=True)
     assert (len(updates(online)), online.machine.wants_token) == (1, False)
-
-
-def test_a_connection_that_is_lost_meanwhile_is_nobodys_answer(online: Driven) -> None:
-    until_wanted(online)
-    online.give(SECOND)
-    online.lose()
-    assert online.answers == {}
-    assert online.machine.wants_token is False
 
 
 def test_a_wish_ends_with_the_client(online: Driven) -> None:

@@ -51,15 +51,6 @@ async def kinds(client: Client, count: int) -> list[str]:
     return [type(await anext(client)).__name__ for _ in range(count)]
 
 
-async def test_inside_the_block_the_user_is_online_and_afterwards_not(
-    autojump_clock: MockClock, server: Harness, network: Network
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        assert client.state is State.ONLINE
-        assert server.story() == [("login", "ann", "login")]
-    assert server.story()[1:] == [("end", "ann", "logout")]
-
-
 async def test_it_stays_online_for_hours(
     autojump_clock: MockClock, server: Harness, network: Network
 ) -> None:
@@ -70,24 +61,20 @@ async def test_it_stays_online_for_hours(
         assert client.statistics().beats >= 6 * 3600 / 12
 
 
-async def test_an_exception_leaves_without_a_logout_and_as_itself(
-    autojump_clock: MockClock, server: Harness, network: Network
+@pytest.mark.parametrize("by", ["exception", "cancellation"])
+async def test_a_block_that_is_left_early_leaves_the_user_to_the_grace(
+    autojump_clock: MockClock, server: Harness, network: Network, by: str
 ) -> None:
-    with pytest.raises(KeyError, match="mine"):
+    async def live() -> None:
         async with connect("nowhere", 1, uid="ann", open_stream=network.open):
-            raise KeyError("mine")
-    assert server.ends() == []
-    await trio.sleep(7)
-    assert [Code(end.code) for end in server.ends()] == [Code.CLOSED]
-
-
-async def test_a_cancelled_block_leaves_without_a_logout(
-    autojump_clock: MockClock, server: Harness, network: Network
-) -> None:
-    with trio.move_on_after(10) as scope:
-        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+            if by == "exception":
+                raise KeyError("mine")
             await trio.sleep_forever()
-    assert scope.cancelled_caught
+
+    with trio.move_on_after(10):
+        with pytest.raises(KeyError if by == "exception" else trio.Cancelled):
+            await live()
+    assert server.ends() == []
     await trio.sleep(7)
     assert [Code(end.code) for end in server.ends()] == [Code.CLOSED]
 
@@ -114,13 +101,6 @@ async def test_a_cut_connection_is_come_back_from_within_the_grace(
         assert await kinds(client, 3) == ["Connected", "Disconnected", "Connected"]
         await trio.sleep(60)
         assert {story[0] for story in server.story()} == {"login"}
-
-
-async def test_a_first_attempt_without_a_server_is_raised(network: Network) -> None:
-    network.up = False
-    with pytest.raises(Unreachable, match="no route to host"):
-        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
-            pytest.fail("there is no server")
 
 
 async def test_a_peer_that_takes_no_bytes_does_not_stop_the_clock(autojump_clock: MockClock) -> None:
