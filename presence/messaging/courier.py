@@ -20,18 +20,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import structlog
 import trio
 
 import protocol
+from presence.backoff import jittered
 from presence.clock import Clock
 from presence.faults import Faults
-from presence.messaging.letters import Delivery, Found, Letter, Post
-from presence.messaging.outages import Outages
+from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
 from presence.messaging.waiting import Bounds, Pending, Waiting
+from presence.reach import Reach
 from presence.registry import Registry, Session
 from presence.requests import Message
 from presence.runtime import Runtime
-from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
+from presence.store.batches import StoreInterrupted
 from presence.store.keys import Keys
 from protocol import Code, Packet
 
@@ -40,6 +42,8 @@ PATIENCE_S: Final = 2.0  # whoever waited longer is refused: by then a client ha
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # drawn from, so that whoever is refused does not come back at once
 RETURN_MIN_S: Final = 0.1  # until a grace that is just over is seen to be
 _DEFAULT_BOUNDS: Final = Bounds()
+
+_log = structlog.get_logger(__name__)
 
 _OFFLINE: Final = "no session of the recipient could be handed the message"
 _LOST: Final = "the recipient has lost its connection and may return; the message was not delivered"
@@ -52,39 +56,22 @@ _UNKNOWN: Final = "the connection to Redis broke: it is not known whether the me
 
 @dataclass(slots=True)
 class CourierStatistics:
-    """Counters since the start, and what waits now; a message has exactly one outcome.
+    """Counters since the start, and what waits now; a message has exactly one outcome."""
 
-    Attributes:
-        taken: messages that clients have sent.
-        handed: of these, handed to one session or more.
-        refused_offline: to none: the recipient is offline.
-        refused_disconnected: to none: the recipient has lost its connection, and may return.
-        refused_busy: to none: a bound was hit, or Redis or the recipient's node was away.
-        unknown: Redis broke off in the middle.
-        waiting: no outcome yet.
-        calls: of Redis.
-        delivered_here: packets for connections of this node.
-        gone_meanwhile: of what other nodes sent, for connections that are no longer here.
-    """
-
-    taken: int = 0
-    handed: int = 0
-    refused_offline: int = 0
-    refused_disconnected: int = 0
-    refused_busy: int = 0
-    unknown: int = 0
-    waiting: int = 0
-    calls: int = 0
-    delivered_here: int = 0
-    gone_meanwhile: int = 0
+    taken: int = 0  # messages that clients have sent
+    handed: int = 0  # of these, handed to one session or more
+    refused_offline: int = 0  # to none: the recipient is offline
+    refused_disconnected: int = 0  # to none: the recipient has lost its connection, and may return
+    refused_busy: int = 0  # to none: a bound was hit, or Redis or the recipient's node was away
+    unknown: int = 0  # Redis broke off in the middle
+    waiting: int = 0  # no outcome yet
+    calls: int = 0  # of Redis
+    delivered_here: int = 0  # packets for connections of this node
+    gone_meanwhile: int = 0  # of what other nodes sent, for connections that are no longer here
 
 
 class Handing:
-    """Packets of one batch for connections of this node, gathered so that each is written to once.
-
-    Args:
-        faults: contains mistakes: a connection that cannot be written to ends.
-    """
+    """Packets of one batch for connections of this node, gathered so that each is written to once."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -94,11 +81,7 @@ class Handing:
         """Take a packet for a session's connection, after those before it; False: the connection is gone."""
         if session.link is None:
             return False
-        packets = self._packets.get(session)
-        if packets is None:
-            self._packets[session] = [packet]
-        else:
-            packets.append(packet)
+        self._packets.setdefault(session, []).append(packet)
         return True
 
     def send(self) -> None:
@@ -110,18 +93,48 @@ class Handing:
                     session.link.send(session.handle, b"".join(packets))
 
 
+class Outages:
+    """Shards whose last call has failed: whoever writes to a user there is refused at once."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._away: dict[int, Reach] = {}
+
+    def forbids(self, uid: str, now: float) -> bool:
+        """Whether a user's shard has failed, and is not to be asked again yet."""
+        if not self._away:
+            return False
+        reach = self._away.get(self._keys.shard(uid))
+        return reach is not None and now < reach.retry_at
+
+    def note(self, answers: Iterable[tuple[str, Answer]], begun: float, now: float) -> None:
+        """Learn from the answers of a call, by uid; each outage is told once, and its end."""
+        asked, failed = set(), {}
+        for uid, answer in answers:
+            asked.add(shard := self._keys.shard(uid))
+            if not isinstance(answer, Found):
+                failed[shard] = answer
+        were_away = bool(self._away)
+        for shard in asked - failed.keys():
+            self._away.pop(shard, None)
+        for shard in failed:
+            reach = self._away.setdefault(shard, Reach())
+            reach.failed(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
+        if failed and not were_away:
+            error = next(iter(failed.values()))
+            _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
+        elif were_away and not self._away:
+            _log.info("messages are carried again")
+
+
 class Courier:
     """See the header. All but `run` is called from the event loop and waits for nothing.
 
     Args:
-        sessions: of this node.
         keys: tells the shard of a uid: shards may be on several servers, of which one is away.
         post: the way through Redis; nobody else uses it.
-        clock: monotonic time.
-        runtime: where the task runs.
         node: this node's id at present.
         ends_at: when a session that lost its connection ends, monotonic seconds.
-        bounds: how much may wait.
         faults: contains mistakes: the message is answered with `server_error`.
     """
 
@@ -250,9 +263,7 @@ class Courier:
 
     # Answers
 
-    def _settle(
-        self, batch: list[Pending], answers: list[Found | StoreUnavailable | StoreError], begun: float
-    ) -> None:
+    def _settle(self, batch: list[Pending], answers: list[Answer], begun: float) -> None:
         """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
         self._counted.calls += 1
         to = [pending.letter.to for pending in batch]
@@ -265,12 +276,13 @@ class Courier:
         self._waiting.put_off(put_off, self._clock.now())
         handing.send()
 
-    def _settle_one(
-        self, pending: Pending, answer: Found | StoreUnavailable | StoreError, handing: Handing
-    ) -> bool:
+    def _settle_one(self, pending: Pending, answer: Answer, handing: Handing) -> bool:
         """Answer a message, or return True: its recipient is to be looked for once more."""
-        if not isinstance(answer, Found):
-            self._fail(pending, answer, handing)
+        if isinstance(answer, StoreInterrupted):
+            self._counted.unknown += 1
+            self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), handing)
+        elif not isinstance(answer, Found):
+            self._refuse_busy(pending, _AWAY, handing)
         elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
             self._counted.handed += 1
             self._answer(pending, protocol.ok(pending.id, delivered=delivered), handing)
@@ -313,13 +325,6 @@ class Courier:
                 count += handing.add(session, letter.frame)
         self._counted.delivered_here += count
         return count
-
-    def _fail(self, pending: Pending, error: StoreUnavailable | StoreError, handing: Handing) -> None:
-        if isinstance(error, StoreInterrupted):
-            self._counted.unknown += 1
-            self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), handing)
-        else:
-            self._refuse_busy(pending, _AWAY, handing)
 
     def _refuse_busy(self, pending: Pending, message: str, handing: Handing) -> None:
         self._counted.refused_busy += 1

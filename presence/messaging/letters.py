@@ -1,21 +1,16 @@
 """What travels between nodes when a user writes to another, and whoever carries it; no redis in here."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from presence.store.batches import StoreError, StoreUnavailable
 
 
 class Letter(NamedTuple):
-    """A message on its way to a user.
-
-    Attributes:
-        to: the recipient's uid.
-        frame: the `deliver` packet as the recipient's connections get it, with its length.
-    """
+    """A message on its way to a user."""
 
     to: str
-    frame: bytes
+    frame: bytes  # the `deliver` packet as the recipient's connections get it, with its length
 
 
 class Found(NamedTuple):
@@ -32,17 +27,14 @@ class Found(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A letter from another node, for sessions of this one.
-
-    Attributes:
-        uid: the recipient.
-        devices: which of his devices.
-        frame: as in `Letter`.
-    """
+    """A letter from another node, for some devices of a user of this one."""
 
     uid: str
     devices: tuple[str, ...]
     frame: bytes
+
+
+Answer: TypeAlias = Found | StoreUnavailable | StoreError
 
 
 class Post(Protocol):
@@ -50,7 +42,7 @@ class Post(Protocol):
 
     def deliver(
         self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
-    ) -> list[Found | StoreUnavailable | StoreError]:
+    ) -> list[Answer]:
         """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
 
         `here`: of recipients, the devices that have a connection at `node`, and how many ms ago these logged

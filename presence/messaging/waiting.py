@@ -6,7 +6,7 @@ user sends to another arrives in order. All operations are O(1) a message.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -24,58 +24,36 @@ SECOND_LOOK_S: Final = 0.06
 
 
 class Pending:
-    """A message that has no answer yet.
-
-    Attributes:
-        sender: the connection's session, which may have ended since.
-        id: of the packet, for the answer.
-        letter: what is to be handed on.
-        taken_at: monotonic seconds.
-        is_second_look: whether nobody was found for it already.
-        is_answered: whether its sender has an answer.
-    """
+    """A message that has no answer yet."""
 
     __slots__ = ("id", "is_answered", "is_second_look", "letter", "sender", "taken_at")
 
     def __init__(self, sender: Session, id: int | None, letter: Letter, taken_at: float) -> None:
-        self.sender = sender
+        self.sender = sender  # it may have ended since
         self.id = id
         self.letter = letter
-        self.taken_at = taken_at
+        self.taken_at = taken_at  # monotonic seconds
         self.is_second_look = self.is_answered = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may wait at once, on one node.
-
-    Attributes:
-        items: messages.
-        bytes: of them; the last one may go beyond.
-        sender_items: messages of one connection.
-    """
+    """How much may wait at once, on one node."""
 
     items: int = ITEMS_MAX
-    bytes: int = BYTES_MAX
+    bytes: int = BYTES_MAX  # the last message may go beyond
     sender_items: int = SENDER_ITEMS_MAX
 
 
 class Waiting:
-    """See the header.
-
-    Args:
-        bounds: see `Bounds`.
-
-    Attributes:
-        items, bytes: what has no answer yet, taken for a call or not.
-    """
+    """See the header; `items` and `bytes` tell what has no answer yet, taken for a call or not."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._queue: deque[Pending] = deque()
         self._put_off: dict[str, list[Pending]] = {}  # by recipient
         self._due: deque[tuple[float, str]] = deque()  # when, and which recipient; in order
-        self._of_senders: dict[Session, int] = {}
+        self._of_senders: Counter[Session] = Counter()
         self.items = self.bytes = 0
 
     def has_room(self, sender: Session) -> bool:
@@ -84,14 +62,14 @@ class Waiting:
         return (
             self.items < bounds.items
             and self.bytes < bounds.bytes
-            and self._of_senders.get(sender, 0) < bounds.sender_items
+            and self._of_senders[sender] < bounds.sender_items
         )
 
     def add(self, pending: Pending) -> None:
         """Take a message, for which there is room."""
         self.items += 1
         self.bytes += len(pending.letter.frame)
-        self._of_senders[pending.sender] = self._of_senders.get(pending.sender, 0) + 1
+        self._of_senders[pending.sender] += 1
         self._queue.append(pending)
 
     def next_at(self) -> float:
@@ -132,8 +110,6 @@ class Waiting:
         pending.is_answered = True
         self.items -= 1
         self.bytes -= len(pending.letter.frame)
-        left = self._of_senders[pending.sender] - 1
-        if left:
-            self._of_senders[pending.sender] = left
-        else:
+        self._of_senders[pending.sender] -= 1
+        if not self._of_senders[pending.sender]:
             del self._of_senders[pending.sender]
