@@ -30,21 +30,13 @@ Heard: TypeAlias = Confirmed | Left | Pong | Entry
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A part of a shard's stream.
+    """A part of a shard's stream."""
 
-    Attributes:
-        entries: of the users who were asked for, in order.
-        position: the id up to which it goes.
-        size: how many entries that were, of all users.
-        is_end: whether that was the end of the stream.
-        is_broken: entries after the position that was asked for are gone, or the stream does not reach it.
-    """
-
-    entries: Sequence[Entry]
-    position: EntryId
-    size: int
-    is_end: bool
-    is_broken: bool = False
+    entries: Sequence[Entry]  # of the users who were asked for, in order
+    position: EntryId  # the id up to which it goes
+    size: int  # how many entries that were, of all users
+    is_end: bool  # whether that was the end of the stream
+    is_broken: bool = False  # entries after the position that was asked for are gone, or it ends before it
 
 
 class Channel(Protocol):

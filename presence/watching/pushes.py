@@ -34,25 +34,15 @@ FRAME_MAX_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
 @dataclass(slots=True)
 class PushStatistics:
-    """Counters since the start, and how things stand.
+    """Counters since the start, and how things stand."""
 
-    Attributes:
-        queued: changes that wait to be handed out.
-        changes: that somebody watched.
-        sent: packets that were taken by connections.
-        put_off: packets that were not, for the connection had not taken what went before.
-        replaced: changes in whose place a newer one of the same user was told.
-        damaged: changes that no packet can tell as they are.
-        slow: connections for which something is put off.
-    """
-
-    queued: int = 0
-    changes: int = 0
-    sent: int = 0
-    put_off: int = 0
-    replaced: int = 0
-    damaged: int = 0
-    slow: int = 0
+    queued: int = 0  # changes that wait to be handed out
+    changes: int = 0  # that somebody watched
+    sent: int = 0  # packets that were taken by connections
+    put_off: int = 0  # packets that were not, for the connection had not taken what went before
+    replaced: int = 0  # changes in whose place a newer one of the same user was told
+    damaged: int = 0  # changes that no packet can tell as they are
+    slow: int = 0  # connections for which something is put off
 
 
 _Frames: TypeAlias = list[tuple[str, bytes]]

@@ -3,7 +3,6 @@
 Whoever asks gets an answer within `PATIENCE_S`, if only that Redis is away.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.states import State
+from presence.watching.waiting import Patience
 
 GATHER_S: Final = 0.003
 USERS_A_READ: Final = 2_000  # some milliseconds of Redis and of ours
@@ -58,28 +58,20 @@ class _Asked:
     query: Query
     uids: list[str]
     users: int  # when it was asked; once it is answered, `uids` is empty
-    deadline: float
-    is_answered: bool = False
+    is_settled: bool = False
 
 
 class Queries:
-    """Answers queries.
-
-    Args:
-        states: nobody else uses it.
-        runtime: makes calls that block.
-        faults: contains mistakes: the query is refused.
-    """
+    """Answers queries. Nobody else uses `states`; `faults` contains mistakes: the query is refused."""
 
     def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
         self._faults = faults
         self._thread = runtime.caller(states.close)
         self._queue: deque[_Asked] = deque()
-        self._by_age: deque[_Asked] = deque()
+        self._patience = Patience(PATIENCE_S, self._give_up, faults, "query")
         self._users = 0  # in the queue
         self._asked = trio.Event()
-        self._dated = trio.Event()
         self.statistics = QueryStatistics()
 
     def take(self, session: Session, query: Query) -> None:
@@ -93,18 +85,16 @@ class Queries:
         if self._users + len(uids) > USERS_WAITING:
             self._refuse(session, query.id, "too many queries wait")
             return
-        asked = _Asked(session, query, uids, len(uids), trio.current_time() + PATIENCE_S)
+        asked = _Asked(session, query, uids, len(uids))
         self._queue.append(asked)
-        self._by_age.append(asked)
+        self._patience.add(asked)
         self._users += len(uids)
         self._asked.set()
-        if len(self._by_age) == 1:
-            self._dated.set()
 
     async def run(self) -> None:
         """Answer for ever; cancel it to stop."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up)
+            nursery.start_soon(self._patience.run)
             while True:
                 if not self._queue:
                     self._asked = trio.Event()
@@ -118,7 +108,7 @@ class Queries:
         while self._queue and (not batch or size + len(self._queue[0].uids) <= USERS_A_READ):
             asked = self._queue.popleft()
             self._users -= asked.users
-            if asked.is_answered or asked.session.link is None:
+            if asked.is_settled or asked.session.link is None:
                 self._settle(asked)
                 continue
             size += len(asked.uids)
@@ -142,14 +132,14 @@ class Queries:
             self.statistics.failures += 1
             if len(batch) > 1:
                 for asked in batch:
-                    await self._read([] if asked.is_answered else [asked])
+                    await self._read([] if asked.is_settled else [asked])
             else:
                 self._faults.note("query", error)
                 with self._faults.contained("query"):
                     self._broken(batch[0])
             return
         for asked in batch:
-            if not asked.is_answered:
+            if not asked.is_settled:
                 with self._faults.contained("query", partial(self._broken, asked)):
                     self._answer(asked, states)
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
@@ -160,28 +150,16 @@ class Queries:
         self.statistics.answered += 1
         send(asked.session, packet)
 
-    async def _give_up(self) -> None:
-        """Refuse those who have waited for too long, whatever a call is at."""
-        while True:
-            while self._by_age and self._by_age[0].is_answered:
-                self._by_age.popleft()
-            due = self._by_age[0].deadline if self._by_age else math.inf
-            if due > trio.current_time():
-                self._dated = trio.Event()  # nobody's time is up before those who wait already
-                with trio.move_on_at(due):
-                    await self._dated.wait()
-                continue
-            with self._faults.contained("query"):
-                self._fail(self._by_age.popleft(), "Redis is away")
-            await trio.lowlevel.checkpoint()  # thousands may expire together
+    def _give_up(self, asked: _Asked) -> None:
+        self._fail(asked, "Redis is away")
 
     def _fail(self, asked: _Asked, message: str) -> None:
-        if not asked.is_answered:
+        if not asked.is_settled:
             self._settle(asked)
             self._refuse(asked.session, asked.query.id, message)
 
     def _broken(self, asked: _Asked) -> None:
-        if asked.is_answered:  # its answer could not be sent
+        if asked.is_settled:  # its answer could not be sent
             self._faults.disconnect(asked.session)
             return
         self._settle(asked)
@@ -190,7 +168,7 @@ class Queries:
 
     @staticmethod
     def _settle(asked: _Asked) -> None:
-        asked.is_answered, asked.uids = True, []
+        asked.is_settled, asked.uids = True, []
 
     def _refuse(self, session: Session, id: int | None, message: str) -> None:
         self.statistics.refused += 1

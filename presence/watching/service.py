@@ -33,7 +33,7 @@ from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
 from presence.watching.states import Entry
-from presence.watching.waiting import Waiter, Waiting
+from presence.watching.waiting import Patience, Waiter, Waiting
 from presence.watching.watches import Shares, Watches
 from protocol import UIDS_MAX, Code
 
@@ -53,7 +53,6 @@ class Watching:
     Args:
         shard_of: the shard of a user.
         channel: makes the channel of a shard.
-        states: for queries.
         max_watches: users that one session may watch.
         max_shared_watches: beyond `OWN_WATCHES` of each, all sessions together.
         absence_s: see `View`.
@@ -86,7 +85,7 @@ class Watching:
         self._queries = Queries(states, self._runtime, self._faults)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
-        self._dated = TrioBell()
+        self._patience = Patience(PATIENCE_S, self._give_up, self._faults, "watch")
         self._complete: deque[Waiter] = deque()
         self._completed = TrioBell()
         self._budget: Buckets[Session] = Buckets(ASKED_A_S, ASKED_SHARE * max(max_watches, UIDS_MAX))
@@ -101,7 +100,7 @@ class Watching:
             self._nursery.start_soon(self._pushes.run)
             self._nursery.start_soon(self._queries.run)
             self._nursery.start_soon(self._answer)
-            self._nursery.start_soon(self._give_up)
+            self._nursery.start_soon(self._patience.run)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
         """See `requests.Desk`."""
@@ -136,8 +135,7 @@ class Watching:
         self._pushes.forget(session)
         self._budget.drop(session)
         self._shares.hold(session, 0)
-        gone = [uid for waiter in self._waiting.left(session) for uid in waiter.uids]
-        self._drop([*self._watches.remove(session), *gone])
+        self._drop([*self._watches.remove(session), *self._waiting.left(session)])
 
     # Watches
 
@@ -164,11 +162,11 @@ class Watching:
             refuse_busy(session, request.id, message, FULL_S)
             return
         self._shares.hold(session, count)
-        waiter = Waiter(session, request.id, uids, trio.current_time() + PATIENCE_S)
         missing = [uid for uid in uids if not self._is_known(uid)]
-        self._waiting.add(waiter, missing)
+        waiter = Waiter(session, request.id, uids, set(missing))
+        self._waiting.add(waiter)
         if missing:
-            self._dated.ring()
+            self._patience.add(waiter)
             self._want(missing)
         else:
             self._complete.append(waiter)
@@ -181,7 +179,8 @@ class Watching:
                 await self._completed.wait(math.inf)
                 continue
             waiter = self._complete.popleft()
-            if self._waiting.take(waiter):
+            if not waiter.is_over:  # its session has not left meanwhile
+                self._waiting.take_out(waiter)
                 with self._faults.contained("watch", partial(self._broken, waiter)):
                     self._begin(waiter)
             await trio.lowlevel.checkpoint()
@@ -211,17 +210,12 @@ class Watching:
         self._let_go(session, self._watches.remove(session, request.uids))
         requests.grant(session, request.id, {})
 
-    async def _give_up(self) -> None:
-        """Refuse watches that could not be answered in time."""
-        while True:
-            while (waiter := self._waiting.overdue(trio.current_time())) is not None:
-                self._timed_out += 1
-                with self._faults.contained("watch"):
-                    refuse_busy(waiter.session, waiter.id, "Redis is away")
-                self._let_go(waiter.session, waiter.uids)
-                await trio.lowlevel.checkpoint()  # thousands may expire together
-            deadline = self._waiting.next_deadline()
-            await self._dated.wait(math.inf if deadline is None else deadline - trio.current_time())
+    def _give_up(self, waiter: Waiter) -> None:
+        """Refuse a watch that could not be answered in time."""
+        self._timed_out += 1
+        self._waiting.take_out(waiter)
+        self._let_go(waiter.session, waiter.uids)
+        refuse_busy(waiter.session, waiter.id, "Redis is away")
 
     def _let_go(self, session: Session, uids: Iterable[str]) -> None:
         """A session does not watch these, or not any more."""

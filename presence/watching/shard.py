@@ -45,35 +45,24 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ShardStatistics:
-    """Counters since the start.
+    """Counters since the start."""
 
-    Attributes:
-        connections: that were made.
-        losses: of a connection, or of the server that has the shard.
-        looks: at users who were newly watched.
-        replays: losses made good by reading the stream.
-        rereads: losses made good by looking at all users, for the stream did not reach back.
-        walked: users compared.
-    """
-
-    connections: int = 0
-    losses: int = 0
-    looks: int = 0
-    replays: int = 0
-    rereads: int = 0
-    walked: int = 0
+    connections: int = 0  # that were made
+    losses: int = 0  # of a connection, or of the server that has the shard
+    looks: int = 0  # at users who were newly watched
+    replays: int = 0  # losses made good by reading the stream
+    rereads: int = 0  # losses made good by looking at all users, for the stream did not reach back
+    walked: int = 0  # users compared
 
 
 class ShardWatch:
     """Watches over the users of one shard.
 
     Args:
-        shard: its number, for the log.
         channel: nobody else uses it.
         absence_s: see `View`.
         tell: called with each change.
         ready: called with users whose states are known from now on.
-        runtime: makes calls that block.
         faults: contains mistakes: what was heard is passed over, anything else counts as a loss.
     """
 

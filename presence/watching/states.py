@@ -20,21 +20,13 @@ _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE
 
 
 class State(NamedTuple):
-    """A user as others are shown him.
+    """A user as others are shown him."""
 
-    Attributes:
-        status: `online`, `away`, `offline`; in answers to queries also `unknown`.
-        since_ms: Unix milliseconds since when it is that; None: not known.
-        last_seen_ms: of a user offline, Unix milliseconds of the last sign of life; None: not known.
-        id: the entry id of the event that led to it; "" if that is not known.
-        meta: JSON text of what his client says of itself; "" if nothing.
-    """
-
-    status: str
-    since_ms: int | None = None
-    last_seen_ms: int | None = None
-    id: str = ""
-    meta: str = ""
+    status: str  # `online`, `away`, `offline`; in answers to queries also `unknown`
+    since_ms: int | None = None  # Unix milliseconds since when it is that; None: not known
+    last_seen_ms: int | None = None  # of a user offline, of the last sign of life; None: not known
+    id: str = ""  # the entry id of the event that led to it; "" if that is not known
+    meta: str = ""  # JSON text of what his client says of itself; "" if nothing
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
@@ -50,28 +42,16 @@ class State(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An event of a user, read from a stream or heard on a channel.
-
-    Attributes:
-        uid: who.
-        id: its entry id, to be compared.
-        state: the user's from then on.
-        reason: name of the code that caused it.
-    """
+    """An event of a user, read from a stream or heard on a channel."""
 
     uid: str
     id: EntryId
-    state: State
-    reason: str
+    state: State  # the user's from then on
+    reason: str  # name of the code that caused it
 
 
 class Snapshot(NamedTuple):
-    """Users of one shard at one moment.
-
-    Attributes:
-        states: uid to state; all who were asked about.
-        as_of: id of the last entry that the shard had by then.
-    """
+    """Users of one shard at one moment: all who were asked about, and the last entry that it had by then."""
 
     states: Mapping[str, State]
     as_of: EntryId

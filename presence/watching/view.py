@@ -50,28 +50,18 @@ class _Line(Enum):
 
 
 class _User:
-    """What is known of a user.
-
-    Attributes:
-        wanted: whether anybody wants to know.
-        connection: number of the connection that `line` and `held` belong to, see `View._user`.
-        line: see `_Line`.
-        state: None until he was looked at.
-        as_of: the highest id that `state` is sure to contain.
-        held: the newest entry that was heard and not taken in yet.
-        absent_since: when he, known online, was first found to have no record; None: he has one.
-    """
+    """What is known of a user."""
 
     __slots__ = ("absent_since", "as_of", "connection", "held", "line", "state", "wanted")
 
     def __init__(self, connection: int) -> None:
         self.wanted = True
-        self.connection = connection
+        self.connection = connection  # number of the one that `line` and `held` belong to, see `View._user`
         self.line = _Line.NONE
-        self.state: State | None = None
-        self.as_of = NO_ENTRY
-        self.held: Entry | None = None
-        self.absent_since: float | None = None
+        self.state: State | None = None  # until he was looked at
+        self.as_of = NO_ENTRY  # the highest id that `state` is sure to contain
+        self.held: Entry | None = None  # the newest that was heard and not taken in yet
+        self.absent_since: float | None = None  # when he, known online, was first found to have no record
 
 
 class Phase(Enum):
@@ -85,29 +75,18 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class ViewStatistics:
-    """Counters since the start.
+    """Counters since the start."""
 
-    Attributes:
-        changes: that were given to be told.
-        stale: entries that were known already, or older than what is known.
-        corrected: changes that looks found and nobody was heard of.
-    """
-
-    changes: int = 0
-    stale: int = 0
-    corrected: int = 0
+    changes: int = 0  # that were given to be told
+    stale: int = 0  # entries that were known already, or older than what is known
+    corrected: int = 0  # changes that looks found and nobody was heard of
 
 
 class View:
-    """The watched users of one shard.
+    """The watched users of one shard. All entries up to `position` are taken in.
 
     Args:
         absence_s: seconds between two looks without a record, for a user known online to be offline.
-
-    Attributes:
-        phase: see `Phase`.
-        position: all entries up to this id are taken in.
-        statistics: see `ViewStatistics`.
     """
 
     def __init__(self, absence_s: float) -> None:

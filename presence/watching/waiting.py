@@ -1,98 +1,135 @@
-"""Watch requests that are not answered yet: pure, time is an argument.
+"""Requests that are not answered yet.
 
-A request waits for the states of some users. It is complete when all are there, and then answered in its
-turn; it is refused when its time is up before, and forgotten when its session has left. What its session has
+A watch waits for the states of some users. It is complete when all are there, and then answered in its turn;
+it is refused when its time is up before, and forgotten when its session has left. What its session has
 unwatched meanwhile is answered all the same, and not watched.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
+import trio
+
+from presence.faults import Faults
 from presence.registry import Session
+from presence.runtime import TrioBell
+
+
+class Waits(Protocol):
+    """What waits until its time is up, or something else settles it."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it does not wait any more."""
+
+
+W = TypeVar("W", bound=Waits)
+
+
+class Patience(Generic[W]):
+    """Gives up what has waited for so many seconds, whatever a call to Redis is at.
+
+    Args:
+        seconds: the same for all.
+        give_up: refuses one; mistakes in it are contained.
+        work: the kind of work, see `Faults`.
+    """
+
+    def __init__(self, seconds: float, give_up: Callable[[W], None], faults: Faults, work: str) -> None:
+        self._seconds, self._give_up, self._faults, self._work = seconds, give_up, faults, work
+        self._by_age: deque[tuple[float, W]] = deque()  # some may be settled by now
+        self._bell = TrioBell()
+
+    def add(self, waiter: W) -> None:
+        """Let one wait from now on."""
+        self._by_age.append((trio.current_time() + self._seconds, waiter))
+        if len(self._by_age) == 1:  # nobody's time is up before that of those who wait already
+            self._bell.ring()
+
+    async def run(self) -> None:
+        """Give up for ever; cancel it to stop."""
+        while True:
+            while self._by_age and self._by_age[0][1].is_settled:
+                self._by_age.popleft()
+            left_s = self._by_age[0][0] - trio.current_time() if self._by_age else math.inf
+            if left_s > 0:
+                await self._bell.wait(left_s)
+                continue
+            with self._faults.contained(self._work):
+                self._give_up(self._by_age.popleft()[1])
+            await trio.lowlevel.checkpoint()  # thousands may expire together
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A request that waits.
-
-    Attributes:
-        session: who asks.
-        id: of the packet.
-        uids: whom about; each once.
-        deadline: monotonic seconds.
-        unwatched: users whom the session wants to watch no more.
-    """
+    """A watch that waits."""
 
     session: Session
-    id: int | None
-    uids: list[str]
-    deadline: float
-    unwatched: set[str] = field(default_factory=set)
+    id: int | None  # of the packet
+    uids: list[str]  # whom about; each once
+    missing: set[str]  # of these, whose states are not there yet
+    unwatched: set[str] = field(default_factory=set)  # whom the session wants to watch no more
+    is_over: bool = False  # answered, refused or forgotten
 
     @property
     def wanted(self) -> Iterator[str]:
         """Whom the session still wants to watch."""
         return (uid for uid in self.uids if uid not in self.unwatched)
 
+    @property
+    def is_settled(self) -> bool:
+        """See `Waits`: it is complete, if not over."""
+        return self.is_over or not self.missing
+
 
 class Waiting:
-    """All requests that wait.
+    """All watches that wait.
 
     Attributes:
-        uids: of how many users states are waited for, those of each request counted.
+        uids: of how many users states are waited for, those of each watch counted.
     """
 
     def __init__(self) -> None:
         self._for: dict[str, dict[Waiter, None]] = {}  # in order
         self._of: dict[Session, list[Waiter]] = {}
-        self._by_age: deque[Waiter] = deque()  # incomplete when added; may be answered by now
-        self._missing: dict[Waiter, set[str]] = {}
-        self.uids = 0
+        self._count = self.uids = 0
 
     def __len__(self) -> int:
-        """Return how many requests wait."""
-        return len(self._missing)
+        """Return how many watches wait."""
+        return self._count
 
     def is_awaited(self, uid: str) -> bool:
-        """Whether a request that waits is about a user."""
+        """Whether a watch that waits is about a user."""
         return uid in self._for
 
     def of(self, session: Session) -> set[str]:
         """Return whom a session will watch when its requests are answered."""
         return {uid for waiter in self._of.get(session, ()) for uid in waiter.wanted}
 
-    def add(self, waiter: Waiter, missing: Iterable[str]) -> None:
-        """Let a request wait for users of its own; its deadline is no sooner than that of the one before."""
-        self._missing[waiter] = set(missing)
+    def uids_of(self, session: Session) -> int:
+        """Return of how many users the watches of a session are, those of each counted."""
+        return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
+
+    def add(self, waiter: Waiter) -> None:
+        """Let one wait."""
         self._of.setdefault(waiter.session, []).append(waiter)
-        if self._missing[waiter]:
-            self._by_age.append(waiter)
+        self._count += 1
         self.uids += len(waiter.uids)
         for uid in waiter.uids:
             self._for.setdefault(uid, {})[waiter] = None
 
-    def uids_of(self, session: Session) -> int:
-        """Return of how many users the requests of a session are, those of each counted."""
-        return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
-
     def came(self, uid: str) -> list[Waiter]:
-        """The state of a user is known; return the requests that are complete with it, to be taken."""
+        """The state of a user is known; return the watches that are complete with it, to be taken out."""
         complete = []
         for waiter in self._for.get(uid, ()):
-            missing = self._missing[waiter]
-            if uid in missing:
-                missing.discard(uid)
-                if not missing:
+            if uid in waiter.missing:
+                waiter.missing.remove(uid)
+                if not waiter.missing:
                     complete.append(waiter)
         return complete
-
-    def take(self, waiter: Waiter) -> bool:
-        """Take out a request to answer it; False: its session has left meanwhile."""
-        if waiter not in self._missing:
-            return False
-        self._take_out(waiter)
-        return True
 
     def unwatch(self, session: Session, uids: Iterable[str] | None) -> None:
         """A session does not want to watch these any more; None: nobody."""
@@ -100,30 +137,17 @@ class Waiting:
         for waiter in self._of.get(session, ()):
             waiter.unwatched.update(waiter.uids if gone is None else gone.intersection(waiter.uids))
 
-    def overdue(self, now: float) -> Waiter | None:
-        """Take out and return the oldest request that is not complete, if its time is up."""
-        deadline = self.next_deadline()
-        if deadline is None or deadline > now:
-            return None
-        waiter = self._by_age.popleft()
-        self._take_out(waiter)
-        return waiter
-
-    def next_deadline(self) -> float | None:
-        """Return when the time of the oldest request is up."""
-        while self._by_age and not self._missing.get(self._by_age[0]):
-            self._by_age.popleft()
-        return self._by_age[0].deadline if self._by_age else None
-
-    def left(self, session: Session) -> list[Waiter]:
-        """Take out and return the requests of a session."""
+    def left(self, session: Session) -> list[str]:
+        """Take out the watches of a session; return whom they are about."""
         gone = list(self._of.get(session, ()))
         for waiter in gone:
-            self._take_out(waiter)
-        return gone
+            self.take_out(waiter)
+        return [uid for waiter in gone for uid in waiter.uids]
 
-    def _take_out(self, waiter: Waiter) -> None:
-        del self._missing[waiter]
+    def take_out(self, waiter: Waiter) -> None:
+        """Forget one that is not over yet."""
+        waiter.is_over = True
+        self._count -= 1
         self.uids -= len(waiter.uids)
         mine = self._of[waiter.session]
         mine.remove(waiter)
