@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from presence.store.followup_keys import FollowupKeys
 from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.events import Gap, Item
-from presence.subscriber.group import GroupConsumer
+from presence.subscriber.group import GroupConsumer, Membership
 from presence.subscriber.link import Link
-from presence.subscriber.source import Membership
 
 if TYPE_CHECKING:  # programs without trio need not load it
     from presence.subscriber.tasks import Subscription
@@ -93,19 +92,8 @@ def due(
     again and again becomes a dead letter, in the stream ``presence:{shard}:followups:dead``. A `Gap` says
     that follow-ups are missing: the cap removed them, or Redis lost them.
 
-    Args:
-        url: see `presence.subscriber.subscribe`, as of all others.
-        group: who shares the work; each group gets every follow-up.
-        consumer: this one's name in the group.
-        after: where the group begins if it has to be created: ``"0"``: with all that is kept; an entry id;
-            None: with what comes from now on.
-        prefix: what the server's keys begin with.
-        max_deliveries: after so many a follow-up that was never acknowledged becomes a dead letter.
-        claim_idle_s: one goes to another consumer after so many seconds without a sign of life.
-        prefetch: how many are read ahead.
-
-    Raises:
-        ValueError: the URL or the other arguments make no sense.
+    The arguments, and what they raise, are those of `presence.subscriber.subscribe`; but a group that has to
+    be created begins with all that is kept, unless `after` says otherwise.
     """
     from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
 

@@ -31,40 +31,26 @@ META_LOOK_S: Final = 1.0  # until the first server has stored how many shards th
 
 @dataclass(slots=True)
 class Tally:
-    """What the turns of this process have done.
+    """What the turns of this process have done."""
 
-    Attributes:
-        turns: calls that were answered.
-        busy: of these, how many found that another turns.
-        events: entries of the event streams that were read.
-        planned, cancelled, told: follow-ups.
-        dropped: those whose user was found to be back, or to have been, when they were due.
-        refused: those for which there was no room.
-        holes: how often events were missing.
-        failures: calls that failed.
-    """
-
-    turns: int = 0
-    busy: int = 0
-    events: int = 0
+    turns: int = 0  # calls that were answered
+    busy: int = 0  # of these, how many found that another turns
+    events: int = 0  # entries of the event streams that were read
     planned: int = 0
     cancelled: int = 0
     told: int = 0
-    dropped: int = 0
-    refused: int = 0
-    holes: int = 0
-    failures: int = 0
+    dropped: int = 0  # their user was found to be back, or to have been, when they were due
+    refused: int = 0  # there was no room for them
+    holes: int = 0  # how often events were missing
+    failures: int = 0  # calls that failed
 
-    def add(self, events: int, planned: int, cancelled: int, told: int, *rest: int) -> None:
+    def add(self, numbers: Iterable[int]) -> None:
         """Take note of an answer: the numbers of turn.lua, in its order."""
-        dropped, refused, holes = rest
-        self.events += events
-        self.planned += planned
-        self.cancelled += cancelled
-        self.told += told
-        self.dropped += dropped
-        self.refused += refused
-        self.holes += holes
+        for name, number in zip(_TOLD_BY_TURN, numbers, strict=True):
+            setattr(self, name, getattr(self, name) + number)
+
+
+_TOLD_BY_TURN: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
 
 
 class Turner:
@@ -72,12 +58,10 @@ class Turner:
 
     Args:
         url: as `presence.store.address` takes it; nothing is sent yet.
-        prefix: what the server's keys begin with.
         rules: what follows offline events. Whoever turns should have the same. None: those stand that the
             last one with rules brought; there are none before.
         shards: how many; None: what a server has stored.
         kept: entries that each stream of follow-ups is capped to, roughly.
-        clock: monotonic seconds.
 
     Attributes:
         tally: what was done so far.
@@ -160,7 +144,7 @@ class Turner:
             self.tally.busy += 1
             return float(ms) / 1000 + random.uniform(0, BUSY_SPREAD_S)  # noqa: S311 - spreads load
         is_more, *numbers = rest
-        self.tally.add(*numbers)
+        self.tally.add(numbers)
         if is_more:
             return 0.0
         next_s = self._look_s if ms < 0 else min(self._look_s, ms / 1000)

@@ -41,10 +41,9 @@ from presence.subscriber.events import (
     decode_transition,
 )
 from presence.subscriber.follower import Follower
-from presence.subscriber.group import GroupConsumer
+from presence.subscriber.group import GroupConsumer, Membership
 from presence.subscriber.link import Link
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
-from presence.subscriber.source import Membership
 
 if TYPE_CHECKING:  # programs without trio need not load it
     from presence.subscriber.tasks import Subscription

@@ -6,19 +6,13 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from presence.store.client import RedisError
-from presence.subscriber.link import Retry, log
-from presence.subscriber.source import Source
+from presence.subscriber.link import Retry, Source, log
 
 T = TypeVar("T")
 
 
-class BlockingSubscription(Generic[T]):
-    """An iterator of events that never ends by itself; used from one thread.
-
-    An event is acknowledged when the next one is asked for. Leaving the loop, by ``break`` or by an
-    exception, leaves the present event unacknowledged; when the loop is entered again, it comes again.
-    In a ``with`` statement the error that left the loop is kept for the dead letter, and the connection is
-    closed at the end.
+class Face(Generic[T]):
+    """What both kinds of subscription do without waiting.
 
     Args:
         source: where items come from.
@@ -30,6 +24,37 @@ class BlockingSubscription(Generic[T]):
         self._source = source
         self._decode = decode
         self._retry = Retry(name)
+
+    def _take(self) -> T | None:
+        """Return the next event of those that are ready; what is passed over is acknowledged."""
+        while (item := self._source.take()) is not None:
+            if (event := self._decode(item)) is not None:
+                return event
+            log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
+            self._source.settle()
+        return None
+
+    def fail(self, error: BaseException | str) -> None:
+        """Go on without acknowledging the present event: it comes again once it was idle for long enough.
+
+        Args:
+            error: kept for the dead letter, without secrets in URLs.
+        """
+        self._source.fail(described(error))
+
+    def close(self) -> None:
+        """Close the connection. What was not acknowledged stays with the group."""
+        self._source.close()
+
+
+class BlockingSubscription(Face[T]):
+    """An iterator of events that never ends by itself; used from one thread.
+
+    An event is acknowledged when the next one is asked for. Leaving the loop, by ``break`` or by an
+    exception, leaves the present event unacknowledged; when the loop is entered again, it comes again.
+    In a ``with`` statement the error that left the loop is kept for the dead letter, and the connection is
+    closed at the end.
+    """
 
     def __iter__(self) -> Self:
         self._source.reenter()
@@ -57,12 +82,7 @@ class BlockingSubscription(Generic[T]):
                 time.sleep(self._retry.delay_after(error))
                 return None
             self._retry.worked()
-        while (item := self._source.take()) is not None:
-            if (event := self._decode(item)) is not None:
-                return event
-            log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
-            self._source.settle()
-        return None
+        return self._take()
 
     def acknowledge(self) -> None:
         """Acknowledge the present event at once, for example before a ``break``.
@@ -72,18 +92,6 @@ class BlockingSubscription(Generic[T]):
         """
         self._source.settle()
         self._source.flush()
-
-    def fail(self, error: BaseException | str) -> None:
-        """Go on without acknowledging the present event: it comes again once it was idle for long enough.
-
-        Args:
-            error: kept for the dead letter, without secrets in URLs.
-        """
-        self._source.fail(described(error))
-
-    def close(self) -> None:
-        """Close the connection. What was not acknowledged stays with the group."""
-        self._source.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.subscriber.events import ZERO_ID, Entry, Gap, GapReason, Item, id_order, read_entry
-from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, log
-from presence.subscriber.source import Source
+from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, Source, log
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 

@@ -1,9 +1,11 @@
-"""The way to Redis of one subscription, and when to try again."""
+"""What all subscriptions stand on: the way to Redis, when to try again, and what a source of items is."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from presence.backoff import backoff_s, jittered
 from presence.store.access import Access
@@ -22,6 +24,7 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # between two attempts while Redis is away
 
 log = logging.getLogger("presence.subscriber")
+Raw = TypeVar("Raw")
 
 
 class Link:
@@ -222,3 +225,48 @@ class Retry:
         elif not self._told:
             log.warning("lost Redis at %s, trying again: %s", self._name, error)
             self._told = str(error)
+
+
+class Source(ABC, Generic[Raw]):
+    """Items in order. `fetch` and `flush` block and may run in a thread; all else is called between them.
+
+    Without a group nothing is acknowledged, nothing comes again, and there are no dead letters to tell an
+    error to: so all but three methods do nothing.
+    """
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `fetch` has something to do before `take` can give."""
+        return True
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Acknowledge what is settled; get items ready, or none after a while. Call again if it fails.
+
+        Raises:
+            RedisError: the call failed.
+            ValueError: what Redis holds is no data of a presence server.
+        """
+
+    @abstractmethod
+    def take(self) -> Raw | None:
+        """Return the next item that is ready; it is then the present one. Never blocks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; called from any thread. The place is kept."""
+
+    def flush(self) -> None:
+        """Acknowledge what is settled, and no more; raises `RedisError`."""
+
+    def settle(self) -> None:
+        """The present item was handled: it will be acknowledged with the next call."""
+
+    def reenter(self) -> None:
+        """The loop was left and is entered again: the present item was not handled, and comes again."""
+
+    def fail(self, error: str) -> None:
+        """The present item was not handled, for this reason: it comes again after `claim_idle_s`."""
+
+    def leave(self, error: str) -> None:
+        """The loop was left because of this error: the present item comes again when it is entered."""

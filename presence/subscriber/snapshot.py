@@ -31,8 +31,7 @@ from presence.subscriber.events import (
     read_meta,
 )
 from presence.subscriber.follower import Follower
-from presence.subscriber.link import Link
-from presence.subscriber.source import Source
+from presence.subscriber.link import Link, Source
 
 USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
 

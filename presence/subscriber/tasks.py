@@ -7,37 +7,26 @@ thread, for there is room for one only.
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import trio
 
 from presence.store.client import RedisError
-from presence.subscriber.blocking import described
-from presence.subscriber.link import Retry, log
-from presence.subscriber.source import Source
+from presence.subscriber.blocking import Face, described
+from presence.subscriber.link import Source, log
 
 LEAVE_TIMEOUT_S = 1.0  # to tell Redis why the loop was left; its answer takes milliseconds
 T = TypeVar("T")
 
 
-class Subscription(Generic[T]):
+class Subscription(Face[T]):
     """An asynchronous iterator of events that never ends by itself; used from one task.
 
-    An event is acknowledged when the next one is asked for. Leaving the loop, by ``break``, by an exception
-    or because it is cancelled, leaves the present event unacknowledged; when the loop is entered again, it
-    comes again. In an ``async with`` statement the error that left the loop is kept for the dead letter, and
-    the connection is closed at the end.
-
-    Args:
-        source: where items come from.
-        decode: makes of an item what is handed out, or None for one that is passed over.
-        name: what to call Redis in the log.
+    As `BlockingSubscription`; a loop that is cancelled is left, too. Arguments: see `Face`.
     """
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None], name: str) -> None:
-        self._source = source
-        self._decode = decode
-        self._retry = Retry(name)
+        super().__init__(source, decode, name)
         self._limiter = trio.CapacityLimiter(1)
         self._left_a_thread = False
         self._is_entered = False
@@ -60,11 +49,8 @@ class Subscription(Generic[T]):
         self._source.settle()
         while True:
             await self._fetch()
-            while (item := self._source.take()) is not None:
-                if (event := self._decode(item)) is not None:
-                    return event
-                log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
-                self._source.settle()
+            if (event := self._take()) is not None:
+                return event
 
     async def acknowledge(self) -> None:
         """Acknowledge the present event at once, for example before a ``break``.
@@ -75,18 +61,6 @@ class Subscription(Generic[T]):
         await self._join_thread()
         self._source.settle()
         await self._in_thread(self._source.flush)
-
-    def fail(self, error: BaseException | str) -> None:
-        """Go on without acknowledging the present event: it comes again once it was idle for long enough.
-
-        Args:
-            error: kept for the dead letter, without secrets in URLs.
-        """
-        self._source.fail(described(error))
-
-    def close(self) -> None:
-        """Close the connection. What was not acknowledged stays with the group."""
-        self._source.close()
 
     async def __aenter__(self) -> Self:
         return self

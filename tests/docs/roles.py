@@ -39,10 +39,9 @@ from presence.store.watch_channel import WatchChannel
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
-from presence.subscriber.group import GroupConsumer
+from presence.subscriber.group import GroupConsumer, Membership
 from presence.subscriber.link import Link
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
-from presence.subscriber.source import Membership
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing, SharedTimer

@@ -40,7 +40,7 @@ CONSTANTS = {
     "presence.runtime.CALL_PATIENCE_S": "seconds after which a file that hangs is given up",
     "presence.subscriber.link.RETRY_MAX_S": "seconds at most between a subscriber's attempts to reach Redis",
     "presence.subscriber.link.LOOK_MAX_S": "seconds between two reads of a subscriber at rest, in a cluster",
-    "presence.subscriber.pending.DEAD_LETTERS_MAX": "dead letters kept per shard",
+    "presence.subscriber.group.DEAD_LETTERS_MAX": "dead letters kept per shard",
     "presence.store.followup_keys.PENDING_MAX": "follow-ups that may wait per shard",
     "presence.store.followup_keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
     "presence.store.followup_keys.TOLD_A_TURN": "follow-ups told per shard in one call",

@@ -10,7 +10,7 @@ from presence.store.access import Access
 from presence.store.client import Redis, RedisError
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.pending import Pending
+from presence.subscriber.group import Pending
 from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
