@@ -9,10 +9,9 @@ from typing import Any, Self
 import protocol
 from presence.client.blocking_link import Link, Server
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
-from presence.client.machine import Machine
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, tls_context
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
 from presence.client.types import BlockingTokenSource, Payload, State, Statistics
 from protocol import Packet
 
@@ -41,24 +40,10 @@ def connect_blocking(
     Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
     and no socket is left. Only the look-up of the server's name, and the making of a token, take their time.
     """
+    login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
+    server = f"{host}:{port}"
+    machine = new_machine(login, token, time.monotonic(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
-    login = protocol.login(
-        uid,
-        device=device,
-        token=token if isinstance(token, str) else None,
-        idle_timeout=idle_timeout,
-        meta=meta,
-        status=status,
-        v=protocol.VERSION,
-    )
-    machine = Machine(
-        login,
-        time.monotonic(),
-        server=f"{host}:{port}",
-        persistent=not wait,
-        fetches=source is not None,
-        ask_every=ask_every,
-    )
     link = Link(machine, Server(host, port, tls_context(tls)), source, max_pushes)
     client = BlockingClient(link, request_timeout)
     try:

@@ -5,14 +5,15 @@ That is fresh tokens, and watches: anew after a return, and those that nobody wa
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 
 import protocol
 from presence.client.errors import PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
-from presence.client.session import Caused, Result, Session
-from presence.client.state import Watches
+from presence.client.session import Beats, Caused, Result, Session
+from presence.client.state import Lasting, Watches
 from presence.client.types import given, left_s
 from protocol import Code
 
@@ -27,16 +28,8 @@ AT_ONCE = 2  # watches under way: a server has few places for each client
 class Rewatching:
     """The requests that a client makes by itself, until each is granted or refused for good.
 
-    A server that is busy, fails or does not answer is asked again, less and less often.
-
-    Args:
-        session: the new connection.
-        watches: whom to watch.
-        now: when its login was answered.
-        chance: see `presence.client.reconnect`.
-
-    Attributes:
-        due: when something is to be asked; infinite while nothing is.
+    A server that is busy, fails or does not answer is asked again, less and less often. `due` is when
+    something is to be asked; infinite while nothing is.
     """
 
     def __init__(self, session: Session, watches: Watches, now: float, chance: Chance) -> None:
@@ -91,11 +84,8 @@ class Renewal:
     """Keeps the token of a logged-in connection fresh, if it can be read when it ends.
 
     Args:
-        session: the new connection.
         token: what it logged in with; None: nobody makes fresh ones.
-        server_time_s: Unix seconds by the server's clock when the login was answered; None if not told.
-        now: when that was.
-        chance: see `presence.client.reconnect`.
+        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if not told.
 
     Attributes:
         due: when `tick` is to be called; infinite while nothing is to be done.
@@ -103,16 +93,11 @@ class Renewal:
     """
 
     def __init__(
-        self,
-        session: Session,
-        token: str | None,
-        server_time_s: float | None,
-        now: float,
-        chance: Chance,
+        self, session: Session, token: str | None, time_ms: int | None, now: float, chance: Chance
     ) -> None:
         self._session = session
         self._chance = chance
-        self._offset_s = None if server_time_s is None else server_time_s - now
+        self._offset_s = None if time_ms is None else time_ms / 1000 - now
         self._token = self._sent = ""
         self._refused = ""
         self._backoff = Backoff()
@@ -178,39 +163,34 @@ class Renewal:
         self.due = now + RETRY_MIN_S + self._backoff.next_s(self._chance, 0.0, retry_after)
 
 
-class Connection:
-    """What came of a login: whom the client watched before it asks for at once.
-
-    Args:
-        session: the protocol's side, which has begun now.
-        watches: whom the client watches.
-        token: see `Renewal`.
-        time_ms: the server's clock, Unix milliseconds; None if it did not tell.
-        chance: see `presence.client.reconnect`.
-
-    Attributes:
-        session: as given.
-        rewatching: what is watched without anybody waiting for it.
-        renewal: keeps the token fresh.
-    """
+class Connection(Session):
+    """What came of a login: whom the client watched before it asks for at once. See `Session`, `Renewal`."""
 
     def __init__(
-        self, session: Session, watches: Watches, token: str | None, time_ms: int | None, chance: Chance
+        self,
+        beats: Beats,
+        now: float,
+        ids: Iterator[int],
+        outgoing: bytearray,
+        lasting: Lasting,
+        *,
+        token: str | None,
+        time_ms: int | None,
+        chance: Chance,
     ) -> None:
-        now = session.since
-        self.session = session
-        self.rewatching = Rewatching(session, watches, now, chance)
-        self.renewal = Renewal(session, token, None if time_ms is None else time_ms / 1000, now, chance)
+        super().__init__(beats, now, ids, outgoing, lasting)
+        self.rewatching = Rewatching(self, lasting.watches, now, chance)
+        self.renewal = Renewal(self, token, time_ms, now, chance)
         self.rewatching.tick(now)
 
     @property
     def deadline(self) -> float:
         """When `tick`, or a beat, is due."""
-        return min(self.session.deadline, self.rewatching.due, self.renewal.due)
+        return min(super().deadline, self.rewatching.due, self.renewal.due)
 
     def tick(self, now: float) -> Caused:
         """Give up requests whose time is over, and ask for what is due."""
-        caused = self.session.expire(now)
+        caused = self.expire(now)
         self.rewatching.tick(now)
         self.renewal.tick(now)
         return caused

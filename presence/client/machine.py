@@ -23,7 +23,7 @@ from presence.client.errors import ConnectionLost, Ended, NotConnected, NoToken,
 from presence.client.inbox import Inbox
 from presence.client.pushes import Connected, Disconnected, Goodbye
 from presence.client.reconnect import Chance, Loss, Returning
-from presence.client.session import ASK_EVERY, Answer, Beats, Caused, Session
+from presence.client.session import ASK_EVERY, Answer, Beats, Caused
 from presence.client.state import Lasting
 from presence.client.types import CONNECTED, State, Statistics, given, left_s
 from protocol import Code, Kind, Packet, ProtocolError
@@ -105,22 +105,11 @@ class Machine:
             return self._connection.deadline
         return math.inf if self.state is State.ENDED else self._due
 
-    @property
-    def round_trip_s(self) -> float | None:
-        """Seconds from the last beat that asked to its answer, on this connection; None before one."""
-        return self._connection.session.beats.round_trip_s if self._connection else None
-
     def statistics(self, inbox: Inbox) -> Statistics:
         """Read the counters."""
-        return Statistics(
-            self.returns.logins,
-            self.returns.losses,
-            self.beats,
-            self.round_trip_s,
-            len(inbox),
-            inbox.superseded,
-            inbox.dropped,
-        )
+        round_trip_s = self._connection.beats.round_trip_s if self._connection else None
+        pushes = len(inbox), inbox.superseded, inbox.dropped
+        return Statistics(self.returns.logins, self.returns.losses, self.beats, round_trip_s, *pushes)
 
     @property
     def has_outgoing(self) -> bool:
@@ -166,7 +155,7 @@ class Machine:
         """Bytes were read; what follows the end of a connection is dropped."""
         caused: Caused = []
         if self._connection is not None:
-            self._connection.session.beats.heard(now)
+            self._connection.beats.heard(now)
         try:
             self._decoder.feed(data)
             while self.connected and (packet := self._decoder.next()) is not None:
@@ -181,8 +170,8 @@ class Machine:
             return self._lose(Loss("unreachable", message), now)
         if not self.connected:
             return []
-        if self._connection is not None and self._connection.session.refusal is not None:
-            return self._end(ended(*self._connection.session.refusal))
+        if self._connection is not None and self._connection.refusal is not None:
+            return self._end(ended(*self._connection.refusal))
         return self._lose(Loss("closed", message), now)
 
     def tick(self, now: float) -> Caused:
@@ -222,7 +211,7 @@ class Machine:
             raise self.over().with_traceback(None)
         if self.state is not State.ONLINE or self._connection is None:
             raise NotConnected(f"{self.state.value}: nothing was sent")
-        return self._connection.session.request(packet, timeout_s, now, retries=retries)
+        return self._connection.request(packet, timeout_s, now, retries=retries)
 
     def log_out(self, reason: str | None, now: float) -> int:
         """Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
@@ -277,7 +266,7 @@ class Machine:
     def give_up(self, id: int) -> None:
         """Nobody waits for the answer to this request any more; a watch is taken back."""
         if self._connection is not None:
-            self._connection.session.give_up(id)
+            self._connection.give_up(id)
 
     # What follows
 
@@ -302,7 +291,7 @@ class Machine:
             return self._take_goodbye(packet.payload, now)
         if self._connection is None:
             return self._take_login_answer(packet, now)
-        caused = self._connection.session.take(packet, now)
+        caused = self._connection.take(packet, now)
         over = any(isinstance(each, Answer) and each.id == self._logout_id for each in caused)
         return caused + self._end(None) if over else caused
 
@@ -311,12 +300,14 @@ class Machine:
         if packet.kind == Kind.OK and packet.id == _LOGIN_ID:
             idle_timeout = payload.get("idle_timeout", IDLE_TIMEOUT_DEFAULT_S)
             keepalive = payload.get("keepalive", KEEPALIVE_SHARE * idle_timeout)
-            beats = Beats(keepalive, self._ask_every, now, self._chance)
-            logged_in = Session(beats, now, self._ids, self._outgoing, self.lasting)
             session, time_ms = payload.get("session", ""), payload.get("time_ms")
             token = self.lasting.token if self._fetches else None
             self._offset_s = None if time_ms is None else time_ms / 1000 - now
-            self._connection = Connection(logged_in, self.lasting.watches, token, time_ms, self._chance)
+            beats = Beats(keepalive, self._ask_every, now, self._chance)
+            sends = self._ids, self._outgoing, self.lasting
+            self._connection = Connection(
+                beats, now, *sends, token=token, time_ms=time_ms, chance=self._chance
+            )
             self.state = State.ONLINE
             self.returns.online()
             return [Connected(session, idle_timeout, keepalive, time_ms, self.returns.logins > 1)]
@@ -337,14 +328,14 @@ class Machine:
 
     def _live(self, connection: Connection, now: float) -> Caused:
         caused = connection.tick(now)
-        if now >= connection.session.beats.dead_at:
+        if now >= connection.beats.dead_at:
             return caused + self._lose(Loss("dead_server", "the server did not answer a beat in time"), now)
-        self.beats += connection.session.beat(now, self._chance)
+        self.beats += connection.beat(now, self._chance)
         return caused
 
     def _lose(self, loss: Loss, now: float) -> Caused:
         """The connection is no more, or could not be had."""
-        online_s = now - self._connection.session.since if self._connection else 0.0
+        online_s = now - self._connection.since if self._connection else 0.0
         verdict = self.returns.lost(loss, online_s)
         return self._end(None) if self.state is State.LOGGING_OUT else self._leave(loss, verdict, now)
 
@@ -368,4 +359,4 @@ class Machine:
     def _drop(self, error: PresenceError) -> Caused:
         connection, self._connection = self._connection, None
         self._outgoing.clear()
-        return connection.session.fail(error) if connection else []
+        return connection.fail(error) if connection else []

@@ -42,19 +42,13 @@ class Backoff:
 
 
 class Loss(NamedTuple):
-    """Why a connection ended, or could not be had.
-
-    Attributes:
-        reason, message, code: see `Disconnected`.
-        retry_after: seconds that the server asked for; None if it did not.
-        failure: what it means for a first attempt that decides; None: `Unreachable`.
-    """
+    """Why a connection ended, or could not be had; see `Disconnected`."""
 
     reason: str
     message: str
     code: int | None = None
-    retry_after: float | None = None
-    failure: PresenceError | None = None
+    retry_after: float | None = None  # seconds that the server asked for; None if it did not
+    failure: PresenceError | None = None  # of a first attempt that decides; None: `Unreachable`
 
     @classmethod
     def told(cls, payload: Mapping[str, Any]) -> Self:

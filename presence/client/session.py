@@ -41,19 +41,6 @@ class Beats:
     something must arrive within an interval, or the server is dead. A server that stops is therefore
     noticed at most ``ask_every + 1`` intervals later, and one interval after the first beat that it owes
     an answer.
-
-    Args:
-        interval_s: what the server dictates.
-        ask_every: 1: each beat asks.
-        now: when the login was answered.
-        chance: see `presence.client.reconnect`.
-
-    Attributes:
-        next_at: when the next beat is due.
-        dead_at: when the server counts as dead; infinite while no answer is due.
-        asked: id of the beat whose answer is due.
-        sent: beats so far.
-        round_trip_s: of the last answered beat; None before.
     """
 
     def __init__(self, interval_s: float, ask_every: int, now: float, chance: Chance) -> None:
@@ -61,10 +48,10 @@ class Beats:
         self._ask_every = ask_every
         self._asked_at = 0.0
         self.next_at = now + self._interval_s * chance()
-        self.dead_at = math.inf
-        self.asked: int | None = None
+        self.dead_at = math.inf  # when the server counts as dead, while an answer is due
+        self.asked: int | None = None  # id of the beat whose answer is due
         self.sent = 0
-        self.round_trip_s: float | None = None
+        self.round_trip_s: float | None = None  # of the last answered beat
 
     def beat(self, now: float, chance: Chance) -> bool:
         """Count a beat that is sent now; return whether it should carry an id.
@@ -95,23 +82,14 @@ class Beats:
 
 
 class _Pending(NamedTuple):
-    """A request without an answer.
-
-    Attributes:
-        packet: what is asked.
-        deadline: when its time is over.
-        retries: whether a message is sent again to a recipient that has lost its connection.
-        done: told the answer in place of the program, for a request of the client's own.
-        again_at: when it is to be sent again; None: its answer is awaited.
-        refusal: why.
-    """
+    """A request without an answer."""
 
     packet: Packet
-    deadline: float
-    retries: bool = False
-    done: Done | None = None
-    again_at: float | None = None
-    refusal: PresenceError | None = None
+    deadline: float  # when its time is over
+    retries: bool = False  # whether a message is sent again to a recipient that has lost its connection
+    done: Done | None = None  # told the answer in place of the program, for a request of the client's own
+    again_at: float | None = None  # when it is to be sent again; None: its answer is awaited
+    refusal: PresenceError | None = None  # why
 
     @property
     def due(self) -> float:
@@ -127,16 +105,9 @@ class Session:
     """From the login's answer to the end of the connection.
 
     Args:
-        beats: when to beat.
-        now: when the login was answered.
         ids: where ids of requests come from; goes on over all connections of a client.
         outgoing: what is to be sent is appended here.
         lasting: told what was asked for and granted; says which changes of presence are any.
-
-    Attributes:
-        since: when it began.
-        beats: as given.
-        refusal: code, reason and message of an error after which a server closes, if it came last.
     """
 
     def __init__(
@@ -148,7 +119,7 @@ class Session:
         self._requests: dict[int, _Pending] = {}
         self._held: dict[str, _Pending] = {}  # by recipient, the newest that waits to be sent again
         self.beats = beats
-        self.refusal: tuple[int, str, str] | None = None
+        self.refusal: tuple[int, str, str] | None = None  # the last packet, if the server closes after it
         self.since = now
 
     @property

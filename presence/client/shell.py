@@ -2,12 +2,37 @@
 
 import os
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
-from presence.client.types import Payload
+import protocol
+from presence.client.machine import Machine
+from presence.client.types import Payload, TokenSource
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_PUSHES = 1000  # that wait to be taken
 READ_BYTES = 65_536
+
+
+def new_machine(
+    login: Mapping[str, Any],
+    token: str | TokenSource | None,
+    now: float,
+    *,
+    server: str,
+    wait: bool,
+    ask_every: int,
+) -> Machine:
+    """Return the machine for the arguments of `presence.client.connect`; `login`: what it logs in with."""
+    own = token if isinstance(token, str) else None
+    return Machine(
+        protocol.login(**login, token=own, v=protocol.VERSION),
+        now,
+        server=server,
+        persistent=not wait,
+        fetches=own is None and token is not None,
+        ask_every=ask_every,
+    )
 
 
 def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:

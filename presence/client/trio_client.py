@@ -10,10 +10,9 @@ import trio
 
 import protocol
 from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
-from presence.client.machine import Machine
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, tls_context
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
 from presence.client.trio_link import Link, OpenStream, open_tcp
 from presence.client.types import Payload, State, Statistics, TokenSource
 from protocol import Packet
@@ -76,24 +75,10 @@ async def connect(
         LoginRefused: with `wait`, the server refused the login.
         EncodeError: an argument breaks a rule of the protocol.
     """
+    login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
+    server = f"{host}:{port}"
+    machine = new_machine(login, token, trio.current_time(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
-    login = protocol.login(
-        uid,
-        device=device,
-        token=token if isinstance(token, str) else None,
-        idle_timeout=idle_timeout,
-        meta=meta,
-        status=status,
-        v=protocol.VERSION,
-    )
-    machine = Machine(
-        login,
-        trio.current_time(),
-        server=f"{host}:{port}",
-        persistent=not wait,
-        fetches=source is not None,
-        ask_every=ask_every,
-    )
     opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
     link = Link(machine, opening, source, max_pushes)
     client = Client(link, request_timeout)
