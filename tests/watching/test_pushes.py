@@ -77,14 +77,6 @@ def test_who_leaves_or_is_answered_between_two_slices_is_not_told(
     assert desk.lines[late].offers == 0
 
 
-def test_who_is_answered_before_his_turn_is_not_told_again() -> None:
-    desk = Desk()
-    desk.tell("ann", 1)
-    desk.watches.add(desk.sessions[0], ["ann"], desk.pushes.number)
-    desk.pushes.hand_out()
-    assert desk.told() == []
-
-
 def test_a_slow_reader_gets_the_newest_of_each_user_in_order_of_their_first_change() -> None:
     desk = Desk()
     desk.lines[0].slow = True
@@ -161,11 +153,3 @@ def test_a_state_that_no_packet_can_tell_is_told_as_unknown() -> None:
     (packet,) = desk.lines[0].packets()
     assert packet.payload["status"] == "unknown"
     assert desk.pushes.statistics().damaged == 1
-
-
-def test_what_a_client_says_too_deeply_is_left_out() -> None:
-    desk = Desk()
-    deep = '{"a":' * 20 + "1" + "}" * 20
-    desk.pushes.tell("ann", entry("ann", 1).state._replace(meta=deep), "login")
-    desk.pushes.hand_out()
-    assert desk.told() == [("ann", "1-0")]

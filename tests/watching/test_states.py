@@ -4,55 +4,29 @@ import json
 
 import pytest
 
-from presence.watching.states import State, id_of, read_entry, read_hint
+from presence.watching.states import Entry, State, id_of, read_entry, read_hint
 
 COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "reason": "login"}
 
 
-def state(**fields: str) -> State:
-    found = read_entry("9-1", {**COMMON, **fields})
-    assert found is not None
-    assert (found.uid, found.id, found.reason) == ("ann", (9, 1), "login")
-    return found.state
-
-
-def test_who_comes_is_online_since_the_period_began() -> None:
-    assert state(type="online") == State("online", 5, None, "9-1")
-
-
-def test_who_comes_away_is_away() -> None:
-    assert state(type="online", status="away", meta="{}") == State("away", 5, None, "9-1", "{}")
-
-
-def test_who_goes_was_last_seen() -> None:
-    assert state(type="offline") == State("offline", 7, 6, "9-1")
-
-
-def test_away_stands_since_it_was_said() -> None:
-    assert state(type="away", status="away", status_ms="8") == State("away", 8, None, "9-1")
-
-
-def test_an_update_changes_what_a_client_says_of_itself() -> None:
-    found = state(type="update", status="online", status_ms="5", meta='{"a":1}')
-    assert found.shown() == {
-        "status": "online",
-        "since_ms": 5,
-        "last_seen_ms": None,
-        "id": "9-1",
-        "meta": {"a": 1},
-    }
-
-
-def test_a_hint_says_what_the_entry_says() -> None:
-    fields = {
-        "type": "offline",
-        "uid": "ann",
-        "since_ms": 5,
-        "last_seen_ms": 6,
-        "at_ms": 7,
-        "reason": "login",
-    }
-    assert read_hint(json.dumps({**fields, "id": "9-1"})) == read_entry("9-1", {**COMMON, "type": "offline"})
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"type": "online"}, State("online", 5, None, "9-1")),
+        ({"type": "online", "status": "away", "meta": "{}"}, State("away", 5, None, "9-1", "{}")),
+        ({"type": "offline"}, State("offline", 7, 6, "9-1")),
+        ({"type": "away", "status": "away", "status_ms": "8"}, State("away", 8, None, "9-1")),
+        (
+            {"type": "update", "status": "online", "status_ms": "5", "meta": '{"a":1}'},
+            State("online", 5, None, "9-1", '{"a":1}'),
+        ),
+    ],
+)
+def test_an_entry_and_a_hint_tell_the_state_of_a_user(fields: dict[str, str], state: State) -> None:
+    found = read_entry("9-1", COMMON | fields)
+    assert found == Entry("ann", (9, 1), state, "login")
+    numbers = {name: int(text) for name, text in COMMON.items() if text.isdigit()}
+    assert read_hint(json.dumps(COMMON | fields | numbers | {"id": "9-1"})) == found
 
 
 HINT = {"id": "1-1", "type": "offline", "uid": "ann", "since_ms": 5, "last_seen_ms": 6, "at_ms": 7}
