@@ -1,6 +1,7 @@
 """Certificates for tests: an authority of their own, files as an operator has them, contexts of clients."""
 
 import ssl
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,3 +45,11 @@ def client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(context)
     return context
+
+
+def client_hello() -> bytes:
+    """Return what a client says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        client_context().wrap_bio(incoming, outgoing, server_hostname=HOST).do_handshake()
+    return outgoing.read()

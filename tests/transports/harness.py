@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 import pytest
@@ -24,14 +24,16 @@ from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits
+from presence.transports.statistics import TransportStatistics
 from presence.transports.stream import StreamTransport
-from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
-from protocol import Code, Decoder, Packet
+from presence.transports.tls import HANDSHAKES, TlsListening
+from protocol import Code, Decoder, Kind, Packet
 from tests.transports import certificates
 
-TransportKind = Literal["epoll", "stream", "tls"]
+TransportKind = Literal["epoll", "stream", "tls", "tls stream"]  # "tls" is the epoll transport's
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
-every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])  # the last is the epoll transport's
+every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])
+all_four = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "tls stream"])
 FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
 PATIENCE_S = 10.0  # for what should happen at once
 
@@ -55,6 +57,16 @@ class Client:
             self._decoder.feed(data)
         return packet
 
+    async def take(self, count: int) -> list[Packet]:
+        """Return so many packets."""
+        packets = []
+        with trio.fail_after(PATIENCE_S):
+            for _ in range(count):
+                packet = await self.receive()
+                assert packet is not None
+                packets.append(packet)
+        return packets
+
     async def rest(self) -> list[Packet]:
         """Return all packets up to the end of the stream."""
         packets = []
@@ -75,7 +87,7 @@ class Client:
             await self.send(protocol.keepalive(1))
             answer = await self.receive()
         assert answer is not None
-        assert answer.kind == protocol.Kind.OK
+        assert answer.kind == Kind.OK
 
     @property
     def tcp(self) -> trio.SocketStream:
@@ -83,6 +95,14 @@ class Client:
         stream = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
         assert isinstance(stream, trio.SocketStream)
         return stream
+
+    async def all_bytes(self) -> bytes:
+        """Return all that comes over TCP until its end; a reset is one."""
+        data = b""
+        with trio.fail_after(PATIENCE_S), suppress(trio.BrokenResourceError):
+            while chunk := await self.tcp.receive_some(4096):
+                data += chunk
+        return data
 
     def close(self) -> None:
         """Close a connection over TCP; a second call does nothing."""
@@ -157,6 +177,17 @@ class Harness:
         self.clients: list[Client] = []
         self.secured = False
 
+    @property
+    def epoll(self) -> EpollTransport:
+        """The transport, which is that one."""
+        assert isinstance(self.transport, EpollTransport)
+        return self.transport
+
+    @property
+    def counted(self) -> TransportStatistics:
+        """What the transport counts."""
+        return self.transport.statistics()
+
     def append(self, change: Change) -> None:
         """The outbox."""
         self.changes.append(change)
@@ -190,6 +221,16 @@ class Harness:
                 await stream.do_handshake()
         return client
 
+    async def logged_in(self, uid: str = "ada", receive_buffer: int = 0) -> Client:
+        """Return a client that was let in."""
+        client = await self.connect(receive_buffer)
+        assert (await client.login(uid)).kind == Kind.OK
+        return client
+
+    async def remain(self, connections: int = 0) -> None:
+        """Wait until there are so many connections."""
+        await self.until(lambda: self.counted.connections == connections)
+
     async def dial(self, receive_buffer: int = 0, *, source: str = "") -> Client:
         """Connect over TCP, from an address of this machine, and no more."""
         sock = trio.socket.socket()
@@ -221,7 +262,6 @@ async def serving(
     listen: bool = True,
     admission: AdmissionLimits | None = None,
     handshakes: int = HANDSHAKES,
-    certificate: Certificate | None = None,
     gate: Callable[[Clock], Gate] | None = None,
     proxies: str = "",
     packet_rate: PacketRate | None = None,
@@ -238,7 +278,6 @@ async def serving(
         listen: False for memory streams alone.
         admission: see `AdmissionLimits`.
         handshakes: of TLS, at once.
-        certificate: of TLS; None: one of `localhost`.
         gate: makes what checks tokens.
         packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
@@ -253,27 +292,27 @@ async def serving(
         harness.address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         harness.nursery = nursery
-        if kind != "stream":
-            harness.secured = kind == "tls"
-            tls = TlsListening(listeners, certificate or certificates.loaded(), handshakes)
-            epoll = EpollTransport(
+        harness.secured = kind.startswith("tls")
+        tls, plain = None, listeners
+        if harness.secured:
+            tls, plain = TlsListening(listeners, certificates.loaded(), handshakes), []
+        if kind in {"epoll", "tls"}:
+            harness.transport = EpollTransport(
                 harness.core,
-                [] if harness.secured else listeners,
+                plain,
                 harness.limits,
                 harness.admission,
                 window_s=window_s,
                 clock=harness.clock,
-                tls=tls if harness.secured else None,
+                tls=tls,
                 proxies=networks.parse(proxies),
             )
-            harness.transport = epoll
-            nursery.start_soon(epoll.run)
+            nursery.start_soon(harness.transport.run)
         else:
-            streams = StreamTransport(harness.core, harness.limits, harness.admission)
-            harness.transport = streams
+            harness.transport = StreamTransport(harness.core, harness.limits, harness.admission, tls)
             if listeners:
-                sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]
-                nursery.start_soon(streams.run, sockets)
+                sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
+                nursery.start_soon(harness.transport.run, sockets)
         nursery.start_soon(harness.ticker.run)
         try:
             yield harness

@@ -1,6 +1,9 @@
-"""Limits by address, user and connection: who is over one is told so, and nobody else pays for it."""
+"""Limits by address, user, rate and number: who is over one is told so, and nobody else pays for it."""
+
+import socket
 
 import pytest
+import trio
 
 import protocol
 from presence.admission import AdmissionLimits, PacketRate
@@ -11,20 +14,17 @@ from tests.transports.harness import TransportKind, both, every_kind, serving
 OTHER = "127.0.0.2"
 
 
-def assert_limited(answer: Packet | None) -> None:
+def assert_limited(answer: Packet | None, code: Code = Code.RATE_LIMITED, kind: Kind = Kind.ERROR) -> None:
     assert answer is not None
-    assert (answer.kind, answer.payload["code"]) == (Kind.ERROR, Code.RATE_LIMITED)
+    assert (answer.kind, answer.payload["code"]) == (kind, code)
     assert answer.payload["retry_after"] >= 1
 
 
 @both
 async def test_an_address_has_so_many_connections_and_others_have_theirs(kind: TransportKind) -> None:
     async with serving(kind, admission=AdmissionLimits(address_connections=3)) as server:
-        clients = [await server.connect() for _ in range(3)]
-        for number, client in enumerate(clients):
-            await client.login(f"user-{number}")
-        refused = await server.connect()
-        (refusal,) = await refused.rest()
+        clients = [await server.logged_in(f"user-{number}") for number in range(3)]
+        (refusal,) = await (await server.connect()).rest()
         assert_limited(refusal)
         other = await server.connect(source=OTHER)
         assert (await other.login("other")).kind == Kind.OK
@@ -37,42 +37,42 @@ async def test_an_address_has_so_many_connections_and_others_have_theirs(kind: T
 async def test_the_place_of_a_connection_is_free_when_it_has_gone(kind: TransportKind) -> None:
     async with serving(kind, admission=AdmissionLimits(address_connections=2)) as server:
         for number in range(10):
-            client = await server.connect()
-            assert (await client.login(f"user-{number}")).kind == Kind.OK
-            client.close()
-            await server.until(lambda: server.transport.statistics().connections == 0)
+            (await server.logged_in(f"user-{number}")).close()
+            await server.remain(0)
         assert server.admission.statistics().address_connections_kept == 0
 
 
-async def test_a_refused_connection_takes_nobodys_place() -> None:
-    async with serving("epoll", admission=AdmissionLimits(address_connections=1)) as server:
-        first = await server.connect()
-        await first.login("ada")
-        refused = [await server.connect() for _ in range(20)]  # none of them closes, nor reads
-        first.close()
-        await server.until(lambda: not server.admission.statistics().address_connections_kept)
-        assert (await (await server.connect()).login("bob")).kind == Kind.OK
-        for client in refused:
-            client.close()
-
-
-async def test_a_silent_connection_gives_its_place_back_when_its_time_is_up() -> None:
+async def test_who_is_refused_or_silent_keeps_nobodys_place() -> None:
     admission = AdmissionLimits(address_connections=1)
     async with serving("epoll", Limits(login_timeout=0.2), admission=admission) as server:
+
+        async def all_free() -> None:
+            await server.until(lambda: not server.admission.statistics().address_connections_kept)
+
+        first = await server.logged_in()
+        for _ in range(20):  # none of them closes, nor reads
+            await server.connect()
+        first.close()
+        await all_free()
         silent = await server.dial()
         assert [each.payload["code"] for each in await silent.rest()] == [Code.LOGIN_TIMEOUT]
         silent.close()
-        await server.until(lambda: not server.admission.statistics().address_connections_kept)
+        await all_free()
+        await server.logged_in("bob")
 
 
 @every_kind
-@pytest.mark.parametrize("whose", ["address", "uid"])
-async def test_logins_beyond_a_limit_are_told_when_to_come_back(kind: TransportKind, whose: str) -> None:
-    limits = (
-        AdmissionLimits(address_login_rate=0.01, address_login_burst=3)
-        if whose == "address"
-        else AdmissionLimits(uid_login_rate=0.01, uid_login_burst=3)
-    )
+@pytest.mark.parametrize(
+    "limits",
+    [
+        AdmissionLimits(address_login_rate=0.01, address_login_burst=3),
+        AdmissionLimits(uid_login_rate=0.01, uid_login_burst=3),
+    ],
+    ids=["address", "uid"],
+)
+async def test_logins_beyond_a_limit_are_told_when_to_come_back(
+    kind: TransportKind, limits: AdmissionLimits
+) -> None:
     async with serving(kind, admission=limits) as server:
         answers = [await (await server.connect()).login("ada", device=f"d{number}") for number in range(5)]
         assert [each.kind for each in answers] == [Kind.OK] * 3 + [Kind.ERROR] * 2
@@ -85,13 +85,63 @@ async def test_logins_beyond_a_limit_are_told_when_to_come_back(kind: TransportK
 @every_kind
 async def test_a_flooder_reads_why_it_is_closed_and_his_neighbour_stays(kind: TransportKind) -> None:
     async with serving(kind, packet_rate=PacketRate(rate=10, burst=100)) as server:
-        neighbour, flooder = await server.connect(), await server.connect()
-        await neighbour.login("bob")
-        await flooder.login("ada")
+        neighbour, flooder = await server.logged_in("bob"), await server.logged_in()
         await flooder.stream.send_all(protocol.encode(protocol.keepalive(1)) * 500)
         *answers, goodbye = await flooder.rest()
         assert {each.kind for each in answers} <= {Kind.OK}
-        assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
-        assert goodbye.payload["retry_after"] >= 1
+        assert_limited(goodbye, kind=Kind.GOODBYE)
         await neighbour.beat()
         assert server.core.statistics().packet_floods == 1
+
+
+@both
+async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kind: TransportKind) -> None:
+    async with serving(kind, admission=AdmissionLimits(max_connections=1, turned_away=4)) as server:
+        first = await server.logged_in()
+        second = await server.connect()
+        await second.send(protocol.login("bob"))
+        (refusal,) = await second.rest()
+        assert_limited(refusal, Code.BUSY)
+        assert server.core.statistics().refused == {"busy": 1}
+        second.close()
+        await server.remain(1)
+        others = [socket.create_connection(server.address) for _ in range(40)]  # none of which closes
+        open_at_once = 0
+        with trio.move_on_after(0.3):
+            while True:
+                open_at_once = max(open_at_once, server.counted.connections)
+                await trio.lowlevel.checkpoint()
+        assert open_at_once == 5
+        await first.beat()
+        for other in others:
+            other.close()
+        await server.remain(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("epoll", "accept"), ("stream", "accept"), ("epoll", "login"), ("stream", "login"), ("tls", "login")],
+)
+async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
+    kind: TransportKind, what: str
+) -> None:
+    bounds = (
+        AdmissionLimits(accept_rate=2, accept_burst=20)
+        if what == "accept"
+        else AdmissionLimits(login_rate=2, login_burst=20)
+    )
+    async with serving(kind, admission=bounds) as server:
+        clients = [await server.connect() for _ in range(60)]
+        for number, client in enumerate(clients):
+            await client.send(protocol.login(f"user-{number}"))
+        answers = [await client.receive() for client in clients]
+        granted = [each for each in answers if each is not None and each.kind == Kind.OK]
+        refused = [each.payload for each in answers if each is not None and each.kind == Kind.ERROR]
+        assert len(granted) + len(refused) == 60
+        assert 20 <= len(granted) <= 35
+        assert {each["code"] for each in refused} == {Code.BUSY}
+        waits = sorted(each["retry_after"] for each in refused)
+        assert waits[0] >= 1
+        assert len(set(waits)) > 15
+        assert 12 < waits[-1] < 60, "40 at 2 a second, spread over twice the time"
+        assert server.core.statistics().refused == {"busy": len(refused)}

@@ -1,43 +1,46 @@
-"""Requests and what is sent without being asked for: order, slow readers, and connections that have gone."""
+"""Requests and what is sent unasked: order, turns, slow readers, connections that have gone."""
 
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
 import protocol
+from presence.packet_rate import PacketRate
 from presence.registry import Session
 from presence.requests import Message, Query, Request, Watch, grant
-from presence.transports.connections import ATTENTIVE, PATIENT
-from presence.transports.epoll import EpollTransport
-from presence.transports.limits import Limits
-from protocol import Code, Kind, Packet
+from presence.transports.connections import PATIENT
+from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
+from protocol import KEEPALIVE, Code, Kind, Packet
 from tests.cells import brief
 from tests.desks import NotingDesk
-from tests.transports.harness import Client, Harness, TransportKind, every_kind, serving
-from tests.transports.test_slow_readers import queued
+from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
 
 BIG = protocol.encode(protocol.deliver("bob", b"x" * 2000, 1))
-
-
-def desk_of(server: Harness) -> NotingDesk:
-    server.core.desk = desk = NotingDesk()
-    return desk
+UNKNOWN = protocol.encode(Packet(9))
+A_READ = READ_BYTES // len(UNKNOWN)
 
 
 def answer_at_once(session: Session, request: Request) -> None:
     grant(session, request.id, {"delivered": 1})
 
 
-async def received(client: Client, count: int) -> list[Packet]:
-    packets = []
-    with trio.fail_after(10):
-        for _ in range(count):
-            packet = await client.receive()
-            assert packet is not None
-            packets.append(packet)
-    return packets
+def fail(*_: object) -> None:
+    raise RuntimeError("a mistake of ours")
+
+
+@asynccontextmanager
+async def asking(
+    kind: TransportKind, limits: Limits | None = None, *, is_slow: bool = False
+) -> AsyncIterator[tuple[Harness, NotingDesk, Client, Session]]:
+    """Serve one client, who is logged in; is_slow: kernels take little between the two."""
+    few = 4096 if is_slow else 0
+    async with serving(kind, limits, send_buffer=few) as server:
+        server.core.desk = desk = NotingDesk()
+        client = await server.logged_in(receive_buffer=few)
+        yield server, desk, client, server.session("ada")
 
 
 def link_send(session: Session, data: bytes) -> None:
@@ -50,14 +53,29 @@ def link_offer(session: Session, data: bytes) -> bool:
     return session.link.offer(session.handle, data)
 
 
+def queued(server: Harness, session: Session) -> int:
+    """Return how many bytes wait for a client."""
+    return server.transport.connected(session.handle).unsent_bytes if session.link is not None else 0
+
+
+async def fill(server: Harness, session: Session) -> None:
+    """Send until bytes wait in the server."""
+    with trio.fail_after(PATIENCE_S):
+        while not queued(server, session):
+            link_send(session, BIG)
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+
+
+# Order
+
+
 @every_kind
 async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: TransportKind) -> None:
-    async with serving(kind) as server:
-        desk_of(server).answer = answer_at_once
-        client = await server.connect()
-        await client.login("ada")
+    async with asking(kind) as (_, desk, client, _):
+        desk.answer = answer_at_once
         await client.send(Packet(9, 1), protocol.query(["bob"], id=2), Packet(9, 3), protocol.keepalive(4))
-        answers = [brief(each) for each in await received(client, 4)]
+        answers = [brief(each) for each in await client.take(4)]
         # One read's own replies go before what the desk says to its requests.
         assert answers == [
             (Kind.ERROR, 1, Code.UNSUPPORTED),
@@ -70,39 +88,78 @@ async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: Transpor
 @every_kind
 async def test_a_login_and_a_watch_in_one_go_are_answered_in_order(kind: TransportKind) -> None:
     async with serving(kind) as server:
-        desk = desk_of(server)
+        server.core.desk = desk = NotingDesk()
         desk.answer = answer_at_once
         client = await server.connect()
         await client.send(protocol.login("ada", id=1), protocol.watch(["bob"], id=2))
-        assert [each.id for each in await received(client, 2)] == [1, 2]
+        assert [each.id for each in await client.take(2)] == [1, 2]
         assert desk.requests == [Watch(2, ["bob"])]
 
 
 @every_kind
 async def test_an_answer_that_comes_later_reaches_the_connection(kind: TransportKind) -> None:
-    async with serving(kind) as server:
-        desk = desk_of(server)
-        client = await server.connect()
-        await client.login("ada")
+    async with asking(kind) as (server, desk, client, session):
         await client.send(protocol.query(["bob"], id=2))
         await server.until(lambda: desk.taken)
         await client.beat()
-        grant(desk.taken[0][0], 2, {"presence": {}})
-        assert [each.id for each in await received(client, 1)] == [2]
+        grant(session, 2, {"presence": {}})
+        assert [each.id for each in await client.take(1)] == [2]
 
 
-async def test_who_asks_is_served_at_once_though_no_answer_is_there_yet() -> None:
-    async with serving("epoll", window_s=0.01) as server:
-        desk = desk_of(server)
-        client = await server.connect()
-        await client.login("ada")
-        transport = server.transport
-        assert isinstance(transport, EpollTransport)
-        fd = server.session("ada").handle
-        assert transport._connections.pace[fd] == PATIENT
-        await client.send(protocol.message("bob", "hello"))
-        await server.until(lambda: desk.taken)
-        assert transport._connections.pace[fd] == ATTENTIVE
+# Turns: many small packets in one read
+
+
+@every_kind
+async def test_a_bystander_does_not_wait_for_what_others_send_in_heaps(kind: TransportKind) -> None:
+    async with serving(kind, Limits(unsent_bytes=10_000_000)) as server:
+        bystander = await server.logged_in("bystander")
+        flooders = [await server.logged_in(f"user-{number}") for number in range(8)]
+        before = server.core.statistics().frames
+        for each in flooders:
+            await each.stream.send_all(UNKNOWN * A_READ)
+        await bystander.send(protocol.keepalive(1))
+        assert await bystander.receive()
+        heaps = len(flooders) * A_READ
+        assert server.core.statistics().frames - before < heaps / 2
+        await server.until(lambda: server.core.statistics().frames - before == heaps)
+
+
+@every_kind
+async def test_packets_that_wait_are_handled_in_order_with_what_follows(kind: TransportKind) -> None:
+    async with serving(kind) as server:
+        client = await server.logged_in()
+        ids = range(10 * PACKETS_A_SLICE + 1)
+        data = b"".join(protocol.encode(protocol.keepalive(id)) for id in ids)
+        await client.stream.send_all(data[:-3])
+        await client.stream.send_all(data[-3:] + protocol.encode(protocol.logout(id=1000)))
+        assert [each.id for each in await client.rest()] == [*ids, 1000]
+        assert [change.code for change in server.ends()] == [Code.LOGOUT]
+
+
+async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
+    async with serving("epoll") as server:
+        client = await server.logged_in()
+        session = server.session("ada")
+        # Without a checkpoint, so that nothing else reads or handles them.
+        os.write(client.tcp.socket.fileno(), KEEPALIVE * (3 * PACKETS_A_SLICE))
+        for _ in range(2):
+            session.last_seen = 0.0
+            assert server.epoll.look(session.handle)
+            assert session.last_seen > 0
+            assert session.partial is not None, "more wait"
+        await server.until(lambda: session.partial is None)
+
+
+async def test_a_flood_ends_after_few_packets_more_than_are_allowed() -> None:
+    burst = 5 * PACKETS_A_SLICE
+    async with serving("epoll", packet_rate=PacketRate(10, burst)) as server:
+        client = await server.logged_in()
+        before = server.core.statistics().frames
+        await client.stream.send_all(UNKNOWN * A_READ)
+        *answers, goodbye = await client.rest()
+        assert goodbye.payload["code"] == Code.RATE_LIMITED
+        assert server.core.statistics().frames - before <= burst + PACKETS_A_SLICE
+        assert len(answers) <= burst + PACKETS_A_SLICE
 
 
 # Connections that go
@@ -115,12 +172,8 @@ async def test_who_asks_is_served_at_once_though_no_answer_is_there_yet() -> Non
 async def test_what_was_said_before_the_end_is_handed_on_and_nobody_watches_after_it(
     kind: TransportKind, last: bytes
 ) -> None:
-    async with serving(kind) as server:
-        desk = desk_of(server)
+    async with asking(kind) as (_, desk, client, session):
         desk.answer = answer_at_once
-        client = await server.connect()
-        await client.login("ada")
-        session = server.session("ada")
         requests = protocol.watch(["bob"], id=1), protocol.message("bob", "bye", id=2)
         await client.stream.send_all(b"".join(map(protocol.encode, requests)) + last)
         (answer,) = await client.rest()
@@ -132,11 +185,7 @@ async def test_what_was_said_before_the_end_is_handed_on_and_nobody_watches_afte
 @every_kind
 @pytest.mark.parametrize("end", ["close", "reset", "logout", "kick", "takeover"])
 async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end: str) -> None:
-    async with serving(kind) as server:
-        desk = desk_of(server)
-        client = await server.connect()
-        await client.login("ada")
-        session = server.session("ada")
+    async with asking(kind) as (server, desk, client, session):
         if end == "close":
             client.close()
         elif end == "reset":
@@ -146,7 +195,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
         elif end == "kick":
             server.core.endings.kick("ada", server.registry.session_id(session))
         else:
-            await (await server.connect()).login("ada")
+            await server.logged_in()
         await server.until(lambda: desk.gone)
         client.close()
         await trio.sleep(0.05)
@@ -155,122 +204,79 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
 
 @every_kind
 async def test_a_mistake_of_the_desk_ends_that_connection_and_no_other(kind: TransportKind) -> None:
-    async with serving(kind) as server:
-        desk = desk_of(server)
-
-        def fail(session: Session, request: Request) -> None:
-            raise RuntimeError("a mistake of ours")
-
+    async with asking(kind) as (server, desk, unlucky, session):
         desk.answer = fail
-        unlucky, other = await server.connect(), await server.connect()
-        await unlucky.login("ada")
-        await other.login("bob")
+        other = await server.logged_in("bob")
         await unlucky.send(protocol.query(["bob"], id=1))
         assert [brief(each) for each in await unlucky.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         await other.beat()
-        assert server.transport.statistics().failures == 1
-        assert [each.uid for each in desk.gone] == ["ada"]
+        assert server.counted.failures == 1
+        assert desk.gone == [session]
 
 
 @every_kind
 async def test_a_mistake_while_waiting_bytes_are_flushed_ends_that_connection_only(
     kind: TransportKind,
 ) -> None:
-    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
-        desk = desk_of(server)
-        unlucky, other = await server.connect(receive_buffer=4096), await server.connect()
-        await unlucky.login("ada")
-        await other.login("bob")
-        await fill(server, server.session("ada"))
-
-        def fail(session: Session) -> None:
-            raise RuntimeError("a mistake of ours")
-
+    async with asking(kind, Limits(unsent_bytes=1_000_000), is_slow=True) as (server, desk, unlucky, session):
+        other = await server.logged_in("bob")
+        await fill(server, session)
         desk.refill = fail
         with suppress(trio.BrokenResourceError):
             await unlucky.rest()
         await other.beat()
-        assert server.transport.statistics().failures == 1
-        assert server.session("ada").link is None
+        assert server.counted.failures == 1
+        assert session.link is None
 
 
 # Slow readers
-
-
-async def fill(server: Harness, session: Session) -> None:
-    """Send until bytes wait in the server."""
-    with trio.fail_after(10):
-        while not queued(server):
-            link_send(session, BIG)
-            await trio.lowlevel.checkpoint()
-            await trio.lowlevel.checkpoint()
 
 
 @every_kind
 async def test_an_offer_is_refused_while_bytes_wait_and_welcome_when_they_are_gone(
     kind: TransportKind,
 ) -> None:
-    async with serving(kind, Limits(unsent_bytes=1_000_000), send_buffer=4096) as server:
-        desk = desk_of(server)
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        session = server.session("ada")
+    async with asking(kind, Limits(unsent_bytes=1_000_000), is_slow=True) as (server, desk, client, session):
+        await server.until(lambda: not queued(server, session))
+        assert link_offer(session, BIG)
         await fill(server, session)
         desk.drains.clear()
-        before = queued(server)
+        before = queued(server, session)
         assert not link_offer(session, BIG)
-        assert queued(server) == before
+        assert queued(server, session) == before
         mark = protocol.encode(protocol.deliver("bob", "the end", 2))
         desk.refill = lambda session: desk.drains[1:] or link_offer(session, mark)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while (packet := await client.receive()) is not None and packet.payload["body"] != "the end":
                 pass
         assert set(desk.drains) == {session}
 
 
 @every_kind
-async def test_an_offer_to_a_reader_that_keeps_up_is_taken(kind: TransportKind) -> None:
-    async with serving(kind) as server:
-        desk_of(server)
-        client = await server.connect()
-        await client.login("ada")
-        session = server.session("ada")
-        await server.until(lambda: not queued(server))
-        assert link_offer(session, BIG)
-        assert [each.kind for each in await received(client, 1)] == [Kind.DELIVER]
-
-
-@every_kind
-async def test_what_is_sent_beyond_the_bound_cuts_the_reader_off_at_once(kind: TransportKind) -> None:
-    limits = Limits(unsent_bytes=8192)
-    async with serving(kind, limits, send_buffer=4096) as server:
-        desk = desk_of(server)
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        session = server.session("ada")
-        while session.link is not None:
-            link_send(session, BIG)
-            await trio.lowlevel.checkpoint()
+async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=8192, unsent_timeout=30.0)
+    async with asking(kind, limits, is_slow=True) as (server, desk, client, session):
+        with suppress(trio.BrokenResourceError), trio.fail_after(PATIENCE_S):
+            while True:
+                await client.send(*(Packet(9, number) for number in range(20)))
+                assert queued(server, session) <= limits.unsent_bytes
+                await trio.lowlevel.checkpoint()
+        assert server.counted.slow_readers == 1
         assert desk.gone == [session]
-        assert server.core.sessions.get("ada") is session, "in its grace"
-        assert server.transport.statistics().slow_readers == 1
+        assert server.core.sessions.get("ada") is session, "in its grace: it may come back"
         grant(session, 1, {})  # to nobody
-        await server.until(lambda: server.transport.statistics().connections == 0)
+        await server.remain(0)
 
 
 @every_kind
 async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(kind: TransportKind) -> None:
-    async with serving(kind, Limits(unsent_bytes=8192), send_buffer=4096) as server:
-        desk = desk_of(server)
+    async with asking(kind, Limits(unsent_bytes=8192), is_slow=True) as (server, desk, client, session):
 
         def overwhelm(session: Session, request: Request) -> None:
             if session.link is not None:
                 link_send(session, bytes(3_000_000))
 
         desk.answer = overwhelm
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        session = server.session("ada")
         await client.send(
             protocol.query(["bob"], id=1), protocol.watch(["bob"], id=2), protocol.message("bob", 1, id=3)
         )
@@ -281,38 +287,66 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
 
 @every_kind
 async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
-    async with serving(kind, Limits(unsent_bytes=1024), send_buffer=4096) as server:
-        desk_of(server)
-        client = await server.connect(receive_buffer=4096)
-        await client.login("ada")
-        session = server.session("ada")
+    async with asking(kind, Limits(unsent_bytes=1024), is_slow=True) as (server, _, client, session):
         large = {"raw": bytes(200_000)}
         grant(session, 2, large)
-        assert queued(server) > 100_000
+        assert queued(server, session) > 100_000
         grant(session, 3, {})  # and small ones beside it
         await client.send(protocol.keepalive(4))
-        assert [each.id for each in await received(client, 3)] == [2, 3, 4]
+        first, *others = await client.take(3)
+        assert first.payload["raw"] == large["raw"]
+        assert [first.id, *(each.id for each in others)] == [2, 3, 4]
         grant(session, 5, large)
         grant(session, 6, large)
         assert session.link is None, "two are"
 
 
+@every_kind
+async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=1_000_000, unsent_timeout=0.3)
+    async with asking(kind, limits, is_slow=True) as (server, _, client, session):
+        await client.send(*(Packet(9, number) for number in range(1000)))
+        await server.until(lambda: queued(server, session))
+        await server.until(lambda: server.counted.slow_readers, 0.3 + 5.0)
+
+
+@every_kind
+async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind: TransportKind) -> None:
+    limits = Limits(unsent_bytes=10_000_000, unsent_timeout=0.5)
+    async with asking(kind, limits, is_slow=True) as (server, _, client, session):
+        await client.send(*(Packet(9, number) for number in range(4000)))
+        await server.until(lambda: queued(server, session) > 4 * PROGRESS_BYTES)
+        begun = trio.current_time()
+        for number in range(4000):
+            assert (await client.receive() or Packet(0)).id == number
+            if number % 40 == 0:
+                await trio.sleep(0.015)
+        assert trio.current_time() - begun > 2 * limits.unsent_timeout
+        assert server.counted.slow_readers == 0
+
+
+async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
+    async with asking("epoll", Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
+        await client.send(*(Packet(9, number) for number in range(1000)))
+        await server.until(lambda: server.core.statistics().frames >= 1000)
+        goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+        server.epoll._connections.begin_parting(session.handle, goodbye)
+        *answers, last = await client.rest()  # the farewell's turn has not come when all else is read
+        assert len(answers) == 1000
+        assert last.payload["code"] == Code.SERVER_DRAIN
+
+
 async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has_its_grace_only() -> None:
     async with serving("epoll", Limits(unsent_bytes=8192), window_s=60.0, grace=1.0) as server:
-        desk = desk_of(server)
-        transport = server.transport
-        assert isinstance(transport, EpollTransport)
-        slow, other = await server.connect(), await server.connect()
-        await slow.login("slow")
-        await other.login("other")
+        server.core.desk = desk = NotingDesk()
+        slow, other = await server.logged_in("slow"), await server.logged_in("other")
         sessions = server.session("slow"), server.session("other")
         desk.answer = lambda session, request: link_send(sessions[0], bytes(8_000_000))
         # Without a checkpoint, so that both are read in this batch.
-        for client, data in ((slow, protocol.KEEPALIVE), (other, protocol.encode(protocol.query(["x"])))):
-            assert isinstance(client.stream, trio.SocketStream)
-            os.write(client.stream.socket.fileno(), data)
-        before = transport.statistics().slow_readers
-        transport._reading.serve([(each.handle, 1) for each in sessions], PATIENT)
-        assert transport.statistics().slow_readers == before + 1
+        for client, data in ((slow, KEEPALIVE), (other, protocol.encode(protocol.query(["x"])))):
+            os.write(client.tcp.socket.fileno(), data)
+        before = server.counted.slow_readers
+        server.epoll._reading.serve([(each.handle, 1) for each in sessions], PATIENT)
+        assert server.counted.slow_readers == before + 1
         await server.until(server.ends, 3.0)
         assert [each.uid for each in server.ends()] == ["slow"]

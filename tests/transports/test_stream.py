@@ -60,5 +60,5 @@ async def test_a_hung_up_connection_drains_for_a_bounded_time(
 ) -> None:
     await client.stream.send_all(b"\0\0\0\0")
     began = trio.current_time()
-    await server.until(lambda: server.transport.statistics().connections == 0)
+    await server.until(lambda: server.counted.connections == 0)
     assert trio.current_time() - began == pytest.approx(DRAIN_S, abs=0.05)

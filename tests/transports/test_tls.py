@@ -1,47 +1,159 @@
-"""TLS over epoll, once the handshake is over: records beside frames, reads on demand, ends."""
+"""TLS: what handshakes cost who is silent, how many and how long; records beside frames; ends."""
 
 import _ssl
 import ctypes
 import socket
 import ssl
-import subprocess
-import threading
 from contextlib import suppress
 
 import pytest
 import trio
 
 import protocol
-from presence.transports.connections import CALM_BEATS, PATIENT, PROMPT, Connections
-from presence.transports.epoll import EpollTransport
+from presence.admission import AdmissionLimits
+from presence.transports.limits import Limits
 from presence.transports.tls_wire import RECORD_BYTES, TlsWire
-from protocol import Code, Kind, Packet
+from protocol import Code, Kind
 from tests.cells import brief
 from tests.transports import certificates
-from tests.transports.harness import PATIENCE_S, Client, Harness, serving
-from tests.transports.test_epoll import open_descriptors
-from tests.transports.test_handshakes import client_hello
+from tests.transports.certificates import client_hello
+from tests.transports.harness import PATIENCE_S, TransportKind, serving
+
+# Handshakes
 
 
-def connections_of(server: Harness) -> Connections:
-    assert isinstance(server.transport, EpollTransport)
-    return server.transport._connections
+@pytest.mark.parametrize("kind", ["tls", "tls stream"])
+async def test_the_silent_go_in_time_and_take_nobodys_place(kind: TransportKind) -> None:
+    async with serving(kind, Limits(login_timeout=1.0), handshakes=1 if kind == "tls" else 100) as server:
+        silent = [await server.dial() for _ in range(20)]
+        await server.logged_in()
+        for client in silent:
+            assert await client.all_bytes() == b""
+        await server.remain(1)
+        await server.until(lambda: server.counted.login_timeouts == 20)
+        assert server.core.statistics().refused == {"login_timeout": 20}
 
 
-async def logged_in(server: Harness, uid: str = "ada") -> Client:
-    client = await server.connect()
-    assert (await client.login(uid)).kind == Kind.OK
-    return client
+async def test_a_byte_now_and_then_gains_no_time() -> None:
+    limit = 1.0
+    async with serving("tls", Limits(login_timeout=limit)) as server, trio.open_nursery() as nursery:
+        client = await server.dial()
+        began = trio.current_time()
+        hello = client_hello()
+
+        async def trickle() -> None:
+            for number in range(len(hello)):
+                await client.tcp.send_all(hello[number : number + 1])
+                await trio.sleep(0.02)
+
+        nursery.start_soon(trickle)
+        await server.until(lambda: server.counted.handshakes_underway == 1)
+        await server.remain(0)
+        took = trio.current_time() - began
+        nursery.cancel_scope.cancel()
+        assert took >= limit
+        assert (server.counted.login_timeouts, server.counted.handshakes_underway) == (1, 0)
 
 
-async def answers(client: Client, count: int) -> list[Packet]:
-    packets = []
-    with trio.fail_after(PATIENCE_S):
-        for _ in range(count):
-            packet = await client.receive()
-            assert packet is not None
-            packets.append(packet)
-    return packets
+async def test_a_handshake_in_many_pieces() -> None:
+    async with serving("tls") as server:
+        client = await server.dial()
+        for byte in client_hello():
+            await client.tcp.send_all(bytes([byte]))
+            await trio.lowlevel.checkpoint()
+        with trio.fail_after(PATIENCE_S):
+            answer = await client.tcp.receive_some(4096)
+        assert answer[:1] == b"\x16", "a handshake's record"
+
+
+async def test_beyond_their_number_the_oldest_is_given_up() -> None:
+    async with serving("tls", handshakes=2) as server:
+        stalled = [await server.dial() for _ in range(2)]
+        for number, client in enumerate(stalled, 1):
+            await client.tcp.send_all(client_hello())
+            await server.until(lambda wanted=number: server.counted.handshakes_underway == wanted)  # type: ignore[misc]
+        await server.logged_in()
+        assert server.counted.handshakes_refused == 1
+        await stalled[0].all_bytes()
+        assert server.counted.handshakes_underway == 1, "the younger one's"
+        assert server.counted.connections == 2
+
+
+async def test_over_streams_handshakes_beyond_their_number_are_refused() -> None:
+    async with serving("tls stream", handshakes=1) as server:
+        unfinished = await server.dial()
+        await unfinished.tcp.send_all(client_hello())
+        assert await unfinished.tcp.receive_some(1) == b"\x16"
+        with pytest.raises(trio.BrokenResourceError):
+            await server.connect()
+        unfinished.close()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await server.logged_in()
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (protocol.encode(protocol.login("ada")), b"this port is for TLS"),
+        (b"\x16\x03\x01\x00\x10" + b"\x02" * 16, b"\x15"),  # an alert's record
+    ],
+    ids=["no TLS", "no handshake"],
+)
+async def test_what_is_no_handshake_is_told_so(said: bytes, answer: bytes) -> None:
+    async with serving("tls") as server:
+        client = await server.dial()
+        await client.tcp.send_all(said)
+        assert answer in await client.all_bytes()
+        client.close()
+        await server.remain(0)
+        assert server.counted.handshakes_failed == 1
+        assert server.counted.handshakes_underway == server.counted.tls_connections == 0
+
+
+async def test_a_connection_too_many_is_closed_without_a_word_that_tls_would_not_know() -> None:
+    async with serving("tls", admission=AdmissionLimits(max_connections=1)) as server:
+        first = await server.logged_in()
+        second = await server.dial()
+        await second.tcp.send_all(client_hello())
+        assert await second.all_bytes() == b""
+        second.close()
+        await first.beat()
+        assert server.core.statistics().refused == {"busy": 1}
+        await server.remain(1)
+
+
+async def test_a_login_that_came_with_the_handshake_while_the_server_stood_still_counts() -> None:
+    async with serving("tls", Limits(login_timeout=1.5)) as server:
+        client = await server.dial()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = certificates.client_context()
+        tls = context.wrap_bio(incoming, outgoing, server_hostname=certificates.HOST)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        await client.tcp.send_all(outgoing.read())
+        incoming.write(await client.tcp.receive_some(16_384))
+        tls.do_handshake()
+        tls.write(protocol.encode(protocol.login("ada")))
+        (fd,) = server.epoll._connections.wires
+        sock = client.tcp.socket._sock  # type: ignore[attr-defined] # what trio wraps, and gives others a turn
+        sock.send(outgoing.read())
+        server.epoll._time_is_up(fd)
+        assert server.registry.get("ada") is not None
+        assert server.counted.login_timeouts == 0
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
+async def test_both_versions_are_spoken(version: ssl.TLSVersion) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = version
+    certificates.authority().configure_trust(context)
+    async with serving("tls") as server:
+        client = await server.dial()
+        client.stream = trio.SSLStream(client.tcp, context, server_hostname=certificates.HOST)
+        await client.login("ada")
+        await client.beat()
+        await client.send(protocol.logout(id=2))
+        assert [brief(each) for each in await client.rest()] == [(Kind.OK, 2, None)]
 
 
 # Records beside frames
@@ -51,107 +163,32 @@ async def test_a_record_as_large_as_can_be_holds_many_packets() -> None:
     size = len(protocol.encode(protocol.keepalive(70_000)))
     packets = [protocol.keepalive(70_000 + number) for number in range(RECORD_BYTES // size)]
     async with serving("tls", window_s=60.0) as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         await client.send(*packets)
-        assert [each.id for each in await answers(client, len(packets))] == [each.id for each in packets]
+        assert [each.id for each in await client.take(len(packets))] == [each.id for each in packets]
 
 
 async def test_a_packet_over_several_records_is_one() -> None:
     async with serving("tls") as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         data = protocol.encode(protocol.message("bob", b"x" * 16_000, id=1))
         for begin in range(0, len(data), 1000):
             await client.stream.send_all(data[begin : begin + 1000])
-        assert brief((await answers(client, 1))[0]) == (Kind.ERROR, 1, Code.UNSUPPORTED)
-
-
-async def test_an_answer_over_several_records_is_read_whole() -> None:
-    async with serving("tls") as server:
-        client = await logged_in(server)
-        session = server.session("ada")
-        assert session.link is not None
-        session.link.send(session.handle, protocol.encode(protocol.deliver("bob", b"x" * 200_000, 1)))
-        (push,) = await answers(client, 1)
-        assert push.payload["body"] == b"x" * 200_000
+        assert brief((await client.take(1))[0]) == (Kind.ERROR, 1, Code.UNSUPPORTED)
 
 
 async def test_a_record_that_the_network_changed_ends_the_connection_with_its_grace() -> None:
     async with serving("tls") as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         await client.tcp.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
-        await server.until(lambda: server.transport.statistics().connections == 0)
+        await server.remain(0)
         assert server.session("ada").link is None
         assert server.ends() == []
 
 
-# Paces
-
-
-async def test_keepalives_leave_a_tls_connection_among_the_patient() -> None:
-    async with serving("tls") as server:
-        client = await logged_in(server)
-        fd = server.session("ada").handle
-        beats = server.core.statistics().beats
-        for number in range(5):
-            await client.stream.send_all(protocol.KEEPALIVE)
-            await server.until(lambda wanted=beats + number + 1: server.core.statistics().beats == wanted)  # type: ignore[misc]
-        assert connections_of(server).pace[fd] == PATIENT
-
-
-async def test_a_tls_connection_that_asks_is_watched_by_the_prompt_until_it_is_calm() -> None:
-    async with serving("tls") as server:
-        client = await logged_in(server)
-        fd = server.session("ada").handle
-        await client.beat()
-        await server.until(lambda: connections_of(server).pace[fd] == PROMPT)
-        for _ in range(CALM_BEATS + 1):
-            beats = server.core.statistics().beats
-            await client.stream.send_all(protocol.KEEPALIVE)
-            await server.until(lambda wanted=beats + 1: server.core.statistics().beats == wanted)  # type: ignore[misc]
-        assert connections_of(server).pace[fd] == PATIENT
-
-
-# Reads on demand
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        (protocol.KEEPALIVE[:4], protocol.KEEPALIVE[4:]),
-        (protocol.KEEPALIVE, protocol.encode(protocol.logout())),
-    ],
-    ids=["a packet in two", "a packet behind another"],
-)
-async def test_look_finds_all_records_that_wait(records: tuple[bytes, bytes]) -> None:
-    async with serving("tls", window_s=60.0) as server:
-        client = await logged_in(server)
-        session = server.session("ada")
-        seen = session.last_seen
-        await client.stream.send_all(protocol.KEEPALIVE)
-        await server.until(lambda: session.last_seen > seen)  # from now on the window keeps all else waiting
-        frames, beats = server.core.statistics().frames, server.core.statistics().beats
-        for record in records:
-            await client.stream.send_all(record)
-        assert session.link is not None
-        session.link.look(session.handle)
-        heard = server.core.statistics().frames - frames + server.core.statistics().beats - beats
-        assert heard == b"".join(records).count(b"\x00\x00\x00")
-
-
-async def test_how_long_a_packet_lay_unread_is_known() -> None:
-    async with serving("tls") as server:
-        client = await logged_in(server)
-        session = server.session("ada")
-        assert session.link is not None
-        await client.beat()
-        await trio.sleep(0.2)
-        assert session.link.unread_s(session.handle) >= 0.15
-        assert session.link.address(session.handle) == "127.0.0.1"
-
-
 async def test_a_read_that_must_write_first_goes_on_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving("tls") as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         read, refusals = TlsWire.read, 3
 
         def reluctant(wire: TlsWire, limit: int) -> bytes:
@@ -166,36 +203,7 @@ async def test_a_read_that_must_write_first_goes_on_when_it_can(monkeypatch: pyt
         assert refusals < 0
 
 
-@pytest.mark.needs("openssl")
-async def test_a_client_may_renew_its_keys() -> None:
-    async with serving("tls") as server:
-        host, port = server.address
-        process = await trio.lowlevel.open_process(
-            ["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_3"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdin is not None
-        assert process.stderr is not None
-        try:
-            await process.stdin.send_all(protocol.encode(protocol.login("ada")))
-            await server.until(lambda: server.registry.get("ada"))
-            await process.stdin.send_all(b"K\n")  # renew yours, too
-            said = b""
-            with trio.fail_after(PATIENCE_S):
-                while b"KEYUPDATE" not in said:
-                    said += await process.stderr.receive_some()
-            frames = server.core.statistics().frames
-            await process.stdin.send_all(protocol.encode(protocol.logout()))
-            await server.until(lambda: server.core.statistics().frames > frames)
-            assert server.story()[-1] == ("end", "ada", "logout")
-        finally:
-            process.kill()
-            await process.wait()
-
-
-def _renew_keys(address: tuple[str, int], most: int) -> int:
+def _renew_keys(address: tuple[str, int], most: int, *, of_both: bool, then: bytes = b"") -> int:
     """Shake hands, and renew keys until the server has enough of it; return how often."""
     library = ctypes.CDLL(_ssl.__file__)  # and what it stands on: `ssl` itself cannot renew keys
     for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
@@ -207,21 +215,31 @@ def _renew_keys(address: tuple[str, int], most: int) -> int:
         assert library.SSL_connect(connection) == 1
         done = 0
         while done < most:
-            library.SSL_key_update(connection, 0)
+            library.SSL_key_update(connection, int(of_both))
             if library.SSL_do_handshake(connection) != 1:
                 break
             done += 1
+        if then:
+            assert library.SSL_write(connection, then, len(then)) == len(then)
+            answer = ctypes.create_string_buffer(4096)
+            assert library.SSL_read(connection, answer, 4096) > 0, "with the server's own new keys"
     library.SSL_free(connection)
     library.SSL_CTX_free(context)
     return done
 
 
+async def test_a_client_may_renew_the_keys_of_both() -> None:
+    async with serving("tls") as server:
+        login = protocol.encode(protocol.login("ada", id=1))
+        await trio.to_thread.run_sync(lambda: _renew_keys(server.address, 3, of_both=True, then=login))
+        assert server.story() == [("login", "ada", "login")]
+
+
 async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
     async with serving("tls") as server:
-        done = await trio.to_thread.run_sync(_renew_keys, server.address, 200_000)
-        print(f"test_keys_that_are_renewed_without_end_end_the_connection: after {done} times")
+        done = await trio.to_thread.run_sync(lambda: _renew_keys(server.address, 200_000, of_both=False))
         assert done < 200_000
-        await server.until(lambda: server.transport.statistics().connections == 0)
+        await server.remain(0)
 
 
 # Ends
@@ -229,17 +247,17 @@ async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
 
 async def test_both_sides_say_goodbye() -> None:
     async with serving("tls") as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         assert isinstance(client.stream, trio.SSLStream)
         with trio.fail_after(PATIENCE_S):
             client.stream, _ = await client.stream.unwrap()  # returns once the server's goodbye has come
-        await server.until(lambda: server.transport.statistics().connections == 0)
+        await server.remain(0)
         assert server.session("ada").link is None
 
 
 async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
     async with serving("tls", window_s=60.0) as server:
-        client = await logged_in(server)
+        client = await server.logged_in()
         tcp_stream = client.tcp
         tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         await client.send(protocol.keepalive(1))
@@ -249,51 +267,3 @@ async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
         tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         await server.until(lambda: server.session("ada").link is None)
         client.stream = tcp_stream
-
-
-def _leave(address: tuple[str, int], number: int) -> None:
-    """Connect and close: silent, in the middle of the handshake, after it, after a login, after a mistake."""
-    sock = socket.create_connection(address)
-    how = number % 5
-    if how == 1:
-        sock.sendall(client_hello()[: number + 1])
-    elif how > 1:
-        secured = certificates.client_context().wrap_socket(sock, server_hostname=certificates.HOST)
-        if how > 2:
-            secured.sendall(protocol.encode(protocol.login("ada")) if how == 3 else b"\xff\xff\xff\xff")
-        sock = secured
-    if number % 3:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0" + bytes(4))
-    sock.close()
-
-
-async def _come_and_go(address: tuple[str, int], times: int) -> None:
-    """Do so in a thread; a worker thread of trio's would keep a descriptor."""
-
-    def work() -> None:
-        for number in range(times):
-            _leave(address, number)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while thread.is_alive():  # noqa: ASYNC110 - nothing tells of its end
-        await trio.sleep(0.01)
-
-
-async def test_cycles_leave_nothing_behind() -> None:
-    cycles = 300
-    async with serving("tls", grace=0.0) as server:
-        await (await logged_in(server, "first")).stream.aclose()
-        await server.until(lambda: server.transport.statistics().connections == 0)
-        before = open_descriptors()
-        await _come_and_go(server.address, cycles)
-        await server.until(lambda: server.transport.statistics().closed == cycles + 1, 30.0)
-        connections = connections_of(server)
-        print(
-            f"test_cycles_leave_nothing_behind: {cycles} cycles, {server.core.statistics().logins - 1} logins"
-        )
-        assert open_descriptors() == before
-        assert not connections.wires
-        assert not connections.shaking
-        assert not connections.deadlines
-        assert not any(connections.occupants)

@@ -1,9 +1,10 @@
-"""The epoll transport with many connections, and without descriptors."""
+"""The epoll transport by the clock: time-outs, turns, and life without descriptors."""
 
 import errno
 import os
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -12,13 +13,31 @@ import structlog
 import trio
 
 import protocol
+from presence.transports.connections import ATTENTIVE, PROMPT
+from presence.transports.epoll import ANSWER_WINDOW_S
+from presence.transports.limits import Limits
+from protocol import Code, Kind, Other
+from tests.cells import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
-from tests.transports.test_epoll import errors_of, many
+from tests.transports.test_connections import try_cell
+from tests.transports.test_epoll import many, pace_of
+
+
+@pytest.mark.parametrize("cell", [cell for cell in AT_TRANSPORT if cell[1] is Other.LOGIN_TIMEOUT], ids=str)
+async def test_the_time_to_log_in_over_tls(cell: Cell) -> None:
+    await try_cell("tls", cell)
+
+
+async def test_who_shakes_hands_and_is_silent_is_told_so_over_streams_too() -> None:
+    async with serving("tls stream", Limits(login_timeout=2.0)) as server:
+        client = await server.connect()
+        assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
+        assert server.counted.login_timeouts == 1
 
 
 async def test_a_window_longer_than_t_ends_nobody_who_beats() -> None:
     async with serving("epoll", idle_timeout=0.5, window_s=1.2) as server:
-        (client,) = await many(server, 1)
+        client = await server.logged_in()
         for _ in range(20):
             await client.stream.send_all(protocol.KEEPALIVE)
             await trio.sleep(0.1)
@@ -58,22 +77,48 @@ async def test_without_descriptors_connections_live_on_and_accepting_resumes() -
                 for client in established:
                     await client.beat()
                 await trio.sleep(0.05)
-            errors = errors_of(server)
+            errors = server.counted.accept_errors
             assert len(server.registry) == 20
             while taken:
                 os.close(taken.pop())
-            freed = trio.current_time()
-            await server.until(lambda: len(server.registry) == 21)
-            again = trio.current_time() - freed
-        print(
-            "test_without_descriptors_connections_live_on_and_accepting_resumes: "
-            f"lost 0 of 20, {errors} failed accepts, {len(logs)} log lines in 2.5 s, "
-            f"accepts again after {again:.2f} s"
-        )
+            await server.until(lambda: len(server.registry) == 21, 1.0)
         assert 2 <= errors <= 15, "it rests between two attempts"
         assert [each["event"] for each in logs] == ["accept_failed"] * len(logs)
         assert 1 <= len(logs) <= 3
-        assert again < 1.0
         for client in established:
             await client.beat()
         late.close()
+
+
+@pytest.mark.alone
+async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_at_once() -> None:
+    async with serving("epoll", window_s=60.0) as server:
+        client = await server.logged_in()
+        message = protocol.encode(protocol.message("bob", "hello", id=1))
+        for packet, pace, most_s in (
+            (protocol.encode(protocol.keepalive(1)), PROMPT, 2 * ANSWER_WINDOW_S),
+            (message, ATTENTIVE, ANSWER_WINDOW_S / 2),
+        ):
+            waits = []
+            for _ in range(21):
+                begun = time.perf_counter()
+                await client.stream.send_all(packet)
+                await client.take(1)
+                waits.append(time.perf_counter() - begun)
+                assert pace_of(server) == pace
+            assert sorted(waits[1:])[10] < most_s
+
+
+@pytest.mark.alone
+async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
+    async with serving("epoll", window_s=0.8) as server:
+        clients = await many(server, 12)
+        await clients[0].stream.send_all(protocol.KEEPALIVE)
+        await trio.sleep(0.05)  # the first batch is read: from now on the set rests
+        waits = []
+        for client in clients:
+            begun = time.perf_counter()
+            await client.beat()  # its first answered one, from the patient set
+            waits.append(time.perf_counter() - begun)
+        assert waits[0] > 0.3
+        assert sorted(waits[1:])[5] < 2 * ANSWER_WINDOW_S
