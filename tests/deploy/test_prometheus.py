@@ -2,14 +2,12 @@
 
 import re
 import subprocess
-from contextlib import closing
 
 import pytest
 
 from presence.admin.metric_table import TABLE
 from presence.embedded import EmbeddedRedis
-from tests.admin.processes import ADMIN, get, url_of
-from tests.admin.script import Script, Watch, counted
+from tests.admin.processes import ADMIN, answers, found, get, url_of
 from tests.deploy.figures import ALERTS, DASHBOARD, METRICS, PAGE, PROMETHEUS, ROOT, alerts, strangers
 from tests.live.server_process import running_server
 
@@ -39,11 +37,8 @@ def test_the_configuration_is_one() -> None:
 @pytest.mark.needs("promtool")
 def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
-        watch = Watch(server)
-        with closing(Script(server, watch)) as script:
-            script.requests()
-            watch.until(lambda seen: counted(seen)["messages_total", "handed"] == 1)
-            text = get(url_of(server), "metrics")
+        found(lambda: answers(url_of(server)))
+        text = get(url_of(server), "metrics")
     assert text.count("\n") > 300
     promtool("check", "metrics", text=text)
 

@@ -24,6 +24,7 @@ from presence.settings import Settings
 from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
+from tests.live.phone import Phone
 from tests.live.server_process import ServerProcess, running_server, wait_for
 from tests.transports import certificates
 
@@ -120,13 +121,7 @@ def dial(address: tuple[str, int], source: str) -> socket.socket:
 
 def answer(sock: socket.socket, uid: str) -> protocol.Packet:
     """Log in, and return what the server says."""
-    sock.sendall(protocol.encode(protocol.login(uid, id=1)))
-    decoder = protocol.Decoder()
-    while (found := decoder.next()) is None:
-        data = sock.recv(4096)
-        assert data, "closed without an answer"
-        decoder.feed(data)
-    return found
+    return Phone(sock).ask(protocol.login(uid, id=1))
 
 
 def test_the_file_is_sound_as_it_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.credentials import token, write_keys
 from tests.docs.roles import permissions
 from tests.live.server_process import ServerProcess, running_server, wait_for
 from tests.live.test_reload import PATIENCE_S, times
-from tests.live.test_tokens import Device, answered
+from tests.live.test_tokens import answered, logged_in
 from tests.system.live.test_permissions import ask
 from tests.transports import certificates
 
@@ -67,8 +67,9 @@ def is_told(server: ServerProcess, event: str, often: int) -> bool:
 def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
     """Let go wrong what secrets have to do with."""
     forged = f"{good[:-8]}AAAAAAAA"
-    with closing(Device(server.address, "ann", good)) as ann:
-        assert ann.answer().kind == Kind.OK
+    ann, answer = logged_in(server.address, "ann", good)
+    with closing(ann):
+        assert answer.kind == Kind.OK
         for proof in (forged, OPAQUE, None):
             assert answered(server.address, "bob", proof) == Code.AUTH_FAILED
         assert ann.ask(Packet(Kind.UPDATE, 3, {"token": forged})).payload["code"] == Code.AUTH_FAILED

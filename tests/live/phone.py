@@ -1,0 +1,50 @@
+"""A connection that a test drives by hand: it sends what it is told, and waits for what comes."""
+
+import socket
+
+import protocol
+from protocol import Kind, Packet
+
+PATIENCE_S = 60.0  # time-outs of 5 s, on a machine that does other things
+
+
+class Phone:
+    """One connection.
+
+    Args:
+        to: where to connect, or what is connected already.
+    """
+
+    def __init__(self, to: tuple[str, int] | socket.socket) -> None:
+        self.socket = to if isinstance(to, socket.socket) else socket.create_connection(to, PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+
+    def ask(self, packet: Packet) -> Packet:
+        """Send a packet with an id; return what answers it, or ends the connection."""
+        self.send(protocol.encode(packet))
+        while (answer := self.next()).id != packet.id and answer.kind not in {Kind.ERROR, Kind.GOODBYE}:
+            pass
+        return answer
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def next(self) -> Packet:
+        while (packet := self._decoder.next()) is None:
+            data = self.socket.recv(65536)
+            assert data, "closed without an answer"
+            self._decoder.feed(data)
+        return packet
+
+    def beat(self) -> Packet:
+        return self.ask(protocol.keepalive(2))
+
+    def end(self) -> None:
+        """Read until the server closes."""
+        while self.socket.recv(65536):
+            pass
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
