@@ -54,12 +54,6 @@ def test_what_is_forgotten_does_not_end() -> None:
     assert taken(expiries, START + 20 * HOUR) == []
 
 
-def test_a_time_that_has_passed_is_due_at_the_next_slot() -> None:
-    expiries: Expiries[str] = Expiries(START)
-    expiries.set("ann", START - 100)
-    assert taken(expiries, START + SLOT_S) == ["ann"]
-
-
 def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
     expiries: Expiries[str] = Expiries(START)
     for number in range(600):

@@ -1,8 +1,6 @@
 """The gate: who gets in, one answer for everybody else, and what that costs."""
 
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from time import time
 
@@ -36,14 +34,6 @@ def test_a_good_token_lets_its_bearer_in(alg: str, uid: str | None) -> None:
     assert Gated().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
 
 
-def test_a_token_is_good_until_its_end() -> None:
-    gated = Gated()
-    gated.now += 40
-    assert gated.login(token()) == Granted("ann", 50.0 + 60.0)
-    gated.now += 20
-    assert gated.refused(token()).code is Code.AUTH_FAILED
-
-
 @pytest.mark.parametrize("slept_s", [3600.0, -3600.0])
 def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) -> None:
     """Which was set since the start, or went on while the machine slept and monotonic time stood still."""
@@ -61,19 +51,10 @@ def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_every_refusal_is_the_same(bad: object) -> None:
-    assert Gated().refused(bad, "ann") == Gated().refused("no token at all")
-
-
-def test_a_login_without_a_token_is_told_so() -> None:
-    missing, bad = Gated().refused(None), Gated().refused("x")
+    missing, refusal = Gated().refused(None), Gated().refused("no token at all")
+    assert Gated().refused(bad, "ann") == refusal
     assert missing.message.startswith("no token was given")
-    assert missing.code is bad.code
-
-
-def test_another_users_token_is_refused() -> None:
-    gated = Gated()
-    assert gated.refused(token("bob"), "ann").code is Code.AUTH_FAILED
-    assert gated.gate.statistics().refused == {"other_uid": 1}
+    assert missing.code is refusal.code is Code.AUTH_FAILED
 
 
 def test_a_renewal_moves_the_end() -> None:
@@ -111,13 +92,6 @@ def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> No
     assert gated.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "and it is forgiven"
 
 
-def test_many_bad_tokens_keep_no_good_one_out_while_there_is_time() -> None:
-    gated = Gated()
-    for _ in range(1000):
-        gated.refused("x", "ann")
-    assert gated.login(token()) == Granted("ann", 110.0)
-
-
 COST_S = 0.001
 
 
@@ -130,15 +104,10 @@ def spend(budget: TokenBucket, caller: Caller, now: float) -> int:
 
 
 @pytest.mark.parametrize("caller", Caller)
-def test_each_caller_has_his_share_of_the_budget_at_once(caller: Caller) -> None:
-    granted = spend(budget_of(0.5, 0.0), caller, 0.0)
-    assert granted == pytest.approx(BURST_S * (1 - caller.value) / COST_S, abs=2)
-
-
-def test_in_the_long_run_checks_take_their_share_of_a_processor() -> None:
+def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(caller: Caller) -> None:
     budget = budget_of(0.25, 0.0)
-    spend(budget, Caller.STRANGER, 0.0)
-    granted = sum(spend(budget, Caller.STRANGER, now / 10) for now in range(1, 1001))
+    assert spend(budget, caller, 0.0) == pytest.approx(BURST_S * (1 - caller.value) / COST_S, abs=2)
+    granted = sum(spend(budget, caller, now / 10) for now in range(1, 1001))
     assert granted * COST_S == pytest.approx(0.25 * 100, rel=0.01)
 
 
@@ -164,13 +133,6 @@ def test_what_is_no_token_costs_nothing() -> None:
     assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
 
 
-def test_fresh_keys_count_from_the_next_token_on() -> None:
-    gated = Gated()
-    gated.gate.keyring = keyring(entry("HS256", "next"))
-    assert gated.refused(token()).code is Code.AUTH_FAILED
-    assert gated.gate.statistics().keys == 1
-
-
 def test_the_settings_say_whether_there_is_a_gate(tmp_path: Path) -> None:
     clock = Clock()
     assert from_settings(Settings(), clock, time) is None
@@ -186,15 +148,6 @@ def test_the_settings_say_whether_there_is_a_gate(tmp_path: Path) -> None:
     os.truncate(path, 10)
     with pytest.raises(KeyFileError):
         from_settings(settings, clock, time)
-
-
-def test_the_figures_are_plain_data_without_secrets() -> None:
-    gated = Gated()
-    gated.login(token())
-    gated.refused(token("bob"), "ann")
-    text = json.dumps(asdict(gated.gate.statistics()))
-    assert token().split(".")[2] not in text
-    assert entry("HS256")["k"] not in text
 
 
 def dear(cost_s: float) -> Keyring:

@@ -41,24 +41,16 @@ def test_keys_of_every_kind_are_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        *(({"alg": each}, "alg must be one of") for each in ("none", "HS512", ["HS256"])),
         ({"alg": None}, "key 'a': alg must be one of HS256, RS256, EdDSA"),
-        ({"alg": "none"}, "alg must be one of"),
-        ({"alg": "HS512"}, "alg must be one of"),
-        ({"alg": ["HS256"]}, "alg must be one of"),
         ({"alg": "RS256"}, "key 'a': kty must be RSA with alg RS256"),
         ({"kty": "RSA"}, "kty must be oct with alg HS256"),
-        ({"kid": None}, "key 2 of the list: kid must be"),
-        ({"kid": ""}, "key 2 of the list: kid must be"),
-        ({"kid": 7}, "kid must be"),
-        ({"kid": "k" * 65}, "kid must be"),
-        ({"kid": "a\n"}, "kid must be"),
-        ({"kid": "\ud800"}, "kid must be"),
+        *(({"kid": each}, "kid must be") for each in (7, "k" * 65, "a\n", "\ud800")),
+        *(({"kid": each}, "key 2 of the list: kid must be") for each in (None, "")),
         ({"kid": "first"}, "key 'first': another key has this kid"),
         ({"use": "enc"}, "use must be sig"),
-        ({"k": None}, "k must be text in base64url"),
-        ({"k": f"{CANARY}=="}, "k must be text in base64url"),
-        ({"k": CANARY[:-5]}, "k must be 32 to 1,024 bytes long"),
-        ({"k": CANARY * 40}, "k must be 32 to 1,024 bytes long"),
+        *(({"k": each}, "k must be text in base64url") for each in (None, f"{CANARY}==")),
+        *(({"k": each}, "k must be 32 to 1,024 bytes long") for each in (CANARY[:-5], CANARY * 40)),
         ({"k": "canary-canary-canary-canary-canary-canary-xyz"}, "its k is not as RFC 7518 has it"),
     ],
 )
@@ -91,18 +83,11 @@ def test_a_public_key_that_is_not_sound_is_refused(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not valid JSON"),
-        (CANARY, "is not valid JSON"),
-        ('{"keys": [' + "[" * 100_000, "is not valid JSON"),
-        ("[]", "must be a JSON Web Key Set"),
-        ('{"keys": {}}', "must be a JSON Web Key Set"),
-        (json.dumps(GOOD), "must be a JSON Web Key Set"),
+        *((text, "is not valid JSON") for text in ("", CANARY, '{"keys": [' + "[" * 100_000)),
+        *((text, "must be a JSON Web Key Set") for text in ("[]", '{"keys": {}}', json.dumps(GOOD))),
         ('{"keys": []}', "holds no key"),
         ('{"keys": ["a"]}', "key 1 of the list: must be an object"),
-        (
-            key_set([{**GOOD, "kid": str(number)} for number in range(KEYS_MAX + 1)]),
-            "holds more than 100 keys",
-        ),
+        (key_set([{**GOOD, "kid": f"{n}"} for n in range(KEYS_MAX + 1)]), "holds more than 100 keys"),
         (" " * (FILE_MAX_BYTES + 1), "is larger than 262,144 bytes"),
     ],
 )
@@ -110,14 +95,10 @@ def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, says: s
     assert says in complaint(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("place", ["nowhere.json", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, place: str) -> None:
-    assert "cannot be read" in complaint(tmp_path / place)
-
-
-def test_a_fifo_is_named_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["nowhere.json", ".", "fifo"])
+def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path: Path, place: str) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert complaint(tmp_path / "fifo").endswith("cannot be read: Not a regular file")
+    assert "cannot be read" in complaint(tmp_path / place)
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])

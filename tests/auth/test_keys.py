@@ -1,25 +1,27 @@
-"""Keys: one algorithm each, and a cost that is measured."""
+"""Keys and tokens as an issuer makes them: one algorithm each, a measured cost, and no secret shown."""
+
+import json
 
 import pytest
 
-from presence.auth.keys import SignatureRefused
+from presence.auth.keys import Key, SignatureRefused, Unsound
+from presence.auth.making import CannotSign, Signer, make_key, make_token, public_part
 from tests.auth.gates import ALGORITHMS, entry, every_key, keyring, token
 
 
-@pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_key_opens_what_it_has_signed(alg: str) -> None:
-    key = every_key().find(f"key-{alg}", alg)
+def key_of(alg: str, *entries: object, kid: str = "") -> Key:
+    ring = keyring(*entries) if entries else every_key()  # type: ignore[arg-type]  # they are entries
+    key = ring.find(kid or f"key-{alg}", alg)
     assert key is not None
-    assert b'"sub":"ann"' in key.open(token(alg=alg))
+    return key
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
 @pytest.mark.parametrize("other", ALGORITHMS)
-def test_a_key_opens_nothing_else(alg: str, other: str) -> None:
-    key = keyring(entry(alg, "another"), entry(other)).find("another", alg)
-    assert key is not None
+def test_a_key_opens_what_it_has_signed_and_nothing_else(alg: str, other: str) -> None:
+    assert b'"sub":"ann"' in key_of(alg).open(token(alg=alg))
     with pytest.raises(SignatureRefused):
-        key.open(token(alg=other))
+        key_of(alg, entry(alg, "another"), entry(other), kid="another").open(token(alg=other))
 
 
 def test_a_key_is_found_by_its_name_and_its_own_algorithm_only() -> None:
@@ -30,9 +32,7 @@ def test_a_key_is_found_by_its_name_and_its_own_algorithm_only() -> None:
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
 def test_a_check_is_measured_by_a_token_that_is_checked_to_its_end(alg: str) -> None:
-    ring = keyring(entry(alg), entry("HS256", "cheap"))
-    key = ring.find(f"key-{alg}", alg)
-    assert key is not None
+    key = key_of(alg, entry(alg))
     ticks = iter(range(100))
     key.measure(lambda: float(next(ticks)))
     assert key.cost_s == 1.0
@@ -40,14 +40,46 @@ def test_a_check_is_measured_by_a_token_that_is_checked_to_its_end(alg: str) -> 
     assert 0.0 < key.cost_s < 0.1
     # Ed25519 costs many times what HS256 does; a sample that is refused by its form would cost the same.
     if alg == "EdDSA":
-        cheap = ring.find("cheap", "HS256")
-        assert cheap is not None
+        cheap = key_of("HS256", entry("HS256"))
         cheap.measure()
         assert key.cost_s > 1.5 * cheap.cost_s
 
 
 def test_nothing_prints_a_secret() -> None:
-    key = every_key().find("key-HS256", "HS256")
-    secret = entry("HS256")["k"]
-    assert repr(key) == "Key('key-HS256', 'HS256')"
-    assert secret not in repr(every_key()) + repr(vars(every_key()))
+    assert repr(key_of("HS256")) == "Key('key-HS256', 'HS256')"
+    assert entry("HS256")["k"] not in repr(every_key()) + repr(vars(every_key()))
+    with pytest.raises(Unsound) as caught:
+        Signer({**entry("RS256"), "d": "canary"})
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("alg", ALGORITHMS)
+def test_no_two_keys_are_the_same(alg: str) -> None:
+    first, second = make_key("a", alg), make_key("a", alg)
+    members = first.keys() - {"kid", "alg", "kty", "crv", "e"}
+    assert members
+    assert all(first[name] != second[name] for name in members)
+
+
+@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+def test_the_public_part_checks_and_cannot_sign(alg: str) -> None:
+    public = public_part(entry(alg))
+    token = make_token(entry(alg), "ann", audience="presence", now=0, ttl_s=1)
+    assert b'"ann"' in key_of(alg, public).open(token)
+    assert public.keys() == {"kid", "alg", "kty", *({"n", "e"} if alg == "RS256" else {"crv", "x"})}
+    with pytest.raises(CannotSign):
+        Signer(public)
+
+
+@pytest.mark.parametrize("kid", ["", "k" * 65, "a\n"])
+def test_a_name_that_is_none_makes_no_key(kid: str) -> None:
+    with pytest.raises(Unsound):
+        make_key(kid, "HS256")
+
+
+def test_a_token_is_good_for_whole_seconds_and_no_longer_than_the_protocol_takes() -> None:
+    token = make_token(entry("HS256"), "ann", audience="presence", now=10.9, ttl_s=0.1)
+    said = json.loads(key_of("HS256").open(token))
+    assert (said["iat"], said["exp"]) == (10, 11)
+    with pytest.raises(CannotSign, match="takes 768"):
+        make_token(entry("HS256"), "ann", audience="a" * 600, now=0, ttl_s=1)

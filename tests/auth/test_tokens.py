@@ -54,37 +54,25 @@ def test_a_good_token_says_who_and_until_when(alg: str) -> None:
     assert claims == ("ann", WALL + 60)
 
 
+NAMES_US: tuple[object, ...] = ["other", "presence"], ["presence", 7]
+NAMES_OTHERS: tuple[object, ...] = "other", None, [], [["presence"]], {"presence": 1}, "presence "
+NO_UIDS = None, 7, "", "a b", "{a}", "a" * 129, "\ud800"
+NO_MOMENTS = (
+    *(None, True, str(WALL + 60), float("nan"), float("inf"), 10**300),
+    *((WALL + 60) * 1000, YEAR_10000),
+)
+
+
 @pytest.mark.parametrize(
     ("claims", "why"),
     [
-        ({"aud": "other"}, Reason.AUDIENCE),
-        ({"aud": None}, Reason.AUDIENCE),
-        ({"aud": []}, Reason.AUDIENCE),
-        ({"aud": [["presence"]]}, Reason.AUDIENCE),
-        ({"aud": {"presence": 1}}, Reason.AUDIENCE),
-        ({"aud": "presence "}, Reason.AUDIENCE),
-        ({"aud": ["other", "presence"]}, None),
-        ({"aud": ["presence", 7]}, None),
-        ({"sub": None}, Reason.CLAIMS),
-        ({"sub": 7}, Reason.CLAIMS),
-        ({"sub": ""}, Reason.CLAIMS),
-        ({"sub": "a b"}, Reason.CLAIMS),
-        ({"sub": "{a}"}, Reason.CLAIMS),
-        ({"sub": "a" * 129}, Reason.CLAIMS),
-        ({"sub": "\ud800"}, Reason.CLAIMS),
+        *(({"aud": each}, Reason.AUDIENCE) for each in NAMES_OTHERS),
+        *(({"aud": each}, None) for each in NAMES_US),
+        *(({"sub": each}, Reason.CLAIMS) for each in NO_UIDS),
         ({"sub": "a" * 128}, None),
-        ({"exp": None}, Reason.CLAIMS),
-        ({"exp": True}, Reason.CLAIMS),
-        ({"exp": str(WALL + 60)}, Reason.CLAIMS),
-        ({"exp": float("nan")}, Reason.CLAIMS),
-        ({"exp": float("inf")}, Reason.CLAIMS),
-        ({"exp": 10**300}, Reason.CLAIMS),
-        ({"exp": (WALL + 60) * 1000}, Reason.CLAIMS),
-        ({"exp": YEAR_10000}, Reason.CLAIMS),
-        ({"exp": YEAR_10000 - 1}, None),
-        ({"exp": WALL + 0.5}, None),
-        ({"exp": WALL}, Reason.EXPIRED),
-        ({"exp": 0}, Reason.EXPIRED),
+        *(({"exp": each}, Reason.CLAIMS) for each in NO_MOMENTS),
+        *(({"exp": each}, None) for each in (YEAR_10000 - 1, WALL + 0.5)),
+        *(({"exp": each}, Reason.EXPIRED) for each in (WALL, 0)),
         ({"nbf": WALL}, None),
         ({"nbf": WALL + 1}, Reason.NOT_YET),
         ({"nbf": None}, Reason.CLAIMS),
@@ -113,24 +101,19 @@ def test_the_leeway_is_for_both_ends() -> None:
     assert tokens.check(parsed, Terms(AUDIENCE, 5), WALL).expires == WALL + 1
 
 
+OURS = {"alg": "HS256", "kid": "key-HS256"}
+
+
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        ({"alg": "HS256", "kid": "key-HS256"}, None),
-        ({"alg": "HS256", "kid": "key-HS256", "typ": "at+jwt", "x": 1}, None),
-        ({"alg": "HS256"}, Reason.MALFORMED),
-        ({"kid": "key-HS256"}, Reason.MALFORMED),
-        ({"alg": "HS256", "kid": 7}, Reason.MALFORMED),
-        ({"alg": ["HS256"], "kid": "key-HS256"}, Reason.MALFORMED),
-        ({"alg": "HS256", "kid": "key-HS256", "crit": ["exp"]}, Reason.MALFORMED),
-        ({"alg": "HS256", "kid": "key-HS256", "crit": None}, Reason.MALFORMED),
-        ({"alg": "HS256", "kid": "key-HS256", "b64": True}, Reason.MALFORMED),
-        ({"alg": "none", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
-        ({"alg": "HS512", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
-        ({"alg": "hs256", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
-        ({"alg": "RS256", "kid": "key-HS256"}, Reason.UNKNOWN_KEY),
-        ({"alg": "HS256", "kid": "key-RS256"}, Reason.UNKNOWN_KEY),
-        ({"alg": "HS256", "kid": "nobody"}, Reason.UNKNOWN_KEY),
+        (OURS, None),
+        ({**OURS, "typ": "at+jwt", "x": 1}, None),
+        *(({name: OURS[name]}, Reason.MALFORMED) for name in OURS),
+        *(({**OURS, **odd}, Reason.MALFORMED) for odd in ({"kid": 7}, {"alg": ["HS256"]}, {"b64": True})),
+        *(({**OURS, "crit": each}, Reason.MALFORMED) for each in (["exp"], None)),
+        *(({**OURS, "alg": each}, Reason.UNKNOWN_KEY) for each in ("none", "HS512", "hs256", "RS256")),
+        *(({**OURS, "kid": each}, Reason.UNKNOWN_KEY) for each in ("key-RS256", "nobody")),
     ],
 )
 def test_headers(header: dict[str, Any], why: Reason | None) -> None:
@@ -171,13 +154,9 @@ def test_other_forms_are_no_tokens(form: str) -> None:
     assert reason(form.format(text, *text.split("."))) in {Reason.MALFORMED, Reason.SIGNATURE}
 
 
-@pytest.mark.parametrize("text", [b"bytes", 7, [], {}, True])
+@pytest.mark.parametrize("text", [b"bytes", 7, [], {}, True, None])
 def test_what_is_no_text_is_no_token(text: object) -> None:
-    assert reason(text) is Reason.MALFORMED
-
-
-def test_none_is_missing() -> None:
-    assert reason(None) is Reason.MISSING
+    assert reason(text) is (Reason.MISSING if text is None else Reason.MALFORMED)
 
 
 def test_a_token_of_more_bytes_than_the_protocol_takes_is_none() -> None:
@@ -190,11 +169,8 @@ def test_a_token_of_more_bytes_than_the_protocol_takes_is_none() -> None:
 
 
 @pytest.mark.parametrize("payload", [[], "text", 7, None, True])
-def test_a_payload_that_is_no_object_is_malformed(payload: object) -> None:
+def test_a_part_that_is_no_object_is_malformed(payload: object) -> None:
     assert reason(with_payload(payload)) is Reason.MALFORMED
-
-
-def test_nested_json_is_malformed() -> None:
     deep = base64url_encode(b"[" * 400).decode()
     assert reason(f"{deep}.{deep}.") is Reason.MALFORMED
 
@@ -222,7 +198,4 @@ def test_whatever_comes_is_refused_and_raises_nothing_else(text: str) -> None:
 @given(st.dictionaries(st.sampled_from(["aud", "sub", "exp", "nbf", "iat"]), _JSON))
 def test_whatever_is_signed_is_judged(claims: dict[str, Any]) -> None:
     text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, **claims})
-    assert len(text) > TOKEN_MAX_BYTES or reason(text) in {None, *Reason} - {
-        Reason.SIGNATURE,
-        Reason.MALFORMED,
-    }
+    assert len(text) > TOKEN_MAX_BYTES or reason(text) not in {Reason.SIGNATURE, Reason.MALFORMED}
