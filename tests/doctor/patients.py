@@ -54,11 +54,6 @@ NODE = NodeState(
 )
 
 
-def with_info(**values: Any) -> dict[str, Any]:
-    """Return what a Redis tells of itself, with some of it told otherwise."""
-    return {**INFO, **values}
-
-
 def cluster(*slots: tuple[int, int, int], servers: Sequence[RedisServer] = (SERVER,)) -> RedisFacts:
     """Return a cluster: of each range of slots the first, the last, and how many replicas there are."""
     rows = [Slots(*each) for each in slots]

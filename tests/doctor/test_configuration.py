@@ -17,15 +17,7 @@ def found(check: str, settings: Settings, *handlers: str) -> Finding:
     return next(each for each in findings if each.check == check)
 
 
-def test_all_problems_are_told_at_once() -> None:
-    findings = configuration.settings(["tick: must be …", "'tik': unknown key"])
-    assert [(each.status, each.have) for each in findings] == [
-        (Status.FAIL, "tick: must be …"),
-        (Status.FAIL, "'tik': unknown key"),
-    ]
-
-
-def test_without_files_nothing_is_wanting() -> None:
+def test_without_problems_and_files_nothing_is_wanting() -> None:
     findings = [*configuration.settings([]), *configuration.files(Settings(), [])]
     assert {each.status for each in findings} == {Status.OK}
 
@@ -59,13 +51,10 @@ def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> No
         assert finding.mend.startswith("" if status is Status.OK else f"renew {cert}, then SIGHUP")
 
 
-def test_rules_without_a_handler_are_not_tried() -> None:
+def test_rules_without_a_handler_and_what_is_open_to_strangers_are_told_with_what_helps() -> None:
     finding = found("handlers", Settings(followups=(Rule("mail", 60),)))
     assert finding.status is Status.NOT_TRIED
     assert "--handler" in finding.mend
-
-
-def test_what_is_open_to_strangers_is_told_with_what_closes_it() -> None:
     finding = found("strangers", Settings(host="0.0.0.0", insecure=True))
     assert finding.status is Status.WARN
     assert (finding.have, finding.mend) == ("whoever reaches this server may be any user", "set token_keys")

@@ -34,13 +34,6 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
     assert told[0].status is Status.FAIL
 
 
-def test_a_redis_that_is_away_is_one_failure() -> None:
-    away = RedisFacts(url="redis://a", is_cluster=False, failure="Connection refused")
-    told = list(redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True)))
-    assert [each.check for each in told if each.status is Status.FAIL] == ["redis"]
-    assert {each.status for each in told[1:]} == {Status.NOT_TRIED}
-
-
 @pytest.mark.parametrize(
     ("failure", "mend"),
     [
@@ -51,10 +44,12 @@ def test_a_redis_that_is_away_is_one_failure() -> None:
         ("TLS with h:1: its certificate is refused: self-signed", "?ssl_ca_certs=FILE"),
     ],
 )
-def test_whom_redis_does_not_answer_is_helped(failure: str, mend: str) -> None:
+def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, mend: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
-    first = next(redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True)))
+    first, *others = redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True))
+    assert (first.check, first.status) == ("redis", Status.FAIL)
     assert mend in first.mend
+    assert {each.status for each in others} == {Status.NOT_TRIED}
 
 
 def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
@@ -65,13 +60,11 @@ def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
     assert worst(told) is Status.OK
 
 
-def test_what_is_not_tried_is_better_than_a_warning() -> None:
-    def of(status: Status) -> Finding:
-        return Finding("ports", status, "", "")
-
-    assert worst([of(Status.OK), of(Status.NOT_TRIED)]) is Status.NOT_TRIED
-    assert worst([of(Status.NOT_TRIED), of(Status.WARN), of(Status.OK)]) is Status.WARN
-    assert worst([of(Status.WARN), of(Status.FAIL)]) is Status.FAIL
+def test_the_worst_counts_and_what_is_not_tried_is_better_than_a_warning() -> None:
+    rising = [Finding("ports", status, "", "") for status in Status]
+    assert list(Status) == [Status.OK, Status.NOT_TRIED, Status.WARN, Status.FAIL]
+    for count, status in enumerate(Status, 1):
+        assert worst(rising[:count][::-1]) is status
 
 
 def test_help_lists_what_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,20 +20,21 @@ from tests.doctor.patients import GB, MACHINE
 WITH_REDIS = Settings(redis="redis://r")
 STARTS_REDIS = partial(machine.embedded_redis, Settings())
 MIB = 1024 * 1024
+OK, WARN, FAIL, NOT_TRIED = Status.OK, Status.WARN, Status.FAIL, Status.NOT_TRIED
 
 
 @pytest.mark.parametrize(
     ("check", "changed", "status", "mend"),
     [
-        (machine.platform, {}, Status.OK, ""),
-        (machine.platform, {"has_epoll": False, "system": "darwin"}, Status.WARN, "run it on Linux"),
-        (machine.time, {}, Status.OK, ""),
-        (machine.time, {"is_time_set": False}, Status.WARN, "timedatectl set-ntp true"),
-        (machine.time, {"is_time_set": None}, Status.NOT_TRIED, ""),
-        (partial(machine.embedded_redis, WITH_REDIS), {"redis_binary": ""}, Status.OK, ""),
-        (STARTS_REDIS, {"redis_binary": ""}, Status.FAIL, "presence-server[embedded]"),
-        (STARTS_REDIS, {"data_dir": "/d may not be written"}, Status.FAIL, "--data-dir"),
-        (STARTS_REDIS, {}, Status.OK, ""),
+        (machine.platform, {}, OK, ""),
+        (machine.platform, {"has_epoll": False, "system": "darwin"}, WARN, "run it on Linux"),
+        (machine.time, {}, OK, ""),
+        (machine.time, {"is_time_set": False}, WARN, "timedatectl set-ntp true"),
+        (machine.time, {"is_time_set": None}, NOT_TRIED, ""),
+        (partial(machine.embedded_redis, WITH_REDIS), {"redis_binary": ""}, OK, ""),
+        (STARTS_REDIS, {"redis_binary": ""}, FAIL, "presence-server[embedded]"),
+        (STARTS_REDIS, {"data_dir": "/d may not be written"}, FAIL, "--data-dir"),
+        (STARTS_REDIS, {}, OK, ""),
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
@@ -47,13 +48,13 @@ def test_what_is_wanting_is_told_with_what_mends_it(
 @pytest.mark.parametrize(
     ("max_connections", "hard", "status", "mend"),
     [
-        (0, 20_000, Status.OK, ""),
-        (0, 4096, Status.WARN, "LimitNOFILE=10526 in the service's unit, or ulimit -n 10526 in this shell"),
-        (0, 64, Status.FAIL, "LimitNOFILE=10526"),
-        (19_000, 20_000, Status.OK, ""),
-        (19_001, 20_000, Status.FAIL, "LimitNOFILE=20001 "),
-        (960, 1024, Status.OK, ""),
-        (961, 1024, Status.FAIL, "LimitNOFILE=1025 "),
+        (0, 20_000, OK, ""),
+        (0, 4096, WARN, "LimitNOFILE=10526 in the service's unit, or ulimit -n 10526 in this shell"),
+        (0, 64, FAIL, "LimitNOFILE=10526"),
+        (19_000, 20_000, OK, ""),
+        (19_001, 20_000, FAIL, "LimitNOFILE=20001 "),
+        (960, 1024, OK, ""),
+        (961, 1024, FAIL, "LimitNOFILE=1025 "),
     ],
 )
 def test_the_file_limit_is_held_against_the_connections_that_are_wanted(
@@ -81,11 +82,11 @@ def test_memory_is_reckoned_for_all_workers() -> None:
 @pytest.mark.parametrize(
     ("there", "max_connections", "status", "mend"),
     [
-        (8 * GB, 100_000, Status.OK, ""),
-        (575_000_000, 100_000, Status.FAIL, "max_connections = "),
-        (680_000_000, 100_000, Status.WARN, "max_connections = "),
-        (100_000_000, 100_000, Status.FAIL, "more memory"),
-        (600_000_000, 0, Status.WARN, "max_connections = "),
+        (8 * GB, 100_000, OK, ""),
+        (575_000_000, 100_000, FAIL, "max_connections = "),
+        (680_000_000, 100_000, WARN, "max_connections = "),
+        (100_000_000, 100_000, FAIL, "more memory"),
+        (600_000_000, 0, WARN, "max_connections = "),
     ],
 )
 def test_memory_is_held_against_what_is_there(
@@ -98,7 +99,7 @@ def test_memory_is_held_against_what_is_there(
     assert finding.mend.startswith(mend)
     if mend.startswith("max_connections"):  # what it names is enough
         mended = Settings(max_connections=int(finding.mend.removeprefix(mend).partition(",")[0]))
-        assert machine.memory(mended, here, wanted(mended, 0)).status is Status.OK
+        assert machine.memory(mended, here, wanted(mended, 0)).status is OK
 
 
 def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
@@ -115,9 +116,9 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "mend"),
     [
-        (errno.EADDRINUSE, Status.WARN, "ss -ltnp 'sport = :7400'"),
-        (errno.EACCES, Status.FAIL, "AmbientCapabilities=CAP_NET_BIND_SERVICE"),
-        (errno.EADDRNOTAVAIL, Status.FAIL, "name an address of this machine"),
+        (errno.EADDRINUSE, WARN, "ss -ltnp 'sport = :7400'"),
+        (errno.EACCES, FAIL, "AmbientCapabilities=CAP_NET_BIND_SERVICE"),
+        (errno.EADDRNOTAVAIL, FAIL, "name an address of this machine"),
     ],
 )
 def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: Status, mend: str) -> None:
