@@ -6,12 +6,12 @@ import pytest
 import structlog
 import trio
 import trio.lowlevel
+from presence.outcome import Outcome
+from presence.standing import Connected
 
 import protocol
-from presence.outcome import Outcome
 from presence.registry import Peer
 from presence.session import SessionProtocol
-from presence.standing import Connected
 from presence.transports import connections, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits

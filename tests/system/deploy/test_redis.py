@@ -80,15 +80,12 @@ def server(binary: str, tmp_path: Path) -> Iterator[Configured]:
         yield server
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_each_user_is_that_of_the_page(role: str) -> None:
-    rules = [f"#SHA256-OF-{rule[1:]}" if rule[0] == ">" else rule for rule in permissions(role)]
-    assert " ".join(["user", f"presence-{role}", *rules]) in USERS.splitlines()
-
-
-def test_there_is_nobody_else_but_who_administers() -> None:
+def test_each_user_is_that_of_the_page_and_there_is_nobody_else_but_who_administers() -> None:
     names = [line.split()[1] for line in USERS.splitlines()]
     assert names == ["default", "admin", *(f"presence-{role}" for role in ROLES)]
+    for role in ROLES:
+        rules = [f"#SHA256-OF-{rule[1:]}" if rule[0] == ">" else rule for rule in permissions(role)]
+        assert " ".join(["user", f"presence-{role}", *rules]) in USERS.splitlines()
 
 
 def test_the_settings_are_the_advice_of_the_page() -> None:
@@ -116,18 +113,12 @@ def test_a_server_serves_as_its_user_and_the_doctor_is_content(
     refused = {"redis fsync", "redis idle clients"}
     assert {name for name, status in of_redis.items() if status == "not tried"} == refused
     assert {status for name, status in of_redis.items() if name not in refused} == {"ok"}
-    assert [found["status"] for name in ("data", "nodes", "nodes' settings") for found in checks[name]] == [
-        "ok",
-        "ok",
-        "ok",
-    ]
-
-
-def test_who_administers_may_ask_the_doctor_for_the_rest(
-    server: Configured, capsys: pytest.CaptureFixture[str]
-) -> None:
+    of_nodes = [found["status"] for name in ("data", "nodes", "nodes' settings") for found in checks[name]]
+    assert of_nodes == ["ok"] * 3
     _, checks = told(capsys, "--port", "0", "--no-admin", "--redis", server.url("admin"))
-    assert [checks[name][0]["status"] for name in ("redis fsync", "redis idle clients")] == ["ok", "ok"]
+    assert {checks[name][0]["status"] for name in refused} == {"ok"}, "who administers may ask for the rest"
+    assert main(["nodes", "--redis", server.url("")]) == 1
+    assert "uthentication required" in capsys.readouterr().err, "nobody gets in without a name"
 
 
 def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path) -> None:
@@ -140,8 +131,3 @@ def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path
     with contextlib.closing(Configured(binary, tmp_path, (tmp_path / "users.acl").read_text())) as server:
         url = server.url("presence-server").replace(":presence-server@", f":{passwords['SERVER']}@")
         assert main(["doctor", "--port", "0", "--no-admin", "--redis", url]) == 0
-
-
-def test_nobody_gets_in_without_a_name(server: Configured, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodes", "--redis", server.url("")]) == 1
-    assert "uthentication required" in capsys.readouterr().err
