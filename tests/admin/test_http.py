@@ -16,6 +16,7 @@ from presence.admin.http_figures import HttpFigures
 
 PATIENCE_S = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+ENDLESS = b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 class Stage:
@@ -37,10 +38,10 @@ class Stage:
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream(*self.address)
 
-    async def until_idle(self) -> None:
-        """Wait until no connection is left."""
+    async def until(self, *, least: int = 0, most: int = http.CONNECTIONS_MAX) -> None:
+        """Wait until so many are connected."""
         with trio.fail_after(PATIENCE_S):
-            while self.figures.connections:  # noqa: ASYNC110 - nobody tells a test
+            while not least <= self.figures.connections <= most:  # noqa: ASYNC110 - nobody tells a test
                 await trio.sleep(0.01)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +121,7 @@ async def test_who_is_gone_before_the_answer_is_no_failure() -> None:
                 async with await stage.connect() as stream:
                     await stream.send_all(GET)
             await trio.sleep(0.05)
-            await stage.until_idle()
+            await stage.until(most=0)
     assert lines == []
 
 
@@ -147,14 +148,10 @@ async def test_a_connection_serves_several_requests_and_does_not_tell_what_serve
             assert told.startswith(b"HTTP/1.1 200")
             assert b"server:" not in told.lower()
         assert stage.figures.connections == 1
-
-
-async def test_a_body_comes_to_the_application_whole() -> None:
-    async with serving() as stage, await stage.connect() as stream:
         body = b"x" * http.BODY_BYTES
         head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         await stream.send_all(head + body)
-        assert (await answer(stream)).endswith(b"\r\n\r\n" + body)
+        assert (await answer(stream)).endswith(b"\r\n\r\n" + body), "it comes to the application whole"
 
 
 async def test_a_body_that_is_too_large_is_refused() -> None:
@@ -166,7 +163,7 @@ async def test_a_body_that_is_too_large_is_refused() -> None:
         assert told.startswith(b"HTTP/1.1 413")
         assert list(json.loads(told.partition(b"\r\n\r\n")[2])["error"]) == ["code", "message"]
         assert stage.figures.refusals["body"] == 1
-        await stage.until_idle()
+        await stage.until(most=0)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -178,36 +175,32 @@ async def test_who_asks_nothing_whole_or_nothing_more_is_closed(said: bytes) -> 
         else:
             await stream.send_all(said)
         assert await answer(stream) == b""
-        await stage.until_idle()
+        await stage.until(most=0)
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_head_that_comes_byte_by_byte_is_not_waited_for() -> None:
-    async with serving() as stage, await stage.connect() as stream:
-        with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(PATIENCE_S):
-            await stream.send_all(GET[:-2])
-            while True:
-                await stream.send_all(b"X: y\r\n")
-                await trio.sleep(0.05)
-        await stage.until_idle()
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_body_that_comes_byte_by_byte_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("begin", "drip", "told"),
+    [
+        (GET[:-2], b"X: y\r\n", b""),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n", b"x", b"HTTP/1.1 408"),
+    ],
+    ids=["head", "body"],
+)
+async def test_what_comes_byte_by_byte_is_not_waited_for(begin: bytes, drip: bytes, told: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream, trio.open_nursery() as nursery:
 
-        async def drip() -> None:
+        async def send() -> None:
             with contextlib.suppress(trio.BrokenResourceError):
-                await stream.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
+                await stream.send_all(begin)
                 while True:
-                    await stream.send_all(b"x")
+                    await stream.send_all(drip)
                     await trio.sleep(0.05)
 
-        nursery.start_soon(drip)
-        with trio.fail_after(PATIENCE_S):
-            assert (await stream.receive_some(65_536)).startswith(b"HTTP/1.1 408")
-        await stage.until_idle()
-        assert stage.figures.refusals["slow_request"] == 1
+        nursery.start_soon(send)
+        assert (await answer(stream)).startswith(told)
+        await stage.until(most=0)
+        assert stage.figures.refusals["slow_request"] == bool(told)
         nursery.cancel_scope.cancel()
 
 
@@ -215,9 +208,9 @@ async def test_a_body_that_comes_byte_by_byte_is_refused() -> None:
 async def test_a_viewer_who_takes_nothing_is_closed(more: bytes) -> None:
     """What comes behind a request keeps a connection from being read: nobody would see its end."""
     async with serving(write_s=0.3) as stage, await stage.connect() as stream:
-        await stream.send_all(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n" + more)
-        await stage_connected(stage)
-        await stage.until_idle()
+        await stream.send_all(ENDLESS + more)
+        await stage.until(least=1)
+        await stage.until(most=0)
         assert stage.figures.refusals["slow_viewer"] == 1
         assert stage.ended == ["gone"]
 
@@ -229,23 +222,21 @@ async def test_an_application_that_does_not_see_its_client_go_is_ended(
     async with serving() as stage:
         async with await stage.connect() as stream:
             await stream.send_all(b"GET /blind HTTP/1.1\r\nHost: h\r\n\r\n")
-            await stage_connected(stage)
-        await stage.until_idle()
+            await stage.until(least=1)
+        await stage.until(most=0)
 
 
-async def test_a_viewer_who_goes_ends_his_stream() -> None:
-    async with serving() as stage:
-        async with await stage.connect() as stream:
-            await response(stream, b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
-        await stage.until_idle()
-        assert stage.ended == ["gone"]
-
-
-async def test_others_are_served_beside_those_who_take_nothing() -> None:
+async def test_a_viewer_who_goes_ends_his_stream_and_others_are_served_beside_those_who_take_nothing() -> (
+    None
+):
     async with serving() as stage, contextlib.AsyncExitStack() as stuck:
+        async with await stage.connect() as stream:
+            await response(stream, ENDLESS)
+        await stage.until(most=0)
+        assert stage.ended == ["gone"]
         for _ in range(20):
             stream = await stuck.enter_async_context(await stage.connect())
-            await stream.send_all(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
+            await stream.send_all(ENDLESS)
         async with await stage.connect() as other:
             assert (await response(other)).startswith(b"HTTP/1.1 200")
 
@@ -259,45 +250,41 @@ async def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> N
             assert await answer(fourth) == b""
         assert stage.figures.refusals["connections"] == 1
         await stack.aclose()
-        await stage.until_idle()
+        await stage.until(most=0)
         async with await stage.connect() as later:
             assert await response(later)
 
 
-async def test_nobody_changes_to_http_2() -> None:
-    asks = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-    asks += b"HTTP2-Settings: AAMAAABk\r\n\r\n"
-    async with serving() as stage:
-        async with await stage.connect() as stream:
-            assert (await response(stream, asks)).startswith(b"HTTP/1.1 200")
-        async with await stage.connect() as stream:
-            await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            assert (await answer(stream)).startswith(b"HTTP/1.1 ")
-
-
-WEB_SOCKET = b"GET /%d HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n"
+WEB_SOCKET = b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n"
 KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+HTTP_2 = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("more", [b"", KEY, KEY + b"Sec-WebSocket-Version: 13\r\n", KEY + b"Upgrade: x\r\n"])
-async def test_who_asks_for_a_web_socket_is_answered_and_closed_like_others(more: bytes) -> None:
+@pytest.mark.parametrize(
+    "asks",
+    [WEB_SOCKET, WEB_SOCKET + KEY + b"Sec-WebSocket-Version: 13\r\n", WEB_SOCKET + b"Upgrade: x\r\n", HTTP_2],
+)
+async def test_who_asks_for_another_protocol_is_answered_and_closed_like_others(asks: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
         for number in range(2):
-            found = await response(stream, WEB_SOCKET % number + more + b"\r\n")
+            found = await response(stream, b"GET /%d HTTP/1.1\r\nHost: h\r\n" % number + asks + b"\r\n")
             assert found.startswith(b"HTTP/1.1 200")
             assert found.endswith(b"/%d" % number)
         assert await answer(stream) == b""
-        await stage.until_idle()
+        await stage.until(most=0)
 
 
-@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 40_000])
+JUNK = b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 40_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize("junk", JUNK)
 async def test_what_is_no_request_is_refused(junk: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
         with contextlib.suppress(trio.BrokenResourceError):
             await stream.send_all(junk)
-        assert (await answer(stream))[:10] in {b"HTTP/1.1 4", b""}
-        await stage.until_idle()
+        assert (await answer(stream))[:10] in {b"HTTP/1.1 4", b"HTTP/1.1 5", b""}
+        await stage.until(most=0)
 
 
 async def test_a_mistake_of_the_application_is_an_answer_and_a_line_of_log() -> None:
@@ -333,7 +320,7 @@ async def test_requests_that_come_together_are_answered_in_their_order() -> None
 async def test_requests_under_way_are_answered_at_the_end() -> None:
     async with serving() as stage, await stage.connect() as stream:
         await stream.send_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
-        await stage_connected(stage)
+        await stage.until(least=1)
         await trio.sleep(0.02)
         stage.stop.set()
         assert (await answer(stream)).endswith(b"slow")
@@ -341,18 +328,11 @@ async def test_requests_under_way_are_answered_at_the_end() -> None:
 
 async def test_the_end_waits_for_nobody_for_long() -> None:
     async with serving() as stage, contextlib.AsyncExitStack() as stack:
-        for request in (b"", GET, b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n", b"POST / HTTP/1.1\r\n"):
+        for request in (b"", GET, ENDLESS, b"POST / HTTP/1.1\r\n"):
             stream = await stack.enter_async_context(await stage.connect())
             await stream.send_all(request)
-        await stage_connected(stage, 4)
+        await stage.until(least=4)
         begun = trio.current_time()
         stage.stop.set()
-        await stage.until_idle()
+        await stage.until(most=0)
         assert trio.current_time() - begun < http.GRACE_S + 2.0
-
-
-async def stage_connected(stage: Stage, connections: int = 1) -> None:
-    """Wait until so many are connected."""
-    with trio.fail_after(PATIENCE_S):
-        while stage.figures.connections < connections:  # noqa: ASYNC110 - as above
-            await trio.sleep(0.01)
