@@ -124,12 +124,3 @@ class Swarm:
     def logged_in(self) -> bool:
         """Whether every client's login was answered with ok."""
         return all(client.received and client.received[0].kind == Kind.OK for client in self.clients)
-
-
-def percentiles(values: list[float]) -> str:
-    """Return min, median, 99th percentile and maximum of seconds, as text."""
-    if not values:
-        return "none"
-    rising = sorted(values)
-    middle, upper = rising[len(rising) // 2], rising[min(len(rising) - 1, len(rising) * 99 // 100)]
-    return f"min {rising[0]:.3f} s, p50 {middle:.3f} s, p99 {upper:.3f} s, max {rising[-1]:.3f} s"

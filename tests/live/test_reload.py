@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from presence.embedded import EmbeddedRedis
-from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.server_process import running_server
 from tests.live.swarm import Swarm
-
-PATIENCE_S = 20.0
-
-
-def times(server: ServerProcess, event: str) -> int:
-    return sum(line["event"] == event for line in server.lines)
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -30,10 +25,10 @@ def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
             swarm.run(PATIENCE_S, until=swarm.logged_in)
             file.write_text("tick = 0.4")
             os.kill(server.process.pid, signal.SIGHUP)
-            wait_for(lambda: times(server, "files are read again") == workers, PATIENCE_S)
+            wait_for(lambda: len(server.said("files are read again")) == workers)
             if workers > 1:  # as a service manager does that signals every process
-                os.kill(pids(server)[1], signal.SIGHUP)
-                wait_for(lambda: times(server, "files are read again") == workers + 1, PATIENCE_S)
+                os.kill(server.workers()[1], signal.SIGHUP)
+                wait_for(lambda: len(server.said("files are read again")) == workers + 1)
             assert not any(client.closed for client in swarm.clients)
         (changed,) = [line for line in server.lines if line["event"].startswith("settings have changed")]
         assert changed["settings"] == ["tick"]

@@ -1,19 +1,22 @@
 """`presence serve` as its users meet it: start, stop, and what happens when something is in the way."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import protocol
+from presence.config import SPECS
 from presence.embedded import EmbeddedRedis, find_binary
 from protocol import Code, Kind
-from tests.live.events import assert_alternation, of_type, read_events
+from tests.live.events import of_type, read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
 from tests.store.servers import Server as Redis
@@ -21,27 +24,43 @@ from tests.store.servers import Server as Redis
 FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
 
 
-def failed_start(*flags: str) -> tuple[int, str, float]:
-    """Run a server that cannot start; return its status, what it said, and the seconds that it took."""
+def failed_start(
+    *flags: str, files: int = 0, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, float]:
+    """Run a server that cannot start; return its status, what it said, and the seconds that it took.
+
+    Args:
+        flags: of `presence serve`.
+        files: the limit of open files; 0: that of this process.
+        environment: variables beside those of this process that are no settings.
+    """
     begun = time.monotonic()
     operators = [] if "--admin" in flags else ["--no-admin"]
-    command = [sys.executable, "-m", "presence", "serve", *operators, "--port", "0", *flags]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    serve = [sys.executable, "-m", "presence", "serve", *operators, "--port", "0", *flags]
+    run = subprocess.run(
+        ["bash", "-c", f'ulimit -n {files}; exec "$@"', "-", *serve] if files else serve,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
+        | {**(environment or {})},
+    )
     return run.returncode, run.stderr, time.monotonic() - begun
 
 
-def test_sixteen_shards_work_on_one_redis_as_one_does(redis_server: EmbeddedRedis) -> None:
-    with running_server("--redis", redis_server.url, "--shards", "16", *FAST) as server:
-        with Swarm(server.address, beat_s=0.4) as swarm:
-            swarm.log_in((f"user-{n}" for n in range(200)), beating=False)
-            swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
-            swarm.run(0.2)
-    events = read_events(redis_server.url, shards=16)
-    assert len({event["shard"] for event in events}) == 16
-    assert len(of_type(events, "online")) == len(of_type(events, "offline")) == 200
-    assert len(events) == 400
-    for shard in range(16):
-        assert_alternation([event for event in events if event["shard"] == shard])
+def test_every_setting_that_is_bad_is_named() -> None:
+    bad = dict.fromkeys((spec.variable for spec in SPECS.values()), "")
+    status, said, _ = failed_start(environment=bad)
+    assert status == 2
+    assert [name for name in bad if name in said] == list(bad)
+
+
+def test_a_limit_on_files_that_is_too_low_is_named() -> None:
+    status, said, _ = failed_start("--max-connections", "900", files=256)
+    assert status == 2
+    assert "max_connections: 900 do not fit" in said
+    assert "256" in said
 
 
 def test_another_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) -> None:

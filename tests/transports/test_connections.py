@@ -6,12 +6,10 @@ import pytest
 import structlog
 import trio
 import trio.lowlevel
-from presence.outcome import Outcome
-from presence.standing import Connected
 
 import protocol
-from presence.registry import Peer
-from presence.session import SessionProtocol
+from presence.registry import Connected, Peer
+from presence.session import Outcome, SessionProtocol
 from presence.transports import connections, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
-from presence.packet_rate import PacketRate
 
 import protocol
+from presence.admission import PacketRate
 from presence.registry import Session
 from presence.requests import Message, Query, Request, Watch, grant
 from presence.transports.connections import PATIENT

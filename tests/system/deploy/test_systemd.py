@@ -11,11 +11,11 @@ import pytest
 from presence.processes import STOP_MARGIN_S
 from presence.settings import Settings
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
-from tests.live.server_process import ServerProcess, wait_for
+from tests.live.server_process import ServerProcess
 from tests.live.swarm import Swarm
-from tests.live.test_reload import times
 from tests.managers import Manager
 from tests.transports.certificates import write
+from tests.waiting import wait_for
 
 EXPOSURE_MAX = "12"  # tenths; the network itself is most of what is left
 analyzes = pytest.mark.needs("systemd-analyze")
@@ -90,7 +90,7 @@ def test_a_server_works_where_it_is_locked_in(
                 swarm.log_in(["ann", "bob"])
                 swarm.run(20, until=swarm.logged_in)
                 os.kill(server.process.pid, signal.SIGHUP)
-                wait_for(lambda: times(server, "files are read again") >= 1, 20)
+                wait_for(lambda: server.said("files are read again"))
                 assert not any(client.closed for client in swarm.clients)
         finally:
             status = server.stop()

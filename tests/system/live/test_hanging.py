@@ -10,10 +10,11 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from protocol import Kind
-from tests.admin.processes import ADMIN, admin_of, answers, found, logged, url_of
+from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
+from tests.waiting import wait_for
 
 HANG_S = 1.0
 PATIENCE_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
@@ -46,13 +47,12 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
         # A login that has not reached Redis is lost with its worker, and has no events.
         swarm.run(5, until=lambda: len(read_events(redis_server.url)) == 60)
         assert len(read_events(redis_server.url)) == 60
-        hung = pids(server)[2]
+        hung = server.workers()[2]
         os.kill(hung, signal.SIGSTOP)
         begun = time.monotonic()
-        swarm.run(3 * HANG_S, until=lambda: pids(server)[2] != hung)
-        assert pids(server)[2] != hung, "within three time-outs"
-        swarm.run(3, until=lambda: len(logged(server, "serving")) == 5)
-        print(f"a hung worker's successor serves after {time.monotonic() - begun:.1f} s")
+        swarm.run(3 * HANG_S, until=lambda: server.workers()[2] != hung)
+        assert server.workers()[2] != hung, "within three time-outs"
+        swarm.run(3, until=lambda: len(server.said("serving")) == 5)
         lost = [client.uid for client in swarm.clients if client.closed]
         back, gone = lost[::2], lost[1::2]
         assert min(len(back), len(gone)) > 1, "the kernel spreads connections"
@@ -66,8 +66,8 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
     events = read_events(redis_server.url)
     assert sorted(offline) == sorted(gone)
     assert_alternation(events)
-    (told,) = logged(server, "worker hangs, and is ended")
-    (ended,) = logged(server, REPLACED)
+    (told,) = server.said("worker hangs, and is ended")
+    (ended,) = server.said(REPLACED)
     assert told["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
 
@@ -78,9 +78,9 @@ def test_a_loop_that_is_stuck_says_where(
     (tmp_path / "sitecustomize.py").write_text(STUCK_AT_SIGUSR1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_server("--redis", redis_server.url, "--workers", "2", "--hang-timeout", "0.5") as server:
-        os.kill(pids(server)[1], signal.SIGUSR1)
-        wait_for(lambda: len(logged(server, "serving")) == 3)
-    (ended,) = logged(server, REPLACED)
+        os.kill(server.workers()[1], signal.SIGUSR1)
+        wait_for(lambda: len(server.said("serving")) == 3)
+    (ended,) = server.said(REPLACED)
     assert ended["signal"] == "SIGABRT"
     assert any("in stuck" in line["event"] for line in server.lines)
 
@@ -92,7 +92,7 @@ def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
     with running_server(*flags) as server, Swarm(server.address, beat_s=0.4) as swarm:
         swarm.log_in(f"user-{n}" for n in range(30))
         swarm.run(5, until=swarm.logged_in)
-        workers = pids(server)
+        workers = server.workers()
         for paused, seconds in (([workers[1]], 1.2), ([server.process.pid, *workers.values()], 3.0)):
             for pid in paused:
                 os.kill(pid, signal.SIGSTOP)
@@ -100,7 +100,7 @@ def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
             for pid in reversed(paused):
                 os.kill(pid, signal.SIGCONT)
             swarm.run(1.0)
-        assert pids(server) == workers
+        assert server.workers() == workers
         assert not any(client.closed for client in swarm.clients)
     assert [event["type"] for event in read_events(redis_server.url)] == ["online"] * 30
 
@@ -110,9 +110,9 @@ def test_the_process_that_serves_operators_is_replaced_when_it_hangs(redis_serve
     flags = ("--redis", redis_server.url, "--workers", "2", "--hang-timeout", str(HANG_S), *ADMIN)
     with running_server(*flags) as server:
         url = url_of(server)
-        found(lambda: answers(url))
+        wait_for(lambda: answers(url))
         os.kill(admin_of(server), signal.SIGSTOP)
-        found(lambda: logged(server, hung), 10)
-        found(lambda: len(logged(server, "operators are served")) == 2)
+        wait_for(lambda: server.said(hung), 10)
+        wait_for(lambda: len(server.said("operators are served")) == 2)
         assert answers(url)
-    assert len(logged(server, hung)) == 1
+    assert len(server.said(hung)) == 1

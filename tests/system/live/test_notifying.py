@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
-from tests.live.server_process import ServerProcess, pids, wait_for
-from tests.live.test_reload import PATIENCE_S, times
+from tests.live.server_process import ServerProcess
 from tests.live.test_serve import failed_start
 from tests.managers import Manager
+from tests.waiting import wait_for
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 
@@ -27,31 +26,7 @@ def children(pid: int) -> set[int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_tells_when_it_is_ready_reloads_lives_and_stops(
-    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
-        monkeypatch.setenv("WATCHDOG_USEC", "600000")
-        server = ServerProcess("--no-admin", "--redis", redis_server.url, "--workers", str(workers))
-        try:
-            ready = manager.wait_for("READY")
-            assert ready["STATUS"] == f"ready {server.address[0]}:{server.address[1]}"
-            os.kill(server.process.pid, signal.SIGHUP)
-            assert int(manager.wait_for("RELOADING")["MONOTONIC_USEC"]) > 0
-            assert manager.wait_for("READY") == ready
-            wait_for(lambda: times(server, "files are read again") == workers, PATIENCE_S)
-            for _ in range(3):
-                assert manager.wait_for("WATCHDOG") == {"WATCHDOG": "1"}
-            assert server.process.poll() is None
-        finally:
-            assert server.stop() == 0
-        assert manager.wait_for("STOPPING")["STATUS"] == "draining"
-        assert sum("READY" in message for message in manager.messages) == 2
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_whoever_a_server_starts_has_nothing_to_say_to_the_manager(
+def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     with Manager(tmp_path) as manager:
@@ -60,15 +35,22 @@ def test_whoever_a_server_starts_has_nothing_to_say_to_the_manager(
         # Without a Redis that is given it starts one, too.
         server = ServerProcess("--no-admin", "--workers", str(workers))
         try:
-            manager.wait_for("READY")
-            below = children(server.process.pid)
-            assert len(below) >= (1 if workers == 1 else 3)
+            ready = manager.wait_for("READY")
+            assert ready["STATUS"] == f"ready {server.address[0]}:{server.address[1]}"
+            os.kill(server.process.pid, signal.SIGHUP)
+            assert int(manager.wait_for("RELOADING")["MONOTONIC_USEC"]) > 0
+            assert manager.wait_for("READY") == ready
+            wait_for(lambda: len(server.said("files are read again")) == workers)
+            for _ in range(3):
+                assert manager.wait_for("WATCHDOG") == {"WATCHDOG": "1"}
             # What is forked has the first environment of its parent in its memory, and no variable any more.
-            started = below - set(pids(server).values())
+            started = children(server.process.pid) - set(server.workers().values())
             assert started
             assert not any(environment(pid).intersection(VARIABLES) for pid in started)
         finally:
             assert server.stop() == 0
+        assert manager.wait_for("STOPPING")["STATUS"] == "draining"
+        assert sum("READY" in message for message in manager.messages) == 2
 
 
 def test_a_server_that_cannot_start_was_never_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
-from tests.docs.roles import permissions
+from tests.docs.roles import ask, permissions
 from tests.live.events import assert_alternation, read_events
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm
@@ -22,10 +22,6 @@ def admin(redis_server: EmbeddedRedis) -> Redis:
     client = open_client(redis_server.url)
     ask(client, "ACL", "SETUSER", "presence-server", *permissions("server"), ">s3cret")
     return client
-
-
-def ask(client: Redis, *words: str) -> None:
-    client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
 
 
 def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
@@ -64,8 +60,8 @@ def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
     events = read_events(redis_server.url)
     assert [event["uid"] for event in events if event["type"] == "online"] == ["ann", "bob"]
     assert_alternation(events)
-    assert not [line for line in server.lines if "may do more" in line["event"]]
-    refusals = [line for line in server.lines if line["event"] == "Redis refused"]
+    assert not server.said("this user of Redis may do more than servers need")
+    refusals = server.said("Redis refused")
     assert len(refusals) == 2  # the relay and the cluster, once each
     assert all("invalid username-password pair" in line["error"] for line in refusals), refusals
-    assert sum(line["event"] == "Redis is back" for line in server.lines) == 1
+    assert len(server.said("Redis is back")) == 1

@@ -4,7 +4,6 @@ import base64
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,11 @@ from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
 from protocol import Code, Kind, Packet
 from tests.credentials import token, write_keys
-from tests.docs.roles import permissions
-from tests.live.server_process import ServerProcess, running_server, wait_for
-from tests.live.test_reload import PATIENCE_S, times
-from tests.live.test_tokens import answered, logged_in
-from tests.system.live.test_permissions import ask
+from tests.docs.roles import ask, permissions
+from tests.live.server_process import Line, ServerProcess, running_server
+from tests.live.test_tokens import answered, login
 from tests.transports import certificates
+from tests.waiting import wait_for
 
 PASSWORD = "canary-password-of-redis"
 SECRET = b"canary-secret-that-signs-tokens!"
@@ -60,30 +58,29 @@ def broken_key(folder: Path) -> Path:
     return cert
 
 
-def is_told(server: ServerProcess, event: str, often: int) -> bool:
-    return times(server, event) >= often
-
-
 def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
     """Let go wrong what secrets have to do with."""
     forged = f"{good[:-8]}AAAAAAAA"
-    ann, answer = logged_in(server.address, "ann", good)
-    with closing(ann):
-        assert answer.kind == Kind.OK
+
+    def told(event: str, times: int) -> None:
+        wait_for(lambda: len(server.said(event)) >= times)
+
+    with closing(Line(server.address)) as ann:
+        assert ann.ask(login("ann", good)).kind == Kind.OK
         for proof in (forged, OPAQUE, None):
             assert answered(server.address, "bob", proof) == Code.AUTH_FAILED
         assert ann.ask(Packet(Kind.UPDATE, 3, {"token": forged})).payload["code"] == Code.AUTH_FAILED
         assert ann.ask(Packet(Kind.MESSAGE, 4, {"to": "bob", "body": good})).kind == Kind.ERROR
         ask(admin, "ACL", "SETUSER", "presence-server", "off")
         ask(admin, "CLIENT", "KILL", "USER", "presence-server")
-        wait_for(lambda: times(server, "Redis refused") >= 2, PATIENCE_S)
+        told("Redis refused", 2)
         ask(admin, "ACL", "SETUSER", "presence-server", "on")
-        wait_for(lambda: times(server, "control channel is back") >= 2, PATIENCE_S)
+        told("control channel is back", 2)
         cut_off, misplaced = f'{{"keys": [{{"k": "{KEY}"', f'{{"keys": [{{"kid": "a", "alg": "{KEY}"}}]}}'
-        for times_told, content in ((2, cut_off), (4, misplaced)):  # by each of two workers
+        for times, content in ((2, cut_off), (4, misplaced)):  # by each of two workers
             keys.write_text(content)
             server.process.send_signal(signal.SIGHUP)
-            wait_for(partial(is_told, server, "token keys stay as they were", times_told), PATIENCE_S)
+            told("token keys stay as they were", times)
         assert ann.beat().kind == Kind.OK
 
 

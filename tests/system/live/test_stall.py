@@ -3,8 +3,6 @@
 import threading
 import time
 
-import pytest
-
 from loadtest.chaos.unguarded import WITHOUT_STALL_GUARD
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
@@ -29,33 +27,21 @@ def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]
     return silent
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [pytest.param(1.0, marks=pytest.mark.nightly), 4.0, pytest.param(10.0, marks=pytest.mark.nightly)],
-)
-def test_nobody_who_beats_is_ended_by_a_stop(redis_server: EmbeddedRedis, seconds: float) -> None:
+def test_nobody_who_beats_is_ended_by_a_stop(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *FLAGS) as server:
         with Swarm(server.address, beat_s=1.2) as swarm:
-            silent = beat_through_pauses(server, swarm, [seconds])
+            silent = beat_through_pauses(server, swarm, [4.0])
             swarm.run(3 + 3 + 0.5 + 0.5)  # T, a credit of at most T, a tick
             events = read_events(redis_server.url)
     offline = of_type(events, "offline")
-    false = [uid for uid in offline if uid.startswith("beating")]
-    credit = server.report["ticker"]["stall_credit_s"]
-    print(
-        f"stall of {seconds} s: false offline {len(false)} of 400, silent found {len(offline) - len(false)} "
-        f"of 20, credit {credit:.2f} s, saved by a last look {server.report['core']['saved_by_a_last_look']}"
-    )
-    assert not false
     assert set(offline) == {client.uid for client in silent}
     assert_alternation(events)
-    assert credit > 0, "a fault was injected"
+    assert server.report["ticker"]["stall_credit_s"] > 0, "a fault was injected"
 
 
 def test_without_the_guard_clients_who_beat_are_ended(redis_server: EmbeddedRedis) -> None:
     """The negative control: which of tick and reads comes first is chance, so it is tried several times."""
     false: list[str] = []
-    stops = 0
     with running_server("--redis", redis_server.url, *FLAGS, program=WITHOUT_STALL_GUARD) as server:
         with Swarm(server.address, beat_s=1.2) as swarm:
             beat_through_pauses(server, swarm, [])
@@ -65,8 +51,6 @@ def test_without_the_guard_clients_who_beat_are_ended(redis_server: EmbeddedRedi
                 pause.start()
                 swarm.run(4.0)
                 pause.join()
-                stops += 1
                 offline = of_type(read_events(redis_server.url), "offline")
                 false = [uid for uid in offline if uid.startswith("beating")]
-    print(f"stall with the guard off: false offline {len(false)} of 400 after {stops} stops")
     assert false

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import trustme
 from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
 from protocol import Code, Kind
-from tests.admin.processes import logged
 from tests.credentials import write_keys
 from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess, pids, running_server, wait_for
+from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
 from tests.live.test_serve import FAST, failed_start
+from tests.waiting import wait_for
 
 LOG_IMPORTS = """
 import os, sys
@@ -31,22 +30,19 @@ sys.addaudithook(log)
 """
 
 
-def is_serving(server: ServerProcess, times: int) -> bool:
-    return len([line for line in server.lines if line["event"] == "serving"]) >= times
-
-
-def test_workers_share_a_port_and_a_stream(redis_server: EmbeddedRedis) -> None:
-    with running_server("--redis", redis_server.url, "--workers", "3", *FAST) as server:
+def test_workers_share_a_port_and_sixteen_shards(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, "--workers", "3", "--shards", "16", *FAST) as server:
         with Swarm(server.address, beat_s=0.4) as swarm:
             swarm.log_in((f"user-{n}" for n in range(150)), beating=False)
             swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
             swarm.run(0.2)
-    stopped = {line["worker"]: line for line in server.lines if line["event"] == "stopped"}
+    stopped = {line["worker"]: line for line in server.said("stopped")}
     assert sorted(stopped) == [1, 2, 3]
     logins = [line["core"]["logins"] for line in stopped.values()]
     assert sum(logins) == 150
     assert min(logins) > 10, "the kernel spreads connections"
-    events = read_events(redis_server.url)
+    events = read_events(redis_server.url, shards=16)
+    assert len({event["shard"] for event in events}) == 16
     assert len(of_type(events, "online")) == len(of_type(events, "offline")) == 150
     assert len({event["node"] for event in events}) == 3
     assert_alternation(events)
@@ -77,14 +73,14 @@ def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, *, everybody: bo
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
         swarm.run(5, until=swarm.logged_in)
-        for pid in [*(pids(server).values() if everybody else ()), server.process.pid]:
+        for pid in [*(server.workers().values() if everybody else ()), server.process.pid]:
             os.kill(pid, signal.SIGTERM)
         swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
     assert server.process.wait(5) == 0
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]
     assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
-    assert len([line for line in server.lines if line["event"] == "stopped"]) == 3
+    assert len(server.said("stopped")) == 3
     assert len(of_type(read_events(redis_server.url), "online")) == 60
 
 
@@ -94,16 +90,15 @@ def test_a_killed_worker_is_replaced_after_a_pause_that_doubles(redis_server: Em
             swarm.log_in(f"user-{n}" for n in range(40))
             swarm.run(5, until=swarm.logged_in)
             for kill in range(3):
-                os.kill(pids(server)[1], signal.SIGKILL)
-                wait_for(lambda kill=kill: is_serving(server, 3 + kill))  # type: ignore[misc] # bound now
-            lost = [client.uid for client in swarm.clients if client.closed]
+                os.kill(server.workers()[1], signal.SIGKILL)
+                wait_for(lambda kill=kill: len(server.said("serving")) >= 3 + kill)  # type: ignore[misc] # bound now
             swarm.run(0.2)
             lost = [client.uid for client in swarm.clients if client.closed]
             assert 0 < len(lost) < 40
             back = swarm.log_in(lost)
             swarm.run(5, until=lambda: all(client.received for client in back))
             assert all(client.received[0].kind == Kind.OK for client in back)
-    replaced = [line for line in server.lines if line["event"] == "worker ended, and is replaced"]
+    replaced = server.said("worker ended, and is replaced")
     assert [line["status"] for line in replaced] == [-signal.SIGKILL] * 3
     assert [line["pause_s"] for line in replaced] == [0.5, 1.0, 2.0]
     events = read_events(redis_server.url)
@@ -112,12 +107,11 @@ def test_a_killed_worker_is_replaced_after_a_pause_that_doubles(redis_server: Em
 
 def test_a_worker_that_is_told_to_drain_is_replaced(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2") as server:
-        first = pids(server)[1]
+        first = server.workers()[1]
         os.kill(first, signal.SIGTERM)
-        wait_for(lambda: is_serving(server, 3))
-        assert pids(server)[1] != first
-    stopped = [line for line in server.lines if line["event"] == "stopped"]
-    assert len(stopped) == 3
+        wait_for(lambda: len(server.said("serving")) >= 3)
+        assert server.workers()[1] != first
+    assert len(server.said("stopped")) == 3
 
 
 def test_workers_drain_when_their_supervisor_is_killed(redis_server: EmbeddedRedis) -> None:
@@ -130,7 +124,7 @@ def test_workers_drain_when_their_supervisor_is_killed(redis_server: EmbeddedRed
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]
     assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
-    assert len([line for line in server.lines if line["event"] == "stopped"]) == 2
+    assert len(server.said("stopped")) == 2
 
 
 def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedRedis) -> None:
@@ -150,27 +144,18 @@ def test_the_port_of_another_supervisor_is_taken(redis_server: EmbeddedRedis) ->
     assert port in said
 
 
-def test_a_server_loads_nothing_that_draws() -> None:
-    program = (
-        "import sys; from presence import logs; logs.configure('json'); import presence.supervisor;"
-        "print(*{'rich', 'pygments', 'argparse', 'tomllib'} & set(sys.modules))"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == []
-
-
 def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, "--workers", "3", "--drain-timeout", "3", "--idle-timeout", "8")
     with running_server(*flags) as server:
-        before = set(pids(server).values())
+        before = set(server.workers().values())
         with Swarm(server.address, beat_s=1) as swarm:
             swarm.log_in(f"user-{n}" for n in range(60))
             server.process.send_signal(signal.SIGUSR2)
-            swarm.run(15, until=lambda: bool(logged(server, "workers are renewed")))
+            swarm.run(15, until=lambda: bool(server.said("workers are renewed")))
             swarm.run(0.2)
-        assert logged(server, "workers are renewed")
-        assert not before & set(pids(server).values())
-        drained = [line for line in server.lines if line["event"] == "worker drained, and is renewed"]
+        assert server.said("workers are renewed")
+        assert not before & set(server.workers().values())
+        drained = server.said("worker drained, and is renewed")
         assert sorted(line["worker"] for line in drained) == [1, 2, 3]
         told = [line for line in server.lines if line["event"] in {"stopping", "serving"}]
         order = [line["event"] for line in sorted(told, key=lambda line: line["timestamp"])]
@@ -191,14 +176,14 @@ def test_a_worker_that_is_replaced_imports_nothing_anew(
     keys = write_keys(tmp_path / "keys.json", {"k": b"a secret of thirty-two bytes, or so"})
     flags = ("--token-keys", str(keys), "--tls-cert", str(cert), "--tls-port", "0", "--workers", "2")
     with running_server("--redis", redis_server.url, *flags) as server:
-        os.kill(pids(server)[1], signal.SIGKILL)
-        wait_for(lambda: is_serving(server, 3))
+        os.kill(server.workers()[1], signal.SIGKILL)
+        wait_for(lambda: len(server.said("serving")) >= 3)
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: bool(logged(server, "files are read again")))
+        wait_for(lambda: bool(server.said("files are read again")))
         with Swarm(server.address, beat_s=1) as swarm:
             swarm.log_in(f"user-{n}" for n in range(8))  # without a token
             swarm.run(5, until=lambda: all(client.received for client in swarm.clients))
-        workers = {line["pid"] for line in logged(server, "worker started")}
+        workers = {line["pid"] for line in server.said("worker started")}
     found = [line.split() for line in imports.read_text().splitlines()]
     names = {name for pid, name in found if int(pid) in workers}
     assert {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names} == set()
@@ -213,11 +198,11 @@ def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
             server.process.send_signal(signal.SIGUSR2)
             swarm.run(8, until=lambda: all(client.closed for client in swarm.clients))
             swarm.log_in(f"user-{n}" for n in range(30))
-            wait_for(lambda: bool(logged(server, "workers are renewed")))
+            wait_for(lambda: bool(server.said("workers are renewed")))
             with PresenceReader(redis_server.url) as reader:
                 assert sorted(node.status for node in reader.nodes()) == ["alive"] * 2 + ["left"] * 2
-            swarm.run(9, until=lambda: len(logged(server, "a node that left is swept")) == 2)
-    swept = logged(server, "a node that left is swept")
+            swarm.run(9, until=lambda: len(server.said("a node that left is swept")) == 2)
+    swept = server.said("a node that left is swept")
     assert sum(line["users_offline"] for line in swept) == 10
     assert sum(line["returned"] for line in swept) == 30
     worrying = {line["event"] for line in server.lines if line.get("level") in {"warning", "error"}}

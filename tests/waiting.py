@@ -1,0 +1,28 @@
+"""Waiting until something is so: by real time in threads and processes, or by the clock of a trio test."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+PATIENCE_S = 20.0  # a machine under load
+LOOK_S = 0.01
+
+Found = TypeVar("Found")
+
+
+def wait_for(look: Callable[[], Found | None], seconds: float = PATIENCE_S) -> Found:
+    """Look until there is something that counts as true; return it."""
+    give_up = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(LOOK_S)
+    return seen
+
+
+async def until(holds: Callable[[], object], seconds: float = PATIENCE_S, *, look_s: float = LOOK_S) -> None:
+    """Look, while other tasks run, until that holds."""
+    with trio.fail_after(seconds):
+        while not holds():  # noqa: ASYNC110 - what rings no bell: Redis, threads, other processes
+            await trio.sleep(look_s)
