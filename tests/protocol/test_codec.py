@@ -8,11 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol import (
-    FRAME_LIMIT_BEFORE_LOGIN_BYTES,
-    FRAME_LIMIT_BYTES,
     KEEPALIVE,
     NO_PAYLOAD,
-    Code,
     EncodeError,
     Kind,
     Packet,
@@ -27,7 +24,6 @@ from protocol import (
     ok,
 )
 from protocol.prepacked import pack_state, states_answer
-from tests.protocol.vectors import BAD, GOOD
 
 ONLINE = {"status": "online", "since_ms": 5, "last_seen_ms": None, "id": "5-0", "meta": {"a": b"\x00"}}
 OFFLINE = {"status": "offline", "since_ms": None, "last_seen_ms": 7, "id": None}
@@ -48,37 +44,6 @@ def test_frame_end_counts_from_the_start_of_the_buffer(
 @pytest.mark.parametrize("length", range(6))
 def test_frame_end_of_an_unfinished_frame_is_0(length: int) -> None:
     assert frame_end(KEEPALIVE[:length], 0, 2) == 0
-
-
-@pytest.mark.parametrize("limit_bytes", [FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES])
-def test_frame_end_at_the_limit_waits_for_the_body(limit_bytes: int) -> None:
-    assert frame_end(limit_bytes.to_bytes(4, "big"), 0, limit_bytes) == 0
-
-
-@pytest.mark.parametrize("limit_bytes", [FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES])
-def test_frame_end_over_the_limit_is_refused_on_four_bytes(limit_bytes: int) -> None:
-    with pytest.raises(ProtocolError) as caught:
-        frame_end((limit_bytes + 1).to_bytes(4, "big"), 0, limit_bytes)
-    assert caught.value.code is Code.TOO_LARGE
-
-
-def test_frame_end_of_an_empty_frame_is_refused() -> None:
-    with pytest.raises(ProtocolError) as caught:
-        frame_end(b"\0\0\0\0", 0, 2)
-    assert caught.value.code is Code.PROTOCOL_ERROR
-
-
-def test_no_body_is_refused() -> None:
-    with pytest.raises(ProtocolError):
-        decode(b"")
-
-
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_a_body_cut_short_is_refused(cut: int) -> None:
-    body = encode(login("ann", id=1))[4:]
-    assert len(body) == 12
-    with pytest.raises(ProtocolError):
-        decode(body[:cut])
 
 
 def test_a_packet_without_payload_shares_one_that_cannot_change() -> None:
@@ -191,16 +156,6 @@ def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
             return
         minimal = encode(keepalive(asked.id))[4:]
         assert asked.kind != Kind.KEEPALIVE or asked.id is None or body != minimal
-
-
-def test_of_the_vectors_keepalives_alone_are_answered() -> None:
-    frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
-    answers = {frame: keepalive_answer(frame) for frame in frames}
-    answered = {frame: answer for frame, answer in answers.items() if answer}
-    assert len(answered) > 2
-    for frame, answer in answered.items():
-        asked = decode(frame[4:])
-        assert (asked.kind, decode(answer[4:])) == (Kind.KEEPALIVE, ok(asked.id))
 
 
 def test_two_frames_and_half_a_frame_are_left_to_the_decoder() -> None:

@@ -1,15 +1,28 @@
-"""SPEC.md says what the tables say."""
+"""The numbers that every client in the field relies on; and that SPEC.md says what the tables say."""
 
 import re
 from importlib.resources import files
 
 import pytest
 
-from protocol import TABLE, Answer, Code, Decoder, Kind, Other, Reaction, State
+from protocol import TABLE, VERSION, Answer, Code, Decoder, Kind, Other, Reaction, State, error, goodbye
 from protocol import constants as limits
 from protocol.schema import SCHEMA
 
 SPEC = (files("protocol") / "SPEC.md").read_text("utf-8")
+# As the contract with clients words it; `r` marks those after which a client may come back.
+CODES = """
+1 login · 2 returned · 3 away · 4 back · 5 updated · 100 logout · 101 background · 200 closed r ·
+201 idle_timeout r · 202 slow_consumer r ·
+300 replaced · 301 kicked · 302 auth_expired r · 303 auth_failed · 304 session_limit · 310 protocol_error ·
+311 rate_limited r · 312 login_timeout r · 313 unsupported · 314 recipient_offline · 315 too_large ·
+316 not_logged_in · 317 recipient_disconnected r · 400 server_drain r ·
+401 server_restart r · 402 node_down r · 403 server_error r · 404 busy r
+"""
+KINDS = """
+1 login · 2 message · 3 keepalive · 4 logout · 5 query · 6 watch · 7 unwatch · 8 update ·
+64 ok · 65 error · 66 presence · 67 deliver · 68 goodbye
+"""
 
 
 def _section(heading: str) -> str:
@@ -41,6 +54,19 @@ def _cell(state: State, reaction: Reaction) -> str:
 
 def _trigger(trigger: Kind | Other) -> str:
     return f"{trigger.value} {trigger.name.lower()}" if isinstance(trigger, Kind) else trigger.value
+
+
+def test_kinds_codes_and_version_are_those_of_the_contract() -> None:
+    contract = re.findall(r"(\d+) (\w+)( r\b)?", CODES)
+    assert {(str(code.value), code.reason, " r" if code.reconnect else "") for code in Code} == {*contract}
+    assert {(str(kind.value), kind.name.lower()) for kind in Kind} == {*re.findall(r"(\d+) (\w+)", KINDS)}
+    assert VERSION == 1
+
+
+def test_errors_and_goodbyes_name_their_code() -> None:
+    payload = {"code": 404, "reason": "busy", "message": "full", "retry_after": 2.5}
+    assert error(7, Code.BUSY, "full", 2.5) == (65, 7, payload)
+    assert goodbye(Code.KICKED).payload == {"code": 301, "reason": "kicked", "reconnect": False}
 
 
 def test_table_has_every_cell() -> None:

@@ -1,7 +1,6 @@
-"""The client in TypeScript, built once a run, and its example device as a process of its own."""
+"""The client in TypeScript, and its example device as a process of its own."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -9,16 +8,17 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-PROTOCOL = Path(__file__).parents[4] / "protocol"
+from tests.waiting import PATIENCE_S, wait_for
+
+PROTOCOL = Path(__file__).parents[3] / "protocol"
 SOURCE = PROTOCOL / "clients" / "node"
 BUILD_TIMEOUT_S = 180.0
-PATIENCE_S = 20.0
 NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "ENETUNREACH", "ENOTCACHED")
 
 Line = dict[str, Any]
@@ -50,17 +50,8 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def built_client(root: Path) -> Path:
-    """Return the folder of the built client below `root`; whoever comes second waits for the first."""
+    """Build the client below `root`; return its folder there."""
     folder = root / "protocol" / "clients" / "node"
-    with (root / "node.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "dist").exists():
-            _build(root, folder)
-    return folder
-
-
-def _build(root: Path, folder: Path) -> None:
-    shutil.rmtree(root / "protocol", ignore_errors=True)
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
     for name in ("SPEC.md", "vectors.json"):
         shutil.copy(PROTOCOL / name, root / "protocol" / name)
@@ -73,6 +64,7 @@ def _build(root: Path, folder: Path) -> None:
     assert fetched.returncode == 0, fetched.stderr
     compiled = run(folder, "npm", "run", "build")
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    return folder
 
 
 class Device:
@@ -118,10 +110,7 @@ class Device:
 
     def sees(self, *uids: str) -> None:
         """Wait until these are online for others too: a login is answered before Redis knows of it."""
-        give_up = time.monotonic() + PATIENCE_S
-        while any(state["status"] != "online" for state in self.ask("query", uids).values()):
-            assert time.monotonic() < give_up, uids
-            time.sleep(0.02)
+        wait_for(lambda: all(each["status"] == "online" for each in self.ask("query", uids).values()))
 
     def told(self, event: str, **parts: object) -> Line:
         """Wait for an event behind the last that was waited for; `parts`: what it or its state must hold."""
@@ -150,29 +139,14 @@ class Device:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        status = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        return status
+        return self.process.wait(PATIENCE_S)
 
-    def kill(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End it as a crash would."""
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(BrokenPipeError), self.process:
+            pass
         self._reader.join(PATIENCE_S)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-@contextlib.contextmanager
-def devices(client: Path, address: tuple[str, int], *uids: str) -> Iterator[list[Device]]:
-    """Some devices, logged in."""
-    all_of_them = [Device(client, address, uid) for uid in uids]
-    try:
-        for device in all_of_them:
-            device.told("connected", again=False)
-        yield all_of_them
-    finally:
-        for device in all_of_them:
-            device.kill()
