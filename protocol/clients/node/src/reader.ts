@@ -19,10 +19,10 @@ export class Reader {
   at = 0;
   /** Whether a `WholeFloat` was read. */
   wholeFloats = false;
-  private readonly view: DataView;
+  private readonly bytes: Buffer;
 
-  constructor(private readonly bytes: Uint8Array) {
-    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  constructor(bytes: Uint8Array) {
+    this.bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
   /**
@@ -33,12 +33,9 @@ export class Reader {
    *   an infinity, a string that is not UTF-8, an extension type, or a byte that MessagePack leaves unused.
    */
   value(depth: number): Raw {
-    const tag = this.tag();
+    const tag = this.uint(1);
     if (tag < 0x80) {
       return tag;
-    }
-    if (tag >= 0xe0) {
-      return tag - 0x100;
     }
     if (tag < 0x90) {
       return this.map(tag & 0x0f, depth);
@@ -49,22 +46,19 @@ export class Reader {
     if (tag < 0xc0) {
       return this.string(tag & 0x1f);
     }
-    return this.sized(tag, depth);
+    return tag < 0xe0 ? this.sized(tag, depth) : tag - 0x100;
   }
 
   /** Return the count of the array that begins here and step behind its header; 0 if there is no array. */
   arrayHeader(): number {
-    const tag = this.tag();
+    const tag = this.uint(1);
     if (tag >= 0x90 && tag < 0xa0) {
       return tag & 0x0f;
     }
     return tag === 0xdc ? this.uint(2) : tag === 0xdd ? this.uint(4) : 0;
   }
 
-  private tag(): number {
-    return this.bytes[this.step(1)] as number;
-  }
-
+  /** A value whose tag says what follows, or how many bytes its length takes. */
   private sized(tag: number, depth: number): Raw {
     switch (tag) {
       case 0xc0:
@@ -75,27 +69,25 @@ export class Reader {
       case 0xc4:
       case 0xc5:
       case 0xc6:
-        return this.take(this.uint(1 << (tag - 0xc4))).slice(); // a copy: the frame may be large
+        return new Uint8Array(this.take(this.uint(1 << (tag - 0xc4)))); // a copy: the frame may be large
       case 0xca:
-        return this.float(this.view.getFloat32(this.step(4)));
+        return this.float(this.take(4).readFloatBE());
       case 0xcb:
-        return this.float(this.view.getFloat64(this.step(8)));
+        return this.float(this.take(8).readDoubleBE());
       case 0xcc:
-        return this.uint(1);
       case 0xcd:
-        return this.uint(2);
       case 0xce:
-        return this.uint(4);
+        return this.uint(1 << (tag - 0xcc));
       case 0xcf:
-        return exact(this.view.getBigUint64(this.step(8)));
+        return exact(this.take(8).readBigUInt64BE());
       case 0xd0:
-        return this.view.getInt8(this.step(1));
       case 0xd1:
-        return this.view.getInt16(this.step(2));
-      case 0xd2:
-        return this.view.getInt32(this.step(4));
+      case 0xd2: {
+        const width = 1 << (tag - 0xd0);
+        return this.take(width).readIntBE(0, width);
+      }
       case 0xd3:
-        return exact(this.view.getBigInt64(this.step(8)));
+        return exact(this.take(8).readBigInt64BE());
       case 0xd9:
       case 0xda:
       case 0xdb:
@@ -124,21 +116,13 @@ export class Reader {
     checkDepth(depth);
     const map: RawMap = {};
     for (let index = 0; index < count; index += 1) {
-      const key = this.key();
-      setKey(map, key, this.value(depth - 1)); // of a key that repeats the last value counts
+      const tag = this.bytes[this.at] ?? 0xa0; // past the end, reading the key says so
+      if ((tag < 0xa0 || tag >= 0xc0) && (tag < 0xd9 || tag > 0xdb)) {
+        throw wrong("a map key is not a string");
+      }
+      setKey(map, this.value(0) as string, this.value(depth - 1)); // of a key that repeats the last value counts
     }
     return map;
-  }
-
-  private key(): string {
-    const tag = this.tag();
-    if (tag >= 0xa0 && tag < 0xc0) {
-      return this.string(tag & 0x1f);
-    }
-    if (tag < 0xd9 || tag > 0xdb) {
-      throw wrong("a map key is not a string");
-    }
-    return this.string(this.uint(1 << (tag - 0xd9)));
   }
 
   private string(length: number): string {
@@ -162,26 +146,16 @@ export class Reader {
   }
 
   private uint(width: number): number {
-    const at = this.step(width);
-    return width === 1
-      ? this.view.getUint8(at)
-      : width === 2
-        ? this.view.getUint16(at)
-        : this.view.getUint32(at);
+    return this.take(width).readUIntBE(0, width);
   }
 
-  private take(length: number): Uint8Array {
-    const at = this.step(length);
-    return this.bytes.subarray(at, at + length);
-  }
-
-  private step(length: number): number {
+  private take(length: number): Buffer {
     const at = this.at;
     if (length > this.bytes.length - at) {
-      throw cut();
+      throw wrong("the frame ends before its values do");
     }
     this.at = at + length;
-    return at;
+    return this.bytes.subarray(at, at + length);
   }
 }
 
@@ -194,10 +168,6 @@ function checkDepth(depth: number): void {
 function exact(value: bigint): number | bigint {
   const number = Number(value);
   return Number.isSafeInteger(number) ? number : value;
-}
-
-function cut(): ProtocolError {
-  return wrong("the frame ends before its values do");
 }
 
 function wrong(message: string): ProtocolError {

@@ -17,7 +17,7 @@ import {
 } from "./constants.js";
 import { ProtocolError } from "./errors.js";
 import { isMap, type Raw, type RawMap, WholeFloat } from "./values.js";
-import { packedBytes } from "./writer.js";
+import { pack } from "./writer.js";
 
 /** Throws a ProtocolError that begins with `name`. */
 type Check = (value: Raw, name: string) => void;
@@ -77,7 +77,7 @@ const meta: Check = (value, name) => {
   if (nests(value) > META_DEPTH_MAX) {
     throw wrong(name, `is nested more than ${META_DEPTH_MAX} deep`);
   }
-  if (packedBytes(value) > META_MAX_BYTES) {
+  if (pack(value).length > META_MAX_BYTES) {
     throw tooLarge(name, `takes more than ${META_MAX_BYTES} bytes packed`);
   }
 };
