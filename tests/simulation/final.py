@@ -18,9 +18,11 @@ from tests.simulation.truth import LONG_AGO
 if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.judge import Judge
+    from tests.simulation.observed import Entry
     from tests.simulation.sockets import Connection
     from tests.simulation.world import World
 
+Kind = tuple[str, str]  # of an event: type and reason
 Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and session
 BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inbox", "inbox_n"})
 
@@ -197,3 +199,34 @@ def _conserved(judge: Judge, host: Host) -> None:
     told = judge.liveness.made_good.get(host, 0)
     if told < figures.dropped_total:
         judge.broken("conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, told)
+
+
+class Counting:
+    """What nodes counted beside all that was written, though Redis may have forgotten it.
+
+    Each event of a batch is counted once, and none besides.
+    """
+
+    def __init__(self) -> None:
+        self._by_batches: dict[str, Counter[Kind]] = {}  # by the node id that called
+        self._by_others: dict[str, Counter[Kind]] = {}
+
+    def wrote(self, entry: Entry) -> None:
+        """A script wrote an entry."""
+        kind = entry.fields["type"]
+        if kind != "floor":  # which is taken out again immediately
+            written = self._by_batches if entry.script == "apply" else self._by_others
+            written.setdefault(entry.caller, Counter())[kind, entry.fields.get("reason", kind)] += 1
+
+    def compare(self, judge: Judge, host: Host, *, forgot: bool) -> None:
+        """Judge a process that runs; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
+        batches, others = self._of(self._by_batches, host), self._of(self._by_others, host)
+        report = host.node.relay.transitions.report()
+        counted = Counter({(type, reason): n for type, ns in report.items() for reason, n in ns.items()})
+        if twice := counted - (batches + others):
+            judge.broken("counted", "{} counts what was not written: {}", host.name, dict(twice))
+        if not forgot and (missed := batches - counted):
+            judge.broken("counted", "{} does not count what was written: {}", host.name, dict(missed))
+
+    def _of(self, written: dict[str, Counter[Kind]], host: Host) -> Counter[Kind]:
+        return sum((written.get(id, Counter()) for id in host.ids), Counter())

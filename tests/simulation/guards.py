@@ -3,12 +3,10 @@
 A guard is off by another text of a script, or by another attribute of a class or module.
 """
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 from unittest import mock
 
@@ -21,7 +19,7 @@ from presence.store import scripting
 
 @dataclass(frozen=True)
 class Change:
-    """A part of a script and what stands in its place; `prelude` is part of several scripts."""
+    """A part of a script's own text and what stands in its place; `prelude` goes before several scripts."""
 
     script: str
     old: str
@@ -49,38 +47,24 @@ class Guard:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Switch it off."""
-        source = _changed(self.scripts)
-
-        @cache
-        def digest(name: str) -> str:
-            return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
-
+        texts = dict(scripting._TEXTS)
+        for each in self.scripts:
+            assert texts[each.script].count(each.old) == 1, f"{each.script}: {each.old!r} must be there once"
+            texts[each.script] = texts[each.script].replace(each.old, each.new)
         with ExitStack() as stack:
-            if self.scripts:
-                stack.enter_context(mock.patch.object(scripting, "source", source))
-                stack.enter_context(mock.patch.object(scripting, "digest", digest))
+            stack.callback(_forget_texts)
+            stack.enter_context(mock.patch.dict(scripting._TEXTS, texts))
+            _forget_texts()
             for (owner, name), value in (self.attributes or {}).items():
                 stack.enter_context(mock.patch.object(owner, name, value))
             yield
 
 
-def _changed(changes: tuple[Change, ...]) -> Callable[[str], str]:
-    """Return what gives the scripts' texts with changes in them."""
+def _forget_texts() -> None:
+    """Have the scripts put together anew."""
+    scripting.source.cache_clear()
+    scripting.digest.cache_clear()
 
-    @cache
-    def source(name: str) -> str:
-        text = _SOURCE(name)
-        for change in changes:
-            if change.script == name or (change.script == "prelude" and text.startswith(_PRELUDE)):
-                assert text.count(change.old) == 1, f"{change.script}: {change.old!r} must be there once"
-                text = text.replace(change.old, change.new)
-        return text
-
-    return source
-
-
-_SOURCE: Final = scripting.source
-_PRELUDE: Final = "-- What the scripts of one shard share"
 
 FOREVER_S: Final = 1e6
 

@@ -68,10 +68,9 @@ from loadtest.checker.showing import Showing, Shown
 from presence.changes import Change, Op
 from presence.cluster import BEATS_A_LEASE
 from protocol import Code
-from tests.simulation import lateness
-from tests.simulation.counting import Counting
-from tests.simulation.final import compare
-from tests.simulation.liveness import Liveness
+from tests.simulation import excuses
+from tests.simulation.excuses import Liveness
+from tests.simulation.final import Counting, compare
 from tests.simulation.observed import Entry, Ran
 from tests.simulation.truth import LONG_AGO, Life
 
@@ -177,7 +176,7 @@ class Judge:
 
     def _check_late(self, life: Life, now: float) -> None:
         silent_s = (now - life.readable) * life.host.clock.rate
-        allowed_s = lateness.decision_allowed_s(self._world, life, now)
+        allowed_s = excuses.decision_allowed_s(self._world, life, now)
         if silent_s > allowed_s + EPSILON_S:
             self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
@@ -292,7 +291,7 @@ class Judge:
             decided_at = life.ended_at
             took_s = entry.at - decided_at
             gap_at = self.liveness.made_good_at.get(life.host, LONG_AGO)
-            if took_s > lateness.telling_allowed_s(self._world, life, decided_at, gap_at):
+            if took_s > excuses.telling_allowed_s(self._world, life, decided_at, gap_at):
                 self.broken("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
@@ -312,7 +311,7 @@ class Judge:
         if silent_s < least_s - EPSILON_S:
             self.broken("swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s)
         since_death_s = entry.at - life.host.machine.ended_at
-        if since_death_s > lateness.sweep_allowed_s(self._world, life):
+        if since_death_s > excuses.sweep_allowed_s(self._world, life):
             self.broken("unswept", "{} of {} for {:.3f} s", life.id, dead, since_death_s)
 
     def final(self) -> None:

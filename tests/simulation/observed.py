@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from presence.store import scripting
-from tests.simulation.agenda import Agenda
 from tests.simulation.fake.commands import COMMANDS, xadd
 from tests.simulation.fake.server import FakeRedis, Snapshot
 from tests.simulation.fake.values import Hash, Reply
+from tests.simulation.machine import Agenda
 
 REDIS_START_S: Final = 1_700_000_000.0
 SCRIPTS: Final = tuple(

@@ -10,9 +10,9 @@ from presence.registry import Peer, Session
 from protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:
-    from tests.simulation.agenda import Agenda
     from tests.simulation.devices import Device
     from tests.simulation.host import Host
+    from tests.simulation.machine import Agenda
     from tests.simulation.plan import Saying
     from tests.simulation.truth import Life
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.simulation.agenda import Agenda
 from tests.simulation.draw import draw_plan
-from tests.simulation.machine import Machine, NodeClock
+from tests.simulation.machine import Agenda, Machine, NodeClock
 from tests.simulation.observed import ObservedRedis
 from tests.simulation.plan import Kind, Plan
 from tests.simulation.runs import run_plan

@@ -13,8 +13,8 @@ import redis
 from greenlet import getcurrent
 
 from presence.store.client import CALL_TIMEOUT_S
-from tests.simulation.agenda import Agenda
 from tests.simulation.fake.client import Answers, Perform
+from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis
 
 SLOW_S: Final = 0.1  # a call that took longer was in trouble; on a good day none takes 10 ms

@@ -8,11 +8,11 @@ from random import Random
 from typing import Final
 
 from presence.store.keys import Keys
-from tests.simulation.agenda import Agenda
 from tests.simulation.devices import Device
 from tests.simulation.faults import Faults
 from tests.simulation.host import Host
 from tests.simulation.judge import Judge
+from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis
 from tests.simulation.plan import Plan
 from tests.simulation.truth import Truth
