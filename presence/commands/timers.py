@@ -125,14 +125,13 @@ def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
         try:
             writer = configure_directly(settings.log_format, settings.log_level)
             from presence.processes import Processes  # noqa: PLC0415 - what only this action needs
-            from presence.timers import worker  # noqa: PLC0415 - trio, once for all that are forked
-            from presence.timers.runner import Terms  # noqa: PLC0415 - as above
+            from presence.timers import runner  # noqa: PLC0415 - trio, once for all that are forked
 
-            terms = Terms(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
-            job = worker.Job(place, args.handler, terms, settings.log_format, settings.log_level)
+            terms = runner.Terms(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
+            job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
             return Processes(
                 args.processes,
-                lambda number, line, is_first: worker.run(job, number, line, is_first),
+                lambda number, line, is_first: runner.run_worker(job, number, line, is_first),
                 ready_line=f"ready {place.kind} {place.name}",
                 drain_timeout_s=settings.drain_timeout,
                 writer=writer,

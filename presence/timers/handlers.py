@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from presence.timers.interface import DELAY_S_MAX, Due, TimerError
+from presence.timers.interface import Due, check_delay
 
 Function = Callable[[Due], Any]
 """Takes an event; what it returns is not looked at. An exception says that the event is not handled."""
@@ -34,8 +34,8 @@ class PutOff(Exception):
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
-        if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
-            raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+        if delay_s is not None:
+            check_delay(delay_s)
         super().__init__("put off")
         self.delay_s = delay_s
 

@@ -25,6 +25,16 @@ class TimerFull(TimerError):
     """The timer holds as many events as it may; nothing of the call was added."""
 
 
+def check_delay(delay_s: float) -> None:
+    """Refuse a delay that no timer can have.
+
+    Raises:
+        TimerError: it is negative, no number, or more than `DELAY_S_MAX`.
+    """
+    if not 0 <= delay_s <= DELAY_S_MAX:
+        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+
+
 class Event(NamedTuple):
     """What is to come.
 

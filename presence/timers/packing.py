@@ -6,20 +6,15 @@ from typing import Final
 
 import msgpack
 
-from presence.timers.interface import DELAY_S_MAX, ID_BYTES_MAX, PAYLOAD_BYTES_MAX, Due, Event, TimerError
+from presence.timers.interface import ID_BYTES_MAX, PAYLOAD_BYTES_MAX, Due, Event, TimerError, check_delay
 
 ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
 BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
 
 
 def delay_ms(delay_s: float) -> int:
-    """Return a delay in whole milliseconds, rounded up.
-
-    Raises:
-        TimerError: it is negative, too long or no number.
-    """
-    if not 0 <= delay_s <= DELAY_S_MAX:
-        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+    """Return a delay in whole milliseconds, rounded up; raise TimerError if it is none."""
+    check_delay(delay_s)
     # 0.07 * 1000 is a little more than 70: what no clock can show is no reason to wait a millisecond longer.
     return math.ceil(round(delay_s * 1000, 6))
 

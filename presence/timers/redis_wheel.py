@@ -1,11 +1,11 @@
 """A presence wheel kept in Redis: for front ends that keep nothing, as HTTP long-polling or functions.
 
-Whoever hears of a user calls `touch`: one script call, which moves him from one slot to another. Whoever has
-time calls `due`: one script call for each shard, which takes the slots whose time has come. There is no
-leader, and no state outside of Redis; any number of processes do either.
+A front end that hears of a user calls `touch`: one script call, which moves the user to another slot. Some
+process calls `due`: one script call for each shard, which takes the slots whose time has come. There is
+no leader, and no state outside of Redis; any number of processes may do either.
 
-What happens is in streams, written by the same script that moves the user: each user's online and offline by
-turns. They are of the form that a presence server writes, so `presence.subscriber` reads them::
+What happens is in streams, written by the same script that moves the user: each user's online and offline
+alternate. They have the form that a presence server writes, so `presence.subscriber` reads them::
 
     wheel = RedisWheel("redis://localhost:6379", "web")
     wheel.touch("ann")  # True: ann came online
@@ -13,28 +13,24 @@ turns. They are of the form that a presence server writes, so `presence.subscrib
     with subscribe_sync("redis://localhost:6379", prefix=wheel.prefix, group="push", consumer="1") as events:
         for event in events: ...
 
-Guarantees, all by the clock of Redis. (One that jumps ahead makes users silent for so much longer than they
-were; one that is set back, so much later those of whom nothing is heard after that.)
+Guarantees, by the clock of Redis (if that is set, users are silent for so much longer or shorter):
 
-* Never early: a user is offline `idle_timeout_s` after his last touch, and no sooner.
+* Never early: a user is offline `idle_timeout_s` after the last touch, and no sooner.
 * Late by at most a tick, and the time between two calls of `due`. While nobody calls, nobody goes offline;
   then every slot that passed is taken, in slices.
-* Nothing is lost when a caller dies: a user is on the wheel, or his offline event is in the stream. What
-  `due` returns is for who counts or logs; whoever must act on it reads the stream as one of a group (at
-  least once).
-* A touch wins until the very call that takes the user: nobody has heard of his silence then, so nothing is
-  told. After it he comes back: an online event follows the offline one, and the slowest reader finds both
-  in order.
+* Nothing is lost when a caller dies: a user is on the wheel, or the offline event is in the stream. What
+  `due` returns is for logs and counters; to act on it, read the stream as one of a group (at least once).
+* A touch wins until the very call that takes the user, silently. After it an online event follows the offline
+  one, in order.
 * A call whose answer was lost may be made again: what came about is told once.
-* If Redis loses its data, its users are unknown: those who go on come online anew, those who had just
-  fallen silent are told by nobody.
+* If Redis loses its data, its users are unknown: those who go on come online anew, those who had just fallen
+  silent are reported by nobody.
 
 Memory: an entry of a hash and one of a set for each user online, and of the stream for each event, which is
 capped. `python -m loadtest.compare` measures it, and what a touch costs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from presence.store.address import CLUSTER_SHARDS, is_cluster
@@ -51,13 +47,13 @@ NAME_BYTES_MAX: Final = 128
 
 
 class Silence(NamedTuple):
-    """A user who went offline because nothing was heard of him.
+    """A user who went offline because nothing was heard of them.
 
     Attributes:
         uid: the user.
-        last_seen_ms: of his last touch, Unix milliseconds by the clock of Redis, as all times here.
-        due_ms: the tick at which he was due: at or after the deadline.
-        at_ms: when he was taken.
+        last_seen_ms: of the last touch, Unix milliseconds by the clock of Redis, as all times here.
+        due_ms: the tick at which this was due: at or after the deadline.
+        at_ms: when the user was taken.
     """
 
     uid: str
@@ -67,7 +63,7 @@ class Silence(NamedTuple):
 
     @property
     def late_ms(self) -> int:
-        """Milliseconds between the tick and the moment at which somebody came to take him."""
+        """Milliseconds between the tick and the moment at which the user was taken."""
         return max(0, self.at_ms - self.due_ms)
 
 
@@ -79,8 +75,7 @@ class RedisWheel:
     Args:
         url: as `presence.store.address` takes it.
         name: of the wheel; all that work with it give the same.
-        idle_timeout_s: silence after which a user is offline. Callers may differ, as while it is being
-            changed: what counts is the last touch.
+        idle_timeout_s: silence after which a user is offline. Callers may differ: the last touch counts.
         tick_s: how exact that is. The same for all callers; the first one sets it.
         shards: how many the users are spread over, as `presence.store.keys` does it; 16 on a Redis Cluster,
             else 1. The same for all callers.
@@ -132,14 +127,10 @@ class RedisWheel:
         Raises:
             As `touch`, when all that could be done is done.
         """
-        came: list[str] = []
-        is_new = False
-        for flag, *some in self._over_shards("touch", uids, []):
-            is_new = is_new or bool(flag)
-            came += [uid.decode() for uid in some]
-        if is_new:  # or Redis has lost what it had
+        answers = self._over_shards("touch", uids, [])
+        if any(is_new for is_new, *_ in answers):  # or Redis has lost what it had
             self._check_settings()
-        return came
+        return [uid.decode() for _, *came in answers for uid in came]
 
     def forget(self, uid: str) -> bool:
         """A user leaves by his own will: offline at once; return whether he was there. Raises as `touch`."""
@@ -210,9 +201,9 @@ class RedisWheel:
     def _over_shards(self, script: str, uids: Iterable[str], own: Sequence[Any]) -> list[Any]:
         self._check_once()
         calls = [
-            self._call(script, shard, [*own, *some])
+            self._call(script, shard, [*own, *members[first : first + UIDS_A_CALL]])
             for shard, members in self._by_shard(uids).items()
-            for some in _slices(members)
+            for first in range(0, len(members), UIDS_A_CALL)
         ]
         answers = self._scripting.evaluate(calls)
         for answer in answers:
@@ -252,12 +243,6 @@ class RedisWheel:
 def _check_name(name: str) -> None:
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX or set(name) & set("{} ") or not name.isprintable():
         raise TimerError(f"a timer's name has 1 to {NAME_BYTES_MAX} bytes, no braces and no spaces: {name!r}")
-
-
-def _slices(members: Sequence[str]) -> Iterator[list[str]]:
-    rest = iter(members)
-    while some := list(islice(rest, UIDS_A_CALL)):
-        yield some
 
 
 def _read(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:

@@ -1,4 +1,4 @@
-"""One worker: claims due events from a timer, has them handled, and reports how each ended.
+"""A worker of `presence timers run`: claims due events, has them handled, and reports how each ended.
 
     claim ─→ handlers (`concurrency` at once) ─→ reports: done, retry, give back
 
@@ -17,31 +17,43 @@ that go on, these and those that outlast a drain, are reported as the very last 
 """
 
 import math
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from threading import Thread
+from typing import Final, NamedTuple
 
 import structlog
 import trio
 
+from presence import logs
 from presence.backoff import jittered
+from presence.orders import Orders
 from presence.outages import Outage
 from presence.runtime import Caller, TrioBell, TrioCaller
-from presence.store.batches import StoreUnavailable
+from presence.store.address import redacted
+from presence.store.batches import StoreError, StoreUnavailable
+from presence.timers import handlers
 from presence.timers.handing import Leasing
-from presence.timers.handlers import Handler, PutOff
-from presence.timers.interface import Due, LeasedTimer
+from presence.timers.handlers import Handler, HandlerError, PutOff
+from presence.timers.interface import Due, LeasedTimer, TimerError
+from presence.timers.kinds import Place
 from presence.timers.reporting import FAILURES, MAX_HELD, Leases
 
-STUCK: Final = 3  # exit status of a worker that ended since a plain handler would not
+OK: Final = 0  # exit statuses of a worker
+FAILED: Final = 1
+REFUSED: Final = 2  # what was asked for cannot be had
+STUCK: Final = 3  # it ended because a plain handler would not
 START_TIMEOUT_S: Final = 6.0  # Redis is given so long at the start: within 10 s an operator knows
 POLL_INTERVAL_S: Final = 0.1  # while a handler is free
 OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
 OUTAGE_MAX_S: Final = 2.0
 FIGURES_INTERVAL_S: Final = 60.0  # between two lines of figures
 LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
+SAY_LAST_S: Final = 0.5  # for those of handlers that go on
 
 log = structlog.get_logger("presence.timers")
 
@@ -268,3 +280,85 @@ def _is_cancelled(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_cancelled(each) for each in error.exceptions)
     return isinstance(error, trio.Cancelled | KeyboardInterrupt)
+
+
+# The process
+
+
+class Job(NamedTuple):
+    """What a worker does.
+
+    Attributes:
+        place: of the timer.
+        handler: its name, see `handlers.load`.
+        terms: how events are handled.
+        log_format, log_level: as `presence.logs.configure` takes them.
+    """
+
+    place: Place
+    handler: str
+    terms: Terms
+    log_format: str = "auto"
+    log_level: str = "info"
+
+
+def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
+    """Be worker `number`; return the exit status.
+
+    Args:
+        job: what to do.
+        number: from 1, for the log.
+        line: the worker's end of the socket pair.
+        is_first: end if Redis cannot be reached at first; else wait until it can.
+    """
+    with logs.configure(job.log_format, job.log_level) as writer:
+        structlog.contextvars.bind_contextvars(worker=number)
+        try:
+            handler = handlers.load(job.handler)
+            with job.place.open(job.terms.leasing) as timer:
+                runner = Runner(timer, handler, job.terms)
+                status = trio.run(_run, runner, Orders(line), is_first, job)
+                if runner.goes_on and runner.has_ended:
+                    writer.close()
+                    with job.place.open(job.terms.leasing) as timer_of_its_own:
+                        speaker = Thread(target=runner.say_last, args=[timer_of_its_own], daemon=True)
+                        speaker.start()
+                        speaker.join(SAY_LAST_S)
+                        os._exit(status)
+                return status
+        except (HandlerError, TimerError) as error:
+            log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+            return REFUSED
+        except BaseException:
+            log.exception("worker failed")
+            return FAILED
+
+
+async def _run(runner: Runner, line: Orders, is_first: bool, job: Job) -> int:
+    async with line.orders() as told, trio.open_nursery() as nursery:
+        nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
+        await runner.run(line.ready, is_first=is_first)
+        nursery.cancel_scope.cancel()
+    return _status(runner, job) if runner.has_ended else FAILED
+
+
+async def _obey(told: AsyncIterator[None], runner: Runner, everything: trio.CancelScope) -> None:
+    """Drain at the first order, end at once at the second."""
+    await anext(told)
+    runner.stop()
+    await anext(told)
+    log.warning("ended by a second signal")
+    everything.cancel()
+
+
+def _status(runner: Runner, job: Job) -> int:
+    """Say how a worker ended; return its exit status."""
+    error = runner.failure
+    if isinstance(error, StoreUnavailable | StoreError):
+        log.error("cannot start", redis=redacted(job.place.redis_url), error=str(error))
+        return FAILED
+    if error is not None:
+        log.error("refusing to start", error=str(error))
+        return REFUSED
+    log.info("stopped", **runner.figures.shown(), pid=os.getpid())
+    return STUCK if runner.is_stuck else OK

@@ -22,7 +22,7 @@ import trio
 
 from presence.ticks import Ticks
 from presence.timers.callbacks import ASYNC_MAX, Callbacks, ErrorHandler, log_error
-from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull
+from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull, check_delay
 from presence.timers.levels import Entry, Levels
 
 T = TypeVar("T")
@@ -53,11 +53,6 @@ class TimerHandle(Entry):
     deadline: float
     fn: Callable[..., object] | None
     args: tuple[Any, ...]
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it has neither begun to fire nor been cancelled."""
-        return self.fn is not None
 
 
 @dataclass(slots=True)
@@ -163,12 +158,9 @@ class TimerService:
         handle = TimerHandle()
         handle.fn = fn
         handle.args = args
-        handle.deadline = deadline = self._now() + delay_s
+        handle.deadline = self._now() + delay_s
         self._room -= 1
-        tick = self._ticks.at_or_after(deadline)
-        self._wheel.add(handle, tick)
-        if tick < self._sleeps_until:
-            self._wake_at(tick)
+        self._add(handle)
         return handle
 
     def schedule_many(
@@ -183,8 +175,7 @@ class TimerService:
         """
         many = list(timers)
         self._refuse(len(many), *(each[0] for each in many))
-        now = self._now()
-        handles = []
+        now, handles = self._now(), []
         for delay_s, fn, *args in many:
             handle = TimerHandle()
             handle.fn, handle.args, handle.deadline = fn, tuple(args), now + delay_s
@@ -249,11 +240,8 @@ class TimerService:
         tick = self._ticks.at_or_after(handle.deadline)
         self._wheel.add(handle, tick)
         if tick < self._sleeps_until:
-            self._wake_at(tick)
-
-    def _wake_at(self, tick: int) -> None:
-        self._sleeps_until = tick
-        self._sleep.deadline = self._ticks.starts(tick)
+            self._sleeps_until = tick
+            self._sleep.deadline = self._ticks.starts(tick)
 
     def _refuse(self, count: int, *delays_s: float) -> None:
         """Say why so many timers cannot be taken, if they cannot."""
@@ -352,13 +340,3 @@ class FromThreads:
             return trio.from_thread.run_sync(verb, trio_token=self._token)
         except trio.RunFinishedError:
             raise TimerError("the event loop of the timer service has ended") from None
-
-
-def check_delay(delay_s: float) -> None:
-    """Refuse a delay that no timer can have.
-
-    Raises:
-        TimerError: it is negative, no number, or more than `DELAY_S_MAX`.
-    """
-    if not 0.0 <= delay_s <= DELAY_S_MAX:
-        raise TimerError(f"a delay of {delay_s} s is not between 0 and {DELAY_S_MAX:.0f} s")

@@ -234,7 +234,7 @@ async def test_a_delay_out_of_bounds_is_refused(
             partial(timers.schedule_many, [(1.0, calls), (delay_s, calls)]),
             partial(timers.reschedule, handle, delay_s),
         ):
-            with pytest.raises(TimerError, match="a delay of"):
+            with pytest.raises(TimerError, match="delay_s"):
                 refused()
         assert timers.statistics().pending == 1
 

@@ -52,7 +52,7 @@ async def test_a_thread_is_told_whether_a_timer_will_not_fire() -> None:
 async def test_bounds_hold_for_threads_too() -> None:
     async with open_timer_service(pending_max=1) as timers:
         schedule = timers.from_threads.schedule
-        with pytest.raises(TimerError, match="a delay of"):
+        with pytest.raises(TimerError, match="delay_s"):
             await trio.to_thread.run_sync(schedule, -1.0, int)
         await trio.to_thread.run_sync(schedule, 60.0, int)
         with pytest.raises(TimerFull):

@@ -1,19 +1,16 @@
 """A delay queue: an update whose resource another writer has locked is put off, and not lost.
 
 Writers change accounts in a database: they read one, reckon, and write it back. Two that do so at the same
-time would undo each other's work, so each takes the account's lock first. Who finds it taken must not wait,
-since others have work for it, and must not drop the update: it is put off.
+time would undo each other's work, so each takes the account's lock first. A writer that finds it taken must
+not wait, because others have work for it, and must not drop the update: it is put off.
 
     presence timers run --kind queue --name updates --handler presence.timers.examples.locked_resource:apply
 
-What is promised, and by whom:
-
-* no update is lost: the queue hands it out until the handler has returned, also if writers die;
-* each is applied once: the database notes its id in the transaction that applies it, since a writer that
-  dies after that, and before it said so, makes it come again;
-* none is undone: the lock's fencing token rises, and the database refuses a writer whose token is older than
-  the last one's. A lock alone cannot promise that: it ends by time, also while its owner is asleep;
-* in no order: what was put off comes after what was not. These updates may be applied in any order.
+* No update is lost: the queue hands it out until the handler has returned, also if writers die.
+* Each is applied once: the database notes its id in the transaction that applies it.
+* None is undone: the lock's fencing token rises, and the database refuses a writer whose token is older than
+  the last one's. A lock alone cannot promise that: it ends by time, also while its owner is asleep.
+* In no order: what was put off comes after what was not.
 """
 
 import random
@@ -90,28 +87,26 @@ def database() -> Iterator[sqlite3.Connection]:
 
 def main() -> None:
     """Show it: two processes of four writers each, and updates that meet at three accounts."""
-    amounts = {f"update-{n}": (f"account-{n % ACCOUNTS}", n) for n in range(UPDATES)}
+    updates = {f"update-{n}": f"account-{n % ACCOUNTS} {n}" for n in range(UPDATES)}
+    expected = {f"account-{n}": sum(range(n, UPDATES, ACCOUNTS)) for n in range(ACCOUNTS)}
     with stage.stage() as url, database() as db:
         db.executescript(_SCHEMA)
-        db.executemany("INSERT INTO accounts VALUES (?, 0, 0)", {(name,) for name, _ in amounts.values()})
+        db.executemany("INSERT INTO accounts VALUES (?, 0, 0)", [(name,) for name in expected])
         place = Place(url, "queue", stage.NAME)
         with place.open() as queue:
-            queue.schedule_many(
-                Event(name, 0.0, f"{account} {amount}".encode())
-                for name, (account, amount) in amounts.items()
+            queue.schedule_many(Event(name, 0.0, update.encode()) for name, update in updates.items())
+            stage.work(
+                place,
+                f"{__spec__.name}:apply",
+                lambda: queue.state().counts.get("done") == UPDATES,
+                *("--concurrency", "4", "--attempts", "500"),
             )
-            flags = ("--concurrency", "4", "--attempts", "500")
-            with stage.workers(place, f"{__spec__.name}:apply", *flags) as wait_until:
-                wait_until(lambda: queue.state().counts.get("done") == UPDATES)
             dead = queue.state().dead
         applied = {name for (name,) in db.execute("SELECT id FROM applied")}
         balances = dict(db.execute("SELECT name, balance FROM accounts"))
         (put_off,) = db.execute("SELECT count(*) FROM put_off").fetchone()
-    expected: dict[str, int] = {}
-    for account, amount in amounts.values():
-        expected[account] = expected.get(account, 0) + amount
     print(f"{len(applied)} of {UPDATES} updates applied, put off {put_off} times, dead {dead}: {balances}")
-    if (applied, balances, dead) != (set(amounts), expected, 0):
+    if (applied, balances, dead) != (set(updates), expected, 0):
         raise SystemExit(f"expected {expected}")
 
 

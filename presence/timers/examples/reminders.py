@@ -37,11 +37,15 @@ def main() -> None:
         with place.open() as ring:
             ring.schedule_many(Event(f"all-{n}", DELAY_S, b"the match begins") for n in range(MOMENT))
             ring.schedule_many(Event(f"one-{n}", n * 0.03, b"your turn") for n in range(AROUND))
-            with stage.workers(place, f"{__spec__.name}:remind", "--concurrency", "4") as wait_until:
-                wait_until(lambda: ring.state().counts.get("done") == MOMENT + AROUND)
-        sent = {name: int(times) for name, times in stage.redis().hgetall(SENT).items()}
+            stage.work(
+                place,
+                f"{__spec__.name}:remind",
+                lambda: ring.state().counts.get("done") == MOMENT + AROUND,
+                *("--concurrency", "4"),
+            )
+        sent = [int(times) for times in stage.redis().hgetall(SENT).values()]
         early = int(stage.redis().get(EARLY) or 0)
-    twice = sum(times > 1 for times in sent.values())
+    twice = sum(times > 1 for times in sent)
     print(f"{len(sent)} of {MOMENT + AROUND} reminders sent, {twice} of them twice, {early} early")
     if (len(sent), twice, early) != (MOMENT + AROUND, 0, 0):
         raise SystemExit(1)

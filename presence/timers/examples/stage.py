@@ -27,11 +27,16 @@ def redis() -> Redis:
     return open_client(os.environ["PRESENCE_REDIS"])
 
 
+def folder() -> Path:
+    """Return where the example keeps its files."""
+    return Path(os.environ[FOLDER])
+
+
 @contextlib.contextmanager
 def stage() -> Iterator[str]:
     """Run an empty Redis and lend a folder, as this process' environment says from then on; yield the URL."""
-    with tempfile.TemporaryDirectory(prefix="presence-") as folder, embedded_redis() as server:
-        os.environ.update({"PRESENCE_REDIS": server.url, FOLDER: folder})
+    with tempfile.TemporaryDirectory(prefix="presence-") as lent, embedded_redis() as server:
+        os.environ.update({"PRESENCE_REDIS": server.url, FOLDER: lent})
         try:
             yield server.url
         finally:
@@ -40,39 +45,21 @@ def stage() -> Iterator[str]:
             del os.environ["PRESENCE_REDIS"], os.environ[FOLDER]
 
 
-@contextlib.contextmanager
-def workers(place: Place, handler: str, *flags: str) -> Iterator[Callable[[Callable[[], bool]], None]]:
-    """Run `presence timers run` for the length of a ``with`` block; it must drain well.
-
-    Yields:
-        A function that waits until something holds.
-    """
+def work(place: Place, handler: str, holds: Callable[[], bool], *flags: str) -> None:
+    """Run `presence timers run` until something holds; it must drain well."""
     ring = ("--slots", str(place.slots), "--tick", str(place.tick_s))
-    running = subprocess.Popen(  # noqa: S603 - our own command
-        [
-            *(sys.executable, "-m", "presence", "timers", "run", "--log-level", "warning"),
-            *("--kind", place.kind, "--name", place.name, *ring),
-            *("--handler", handler, "--processes", "2", *flags),
-        ]
-    )
-
-    def wait_until(holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
+    named = ("--kind", place.kind, "--name", place.name, "--handler", handler, "--processes", "2")
+    command = ("timers", "run", "--log-level", "warning", *named, *ring, *flags)
+    running = subprocess.Popen([sys.executable, "-m", "presence", *command])  # noqa: S603 - our own command
+    deadline = time.monotonic() + WAIT_S
+    try:
         while not holds():
             if running.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("what was waited for did not come")
             time.sleep(0.01)
-
-    try:
-        yield wait_until
         running.send_signal(signal.SIGTERM)
         if status := running.wait(WAIT_S):
             raise RuntimeError(f"the workers ended with {status}")
     finally:
         running.kill()  # its workers notice, and drain
         running.wait()
-
-
-def folder() -> Path:
-    """Return where the example keeps its files."""
-    return Path(os.environ[FOLDER])

@@ -42,11 +42,12 @@ def main() -> None:
     """Show it: every other order is paid, the rest lapse."""
     with stage.stage() as url:
         place, redis = Place(url, "expiry", stage.NAME), stage.redis()
-        with place.open() as timer, stage.workers(place, f"{__spec__.name}:lapse") as wait_until:
+        with place.open() as timer:
             for n in range(NUMBER):
                 place_order(redis, timer, f"order-{n}")
             paid = sum(pay(redis, timer, f"order-{n}") for n in range(0, NUMBER, 2))
-            wait_until(lambda: redis.scard(f"{ORDERS}:lapsed") == NUMBER - paid)
+            handler = f"{__spec__.name}:lapse"
+            stage.work(place, handler, lambda: redis.scard(f"{ORDERS}:lapsed") == NUMBER - paid)
         left, lapsed = redis.scard(f"{ORDERS}:open"), redis.scard(f"{ORDERS}:lapsed")
     print(f"{NUMBER} orders: {paid} paid, {lapsed} lapsed, {left} open")
     if (paid, lapsed, left) != (NUMBER // 2, NUMBER // 2, 0):
