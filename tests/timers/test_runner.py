@@ -53,28 +53,46 @@ async def endless(_due: Due) -> None:
     await trio.sleep_forever()
 
 
-async def test_each_event_is_handled_once_and_done(autojump_clock: MockClock) -> None:
-    timer, handled = a_timer(500), list[str]()
+def raising(error: BaseException) -> Handle:
+    async def handle(_due: Due) -> None:
+        raise error
 
-    async def note(due: Due) -> None:
-        handled.append(due.id)
-
-    async with working(timer, note):
-        await trio.sleep(5)
-    assert sorted(handled) == sorted(f"e{n}" for n in range(500))
-    assert not timer.entries
+    return handle
 
 
-async def test_nothing_is_begun_before_its_time(autojump_clock: MockClock) -> None:
-    timer, begun = a_timer(delay_s=3.0), list[float]()
+@pytest.mark.parametrize(
+    ("handle", "said", "counted"),
+    [
+        (ignore, "done", {"handled": 1}),
+        (raising(ValueError("no")), "retry", {"failed": 1, "dead": 1}),
+        (raising(PutOff(0.5)), "retry", {"put_off": 1, "dead": 1}),
+        (endless, "retry", {"failed": 1, "dead": 1}),  # cancelled by the time-out
+        (raising(SystemExit()), "retry", {"failed": 1, "dead": 1}),
+        (raising(GeneratorExit()), "retry", {"failed": 1, "dead": 1}),
+        (raising(asyncio.CancelledError()), "retry", {"failed": 1, "dead": 1}),
+    ],
+)
+async def test_the_end_of_a_handler_is_reported_once(
+    autojump_clock: MockClock, handle: Handle, said: str, counted: dict[str, int]
+) -> None:
+    timer, others = a_timer(delay_s=3.0, attempts_max=1), [Event(f"other {n}", 0.0) for n in range(50)]
+    timer.schedule(*others)
 
-    async def note(_due: Due) -> None:
-        begun.append(trio.current_time())
+    async def handle_one(due: Due) -> None:
+        if due.id == "e0":
+            assert trio.current_time() - start >= 3.0
+            await handle(due)
 
     start = trio.current_time()
-    async with working(timer, note):
-        await trio.sleep(5)
-    assert 3.0 <= begun[0] - start <= 3.1
+    with capture_logs() as logs:
+        async with working(timer, handle_one, terms(attempts=1, timeout_s=0.5)) as runner:
+            await trio.sleep(5)
+    assert sorted(timer.said) == sorted([(said, "e0"), *(("done", each.id) for each in others)])
+    figures, expected = runner.figures, {"handled": 0, "failed": 0, "put_off": 0, "dead": 0, **counted}
+    expected["handled"] += len(others)
+    assert {name: getattr(figures, name) for name in expected} == expected
+    assert [line["log_level"] for line in logs] == ["error"] * counted.get("dead", 0)
+    assert timer.dead == ["e0"] * counted.get("dead", 0)
 
 
 async def test_no_more_are_claimed_and_run_at_once_than_may(autojump_clock: MockClock) -> None:
@@ -129,34 +147,6 @@ async def test_what_is_put_off_comes_again_when_it_said_and_is_no_failure(autoju
     assert logs == []
 
 
-async def test_what_is_put_off_for_ever_becomes_a_dead_letter(autojump_clock: MockClock) -> None:
-    timer = a_timer(attempts_max=3)
-
-    async def never(_due: Due) -> None:
-        raise PutOff(0.1)
-
-    with capture_logs() as logs:
-        async with working(timer, never, terms(attempts=3)):
-            await trio.sleep(2)
-    assert timer.dead == ["e0"]
-    assert [line["log_level"] for line in logs] == ["error"]
-
-
-@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, GeneratorExit])
-async def test_a_handler_that_exits_has_failed_and_harms_nobody(
-    autojump_clock: MockClock, error: type[BaseException]
-) -> None:
-    timer = a_timer(2)
-
-    async def leave(due: Due) -> None:
-        if due.id == "e0":
-            raise error
-
-    async with working(timer, leave):
-        await trio.sleep(0.4)
-    assert timer.said == [("retry", "e0"), ("done", "e1")]
-
-
 async def test_the_lease_of_a_long_handler_is_extended(autojump_clock: MockClock) -> None:
     timer, begun = a_timer(), list[int]()
 
@@ -168,14 +158,6 @@ async def test_the_lease_of_a_long_handler_is_extended(autojump_clock: MockClock
         await trio.sleep(5 * LEASE_S)
     assert begun == [1]
     assert timer.said[-1] == ("done", "e0")
-
-
-async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed(autojump_clock: MockClock) -> None:
-    timer = a_timer()
-    async with working(timer, endless, terms(timeout_s=2)) as runner:
-        await trio.sleep(2.2)
-        assert runner.figures.failed == 1
-    assert ("retry", "e0") in timer.said
 
 
 async def test_a_drain_lets_finish_what_runs_and_claims_no_more(autojump_clock: MockClock) -> None:

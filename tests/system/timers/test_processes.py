@@ -1,4 +1,4 @@
-"""`presence timers run` as processes: killed, drained, stuck, and with Redis away."""
+"""`presence timers run` as processes: killed, drained and stuck."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import find_binary
+from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.interface import Due, Event
-from tests.store.servers import Server
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -100,30 +98,22 @@ class Workers:
                         os.kill(line["pid"], signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="pt-") as folder:
-        server = Server(find_binary(), Path(folder), keep=True)
-        yield server
-        server.close()
-
-
 @pytest.fixture
-def server(shared_server: Server) -> Server:
-    shared_server.client.flushall()
-    return shared_server
+def server() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
 
 
 Start = Callable[..., Workers]
 
 
 @pytest.fixture
-def start(server: Server, tmp_path: Path) -> Start:
+def start(server: EmbeddedRedis, tmp_path: Path) -> Start:
     return partial(Workers, server.url, tmp_path)
 
 
 @pytest.fixture
-def queue(server: Server) -> Iterator[DelayQueue]:
+def queue(server: EmbeddedRedis) -> Iterator[DelayQueue]:
     with contextlib.closing(Scripting(server.url)) as scripting:
         yield DelayQueue(scripting, Keys().timer("t"))
 
@@ -143,18 +133,6 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
         running.wait_for("worker started", 3)
         assert running.stop() == 0
     assert queue.state().counts["done"] == 1
-
-
-def test_a_drain_finishes_what_runs_and_gives_back_the_rest(start: Start, queue: DelayQueue) -> None:
-    queue.schedule_many([Event("first", 0, b"0.5"), Event("second", 0.001, b"0")])
-    with start("note_slowly") as running:
-        running.wait_until(lambda: "begun-first" in running.notes())
-        running.wait_for("ready queue t")
-        assert running.stop() == 0
-        assert [*running.notes()] == ["begun-first", "first"]
-    state = queue.state()
-    assert (state.waiting + state.leased, state.counts["done"]) == (1, 1)
-    assert [due.id for due in queue.due()] == ["second"]
 
 
 def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
@@ -180,19 +158,6 @@ def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: De
         assert not Path(f"/proc/{first}").exists()
         assert running.stop() == 0
     assert [letter.id for letter in queue.dead()] == ["stuck"]
-
-
-def test_workers_wait_for_a_redis_that_is_restarted(start: Start, server: Server, queue: DelayQueue) -> None:
-    with start("note") as running:
-        running.wait_for("ready queue t")
-        queue.schedule(Event("e", 0.3))
-        server.kill()
-        running.wait_for("Redis is away, trying again")
-        server.start()
-        running.wait_until(lambda: "e" in running.notes())
-        assert running.stop() == 0
-    told = [line["event"] for line in running.lines if line["event"].startswith("Redis")]
-    assert told == ["Redis is away, trying again", "Redis is back"]
 
 
 def test_workers_drain_when_their_supervisor_is_killed(start: Start, queue: DelayQueue) -> None:
