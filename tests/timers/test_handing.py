@@ -82,7 +82,7 @@ def test_what_kills_its_workers_is_a_dead_letter_and_hides_nothing(timer: Shared
     assert len(timer.dead()) == 5
 
 
-def test_dead_letters_are_listed_by_pages_and_purged(timer: SharedTimer) -> None:
+def test_dead_letters_are_listed_by_pages_purged_and_live_again(timer: SharedTimer) -> None:
     for name in ("a", "b", "c"):
         died(timer, name)
         time.sleep(0.002)  # they are listed by the millisecond of their death
@@ -90,7 +90,8 @@ def test_dead_letters_are_listed_by_pages_and_purged(timer: SharedTimer) -> None
     assert [letter.id for letter in timer.dead(limit=2, skip=2)] == ["c"]
     assert timer.purge(["a", "c", "nobody"]) == 2
     assert [letter.id for letter in timer.dead()] == ["b"]
-    assert timer.state().waiting == timer.state().leased == 0
+    assert timer.requeue(["b", "nobody"]) == 1
+    assert [(due.id, due.attempt) for due in wait_for(timer)] == [("b", 1)]
 
 
 def test_a_waiting_event_gets_another_time(timer: SharedTimer) -> None:

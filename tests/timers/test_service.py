@@ -1,6 +1,7 @@
 """The timer service under a clock that jumps: what it promises, one test a promise."""
 
 import math
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,8 @@ from trio.testing import MockClock
 
 from presence.timers.interface import DELAY_S_MAX, TimerError, TimerFull
 from presence.timers.service import SLICE_S, open_timer_service
+
+LIMIT_S = 20.0  # a machine under load
 
 
 class Calls:
@@ -263,3 +266,150 @@ async def test_a_cancelled_timer_keeps_nothing_alive(autojump_clock: MockClock) 
         timers.cancel(handle)
         del owner, argument
         assert [ref() for ref in gone] == [None, None]
+
+
+# Async callbacks: tasks of their own, bounded, and none is lost
+
+
+class Work:
+    """An async callback that takes a second, and counts how many run at once."""
+
+    def __init__(self) -> None:
+        self.running = self.most = self.done = 0
+
+    async def __call__(self) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await trio.sleep(1.0)
+        self.running -= 1
+        self.done += 1
+
+
+async def test_at_the_bound_async_callbacks_wait_and_none_is_lost(autojump_clock: MockClock) -> None:
+    work, fired = Work(), trio.Event()
+    async with open_timer_service(async_max=3, pending_max=11) as timers:
+        handles = timers.schedule_many((0.01, work) for _ in range(10))
+        timers.schedule(0.02, fired.set)
+        with trio.fail_after(0.5):
+            await fired.wait()  # plain callbacks do not wait for async ones
+        figures = timers.statistics()
+        assert (figures.running, figures.held, figures.pending) == (3, 7, 7)
+        assert not any(timers.cancel(handle) for handle in handles), "all have begun"
+        await trio.sleep(10)
+        figures = timers.statistics()
+        assert (figures.running, figures.held, figures.pending) == (0, 0, 0)
+    assert (work.most, work.done) == (3, 10)
+
+
+async def test_an_error_of_an_async_callback_harms_nobody(autojump_clock: MockClock) -> None:
+    told: list[str] = []
+    work = Work()
+
+    async def fail() -> None:
+        await trio.sleep(0.1)
+        raise ValueError("late")
+
+    async with open_timer_service(async_max=1, on_error=lambda error, _: told.append(str(error))) as timers:
+        timers.schedule_many([(0.01, fail), (0.01, work)])
+        await trio.sleep(3)
+        assert timers.statistics().errors == 1
+    assert told == ["late"]
+    assert work.done == 1
+
+
+async def test_a_cancellation_beside_an_error_is_let_through(autojump_clock: MockClock) -> None:
+    told: list[str] = []
+
+    async def fail_at_the_end() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("while it ended")
+
+    async with open_timer_service(on_error=lambda error, _: told.append(repr(error))) as timers:
+        timers.schedule(0.01, fail_at_the_end)
+        await trio.sleep(1)
+    assert len(told) == 1
+    assert "while it ended" in told[0]
+
+
+async def test_one_that_ends_after_the_block_starts_nobody_from_the_line(autojump_clock: MockClock) -> None:
+    errors: list[Exception] = []
+    begun: list[str] = []
+
+    async def stubborn() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1.0)
+
+    async def next_one() -> None:
+        begun.append("after the end")
+
+    async with open_timer_service(async_max=1, on_error=lambda error, _: errors.append(error)) as timers:
+        timers.schedule_many([(0.01, stubborn), (0.01, next_one)])
+        await trio.sleep(0.5)
+    assert (errors, begun, timers.statistics().pending) == ([], [], 1)
+
+
+# Other threads: a real clock, and short delays
+
+
+async def test_threads_schedule_and_all_fires_once_and_none_early() -> None:
+    fired: list[tuple[int, float]] = []
+    count, threads, all_fired = 250, 4, trio.Event()
+
+    def fire(key: int, asked: float) -> None:
+        fired.append((key, time.perf_counter() - asked))
+        if len(fired) == count * threads:
+            all_fired.set()
+
+    async with open_timer_service() as timers:
+
+        def schedule(thread: int) -> None:
+            for n in range(count):
+                timers.from_threads.schedule(0.02, fire, thread * count + n, time.perf_counter())
+
+        with trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(threads):
+                    nursery.start_soon(trio.to_thread.run_sync, schedule, number)
+            await all_fired.wait()
+        assert timers.statistics().pending == 0
+    assert sorted(key for key, _ in fired) == list(range(count * threads))
+    assert min(after_s for _, after_s in fired) >= 0.02
+
+
+async def test_a_thread_is_told_whether_a_timer_will_not_fire() -> None:
+    fired = trio.Event()
+    async with open_timer_service() as timers:
+        soon = timers.schedule(0.0, fired.set)
+        with trio.fail_after(LIMIT_S):
+            await fired.wait()
+        late = await trio.to_thread.run_sync(timers.from_threads.schedule, 60.0, int)
+        cancel = timers.from_threads.cancel
+        told = await trio.to_thread.run_sync(lambda: [cancel(soon), cancel(late), cancel(late)])
+        assert told == [False, True, False]
+        assert timers.statistics().pending == 0
+
+
+async def test_bounds_hold_for_threads_too() -> None:
+    async with open_timer_service(pending_max=1) as timers:
+        schedule = timers.from_threads.schedule
+        with pytest.raises(TimerError, match="delay_s"):
+            await trio.to_thread.run_sync(schedule, -1.0, int)
+        await trio.to_thread.run_sync(schedule, 60.0, int)
+        with pytest.raises(TimerFull):
+            await trio.to_thread.run_sync(schedule, 60.0, int)
+    with pytest.raises(TimerError, match="closed"):
+        await trio.to_thread.run_sync(schedule, 60.0, int)
+
+
+def test_after_the_loop_has_ended_threads_are_refused() -> None:
+    async def main() -> object:
+        async with open_timer_service() as timers:
+            return timers.from_threads.schedule
+
+    schedule = trio.run(main)
+    with pytest.raises(TimerError, match="has ended"):
+        schedule(1.0, int)  # type: ignore[operator] # a verb
