@@ -27,25 +27,15 @@ class FlappingStatistics:
     forgotten: int = 0
 
 
+@dataclass(slots=True)
 class _Flapper:
-    """One who lost a connection.
+    """One who lost a connection."""
 
-    Attributes:
-        returns: when it came back, of the last minute, the oldest first.
-        doublings: of its next grace.
-        calm_from: since when it has been quiet, as far as doublings were not taken back for it.
-        lost: whether its connection is lost, and it has not come back.
-        grace_s: what it has, or had, for coming back.
-    """
-
-    __slots__ = ("calm_from", "doublings", "grace_s", "lost", "returns")
-
-    def __init__(self) -> None:
-        self.returns: tuple[float, ...] = ()
-        self.doublings = 0
-        self.calm_from = 0.0
-        self.lost = False
-        self.grace_s = 0.0
+    returns: tuple[float, ...] = ()  # when it came back, of the last minute, the oldest first
+    doublings: int = 0  # of its next grace
+    calm_from: float = 0.0  # since when it has been quiet, as far as doublings were not taken back for it
+    lost: bool = False  # whether its connection is lost, and it has not come back
+    grace_s: float = 0.0  # what it has, or had, for coming back
 
 
 class Flapping:

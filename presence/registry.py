@@ -8,6 +8,7 @@ that serves as the wheel's key too, and a session id that is a number until some
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from presence.buckets import Buckets
@@ -132,60 +133,30 @@ class Link(Protocol):
         """Return what limits count the client's address by, see `presence.networks.client_of`; "": none."""
 
 
+@dataclass(slots=True, eq=False)
 class Guest:
-    """A connection that has not logged in.
+    """A connection that has not logged in."""
 
-    Attributes:
-        link: the transport of the connection.
-        handle: what the transport knows the connection by.
-        partial: the bytes of an unfinished frame. Never None, which is a session's sign that nothing is
-            unfinished: so the fast path needs one test to know both.
-    """
-
-    __slots__ = ("handle", "link", "partial")
-
-    def __init__(self, link: Link, handle: Any) -> None:
-        self.link = link
-        self.handle = handle
-        self.partial: bytes | None = b""
+    link: Link  # the transport of the connection
+    handle: Any  # what the transport knows the connection by
+    # The bytes of an unfinished frame. Never None, which is a session's sign that nothing is unfinished: so
+    # the fast path needs one test to know both.
+    partial: bytes | None = b""
 
 
+@dataclass(slots=True, eq=False)
 class Session:
-    """A logged-in connection, or one that was lost and still has its grace.
+    """A logged-in connection, or one that was lost and still has its grace."""
 
-    Attributes:
-        link, handle: as a guest's; `link` is None from the moment when the connection is gone.
-        partial: the bytes of an unfinished frame, None without one.
-        key: the session's key in registry and wheel.
-        number: counts the logins of this process; the session's id is made of it.
-        idle_timeout: seconds of silence after which this session ends.
-        login_at: monotonic time at which its login arrived.
-        last_seen: monotonic time at which its last valid frame was read.
-        end_code: the reason that its end will have once its time is up.
-    """
-
-    __slots__ = (
-        "end_code",
-        "handle",
-        "idle_timeout",
-        "key",
-        "last_seen",
-        "link",
-        "login_at",
-        "number",
-        "partial",
-    )
-
-    def __init__(self, guest: Guest, key: SessionKey, number: int, idle_timeout: float, now: float) -> None:
-        self.link: Link | None = guest.link
-        self.handle: Any = guest.handle
-        self.partial: bytes | None = None
-        self.key = key
-        self.number = number
-        self.idle_timeout = idle_timeout
-        self.login_at = now
-        self.last_seen = now
-        self.end_code = Code.IDLE_TIMEOUT
+    link: Link | None  # as a guest's; None from the moment when the connection is gone
+    handle: Any
+    key: SessionKey  # the session's key in registry and wheel
+    number: int  # counts the logins of this process; the session's id is made of it
+    idle_timeout: float  # seconds of silence after which this session ends
+    login_at: float  # monotonic time at which its login arrived
+    last_seen: float  # monotonic time at which its last valid frame was read
+    partial: bytes | None = None  # the bytes of an unfinished frame, None without one
+    end_code: Code = Code.IDLE_TIMEOUT  # the reason that its end will have once its time is up
 
     @property
     def uid(self) -> str:
@@ -280,8 +251,7 @@ class Registry:
             profile: what others are shown of it, beside that it lives; nothing of the older one stays.
         """
         self._numbers += 1
-        session = Session(guest, key, self._numbers, idle_timeout, now)
-        session.login_at = arrived
+        session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
         displaced = self._sessions.get(key)
         self._sessions[key] = session
         if displaced is not None:

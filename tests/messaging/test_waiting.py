@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from presence.messaging.letters import Letter
 from presence.messaging.waiting import CALL_BYTES, CALL_ITEMS, SECOND_LOOK_S, Bounds, Pending, Waiting
-from presence.registry import Guest, Session
+from presence.registry import Session
 from tests.messaging.desks import Wire
 
 NOW = 1000.0
 MANY = Bounds(sender_items=2 * CALL_ITEMS)
-ANN, BOB = (Session(Guest(Wire(), uid), uid, 1, 30.0, NOW) for uid in ("ann", "bob"))
+ANN, BOB = (Session(Wire(), uid, uid, 1, 30.0, NOW, NOW) for uid in ("ann", "bob"))
 
 
 def pending(to: str = "cy", *, size: int = 1, sender: Session = ANN, id: int = 0) -> Pending:

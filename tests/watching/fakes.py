@@ -3,7 +3,7 @@
 from typing import Any
 
 import protocol
-from presence.registry import Guest, Session
+from presence.registry import Session
 from presence.watching.states import Entry, State, id_text
 from protocol import Decoder, Packet
 
@@ -51,7 +51,7 @@ class Line:
 
 def session(uid: str = "watcher", line: Line | None = None) -> tuple[Session, Line]:
     line = line or Line()
-    return Session(Guest(line, 0), uid, 1, 30.0, 0.0), line
+    return Session(line, 0, uid, 1, 30.0, 0.0, 0.0), line
 
 
 def entry(uid: str, number: int, status: str = "online") -> Entry:
