@@ -7,7 +7,7 @@ simulation runs the very same nodes as `presence serve`.
 import math
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass
 from typing import Any
 from weakref import ref
 
@@ -59,43 +59,31 @@ class Stores:
     leases: LeaseTable
 
 
+@dataclass(eq=False, repr=False)
 class Node:
     """Everything of a server that is no socket.
-
-    Args:
-        settings: checked settings.
-        max_connections: connections at once.
-        stores: see `Stores`.
-        clock: monotonic time.
-        runtime: where its tasks run.
-        family: what the node ids of all workers on one port begin with; "" for a server on its own.
-        token: makes the rest of a node id, unique for ever.
-        describe: what is told of the process beside what the node knows itself, for `presence nodes`.
-        gate: says who a client is by its token; None: whoever it says.
 
     Attributes:
         delays: what this node measures.
         faults: contains mistakes in what is done for one client.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        max_connections: int,
-        stores: Stores,
-        clock: Clock,
-        runtime: Runtime,
-        *,
-        family: str = "",
-        token: Callable[[], str] = lambda: secrets.token_hex(6),
-        describe: Callable[[], dict[str, Any]] = dict,
-        gate: Gate | None = None,
+    settings: Settings  # checked settings
+    max_connections: InitVar[int]  # connections at once
+    stores: InitVar[Stores]  # see `Stores`
+    clock: Clock  # monotonic time
+    runtime: InitVar[Runtime]  # where its tasks run
+    _: KW_ONLY
+    family: str = ""  # what the node ids of all workers on one port begin with; "" for a server on its own
+    token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
+    # what is told of the process beside what the node knows itself, for `presence nodes`
+    describe: Callable[[], dict[str, Any]] = dict
+    gate: InitVar[Gate | None] = None  # says who a client is by its token; None: whoever it says
+
+    def __post_init__(
+        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Gate | None
     ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._family = family
-        self._token = token
-        self._describe = describe
+        settings, clock = self.settings, self.clock
         self.keys = settings.keys
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
@@ -126,7 +114,7 @@ class Node:
             files.spare(max_connections),
         )
         self.admission = Admission(limits, now)
-        boot_id = token()
+        boot_id = self.token()
         registry = Registry(boot_id, clock)
         rules = SessionProtocol(
             registry,
@@ -182,7 +170,7 @@ class Node:
             lease_s=settings.lease,
             idle_timeout_s=settings.idle_timeout,
             healthy=self._is_healthy,
-            describe=lambda: {**self.describe(), "settings": settings.shared},
+            describe=lambda: {**self.description(), "settings": settings.shared},
             clock=clock.now,
             runtime=runtime,
             delays=self.delays,
@@ -207,7 +195,7 @@ class Node:
             sessions: those that it had when it began to drain.
             timeout_s: for Redis.
         """
-        await self.cluster.leave(self._clock.seen_ms(self._clock.now()), sessions, timeout_s)
+        await self.cluster.leave(self.clock.seen_ms(self.clock.now()), sessions, timeout_s)
 
     def readiness(self) -> Readiness:
         """Return whether this node can serve clients."""
@@ -215,14 +203,14 @@ class Node:
             if self.relay.is_fenced:
                 return Readiness.FENCED
             renewed_at = self.cluster.statistics().renewed_at
-            if renewed_at is not None and self._clock.now() - renewed_at > self._settings.lease:
+            if renewed_at is not None and self.clock.now() - renewed_at > self.settings.lease:
                 return Readiness.REDIS_AWAY
         return self.readiness_told
 
-    def describe(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Return what this node tells of itself beside its lease."""
         return {
-            **self._describe(),
+            **self.describe(),
             "readiness": self.readiness().value,
             "sessions": len(self.core.sessions),
             "outbox": self.outbox.held,
@@ -244,10 +232,10 @@ class Node:
 
     def _redis_report(self) -> dict[str, object]:
         """Return how things stand with Redis; with seconds from now, which others can read."""
-        now, relay, cluster = self._clock.now(), self.relay.statistics(), self.cluster.statistics()
+        now, relay, cluster = self.clock.now(), self.relay.statistics(), self.cluster.statistics()
         away_s = 0.0 if relay.away_since is None else now - relay.away_since
         renewed_at = cluster.renewed_at
-        lease_left_s = None if renewed_at is None else self._settings.lease - (now - renewed_at)
+        lease_left_s = None if renewed_at is None else self.settings.lease - (now - renewed_at)
         return {
             "relay": {**asdict(relay), "away_s": away_s},
             "cluster": {**asdict(cluster), "lease_left_s": lease_left_s},
@@ -263,12 +251,12 @@ class Node:
         }
 
     def _node_id(self, own: str) -> str:
-        return f"node-{self._family}-{own}" if self._family else f"node-{own}"
+        return f"node-{self.family}-{own}" if self.family else f"node-{own}"
 
     def _new_id(self) -> str:
         self.cluster.hurry()
         self.renamed.ring()
-        return self._node_id(self._token())
+        return self._node_id(self.token())
 
     def _is_healthy(self) -> bool:
         """Whether connections were read or a tick was made a moment ago: the lease vouches for that.
@@ -277,13 +265,13 @@ class Node:
         """
         if self.readiness_told is Readiness.DRAINING:
             return True
-        return self._clock.now() - self._guard.last <= 2 * self._settings.tick
+        return self.clock.now() - self._guard.last <= 2 * self.settings.tick
 
     # What Redis and other nodes decided
 
     def _live(self, shard: int) -> Iterable[Change]:
         """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
-        now, version = self._clock.now(), self.core.sessions.version
+        now, version = self.clock.now(), self.core.sessions.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
         if shared is None or stale or not shared.has(shard):

@@ -15,26 +15,19 @@ from presence.store.replies import Reply, Status
 NEVER_RENEWED = "0"  # the counter in the certificate of a node that has no row
 
 
+@dataclass
 class Contact:
-    """A clock that runs only while Redis answers.
+    """A clock that runs only while Redis answers."""
 
-    Args:
-        limit_s: between two answers; what is longer does not count, and breaks the contact.
-
-    Attributes:
-        unbroken_s: how long the contact has lasted.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._time = 0.0
-        self._last: float | None = None
-        self.unbroken_s = 0.0
+    limit_s: float  # between two answers; what is longer does not count, and breaks the contact
+    unbroken_s: float = 0.0  # how long the contact has lasted
+    _time: float = 0.0
+    _last: float | None = None
 
     def made(self, now: float) -> None:
         """Redis has answered; `now` is in monotonic seconds."""
-        gap_s = self._limit_s + 1 if self._last is None else now - self._last
-        if gap_s <= self._limit_s:
+        gap_s = self.limit_s + 1 if self._last is None else now - self._last
+        if gap_s <= self.limit_s:
             self._time += gap_s
             self.unbroken_s += gap_s
         else:

@@ -343,7 +343,7 @@ class Server:
 
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators; see `presence.inquiries`."""
-        described = {"node": self.node.relay.node, **self.node.describe()}
+        described = {"node": self.node.relay.node, **self.node.description()}
         asked = self._inquiries
         return {
             "v": SAMPLE_VERSION,

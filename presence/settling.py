@@ -7,6 +7,7 @@ register, and the wait is over when all have.
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from presence.store.replies import Traces
@@ -18,23 +19,22 @@ SETTLE_S: Final = 10.0
 RETURN_SETTLE_S: Final = 3.0
 
 
+@dataclass(eq=False, repr=False)
 class Settling:
     """The other nodes of one shard, and the wait for them.
-
-    Args:
-        alive: whether another node that left its trace in the shard may be at work.
-        known: the other nodes that hold a lease; one of them may not have been seen in the shard yet.
 
     Attributes:
         others: the other nodes' traces, as last seen.
         at: monotonic seconds from which this node may judge others by what the shard says.
     """
 
-    def __init__(self, alive: Callable[[str], bool], known: Callable[[], Iterable[str]] = tuple) -> None:
+    alive: Callable[[str], bool]  # whether another node that left its trace in the shard may be at work
+    # the other nodes that hold a lease; one of them may not have been seen in the shard yet
+    leased: Callable[[], Iterable[str]] = tuple
+
+    def __post_init__(self) -> None:
         self.others: Traces = {}
         self.at = -math.inf
-        self._alive = alive
-        self._known = known
         self._steady: Traces = {}  # the others' traces as last seen while all was well
         self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
         self._before: Traces = {}  # the same, when the resync began
@@ -86,7 +86,7 @@ class Settling:
             # That they have registered once does not say what waits since an outage after it.
             self.at = min(self.at, max(now, self._back_at + RETURN_SETTLE_S))
         if now >= self.at:
-            self._steady, self._steady_known = self.others, frozenset(self._known())
+            self._steady, self._steady_known = self.others, frozenset(self.leased())
             self._had_peers |= bool(self._peers())
 
     def swept(self, node: str) -> None:
@@ -107,12 +107,12 @@ class Settling:
         """Return the other nodes that may be at work."""
         traces = {**self._steady, **self.others}
         fenced = {node for node, trace in traces.items() if trace.fenced}
-        return {node for node in {*traces, *self.known} - fenced if self._alive(node)}
+        return {node for node in {*traces, *self.known} - fenced if self.alive(node)}
 
     @property
     def known(self) -> set[str]:
         """The other nodes that hold a lease, or did while all was well."""
-        return {*self._steady_known, *self._known()}
+        return {*self._steady_known, *self.leased()}
 
     def _have_all_registered(self) -> bool:
         """Whether every other node at work has registered its sessions since Redis came back.

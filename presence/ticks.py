@@ -15,6 +15,7 @@ after a pause the tick may run before reads that were waiting. So
 """
 
 import math
+from dataclasses import dataclass
 
 SLOTS_PER_TICK = 2
 
@@ -54,30 +55,17 @@ class Ticks:
         self._origin += seconds
 
 
+@dataclass(slots=True)
 class StallGuard:
-    """Notices time in which no connection was read, and decides what of it is credited.
+    """Notices time in which no connection was read, and decides what of it is credited."""
 
-    Args:
-        tick_s: gaps up to one tick are normal: the ticker alone wakes twice as often.
-        idle_timeout: T, seconds: the most that is credited at once, and the least time between two credits.
-        now: monotonic time.
-
-    Attributes:
-        last: when the loop last read connections or ticked.
-        credited_s: sum of all credits.
-        stalled_s: sum of all gaps that were longer than a tick.
-    """
-
-    __slots__ = ("_idle_timeout", "_last_credit", "_pending_s", "_tick_s", "credited_s", "last", "stalled_s")
-
-    def __init__(self, tick_s: float, idle_timeout: float, now: float) -> None:
-        self._tick_s = tick_s
-        self._idle_timeout = idle_timeout
-        self.last = now
-        self._last_credit = -math.inf
-        self._pending_s = 0.0
-        self.credited_s = 0.0
-        self.stalled_s = 0.0
+    tick_s: float  # gaps up to one tick are normal: the ticker alone wakes twice as often
+    idle_timeout: float  # T, seconds: the most that is credited at once, and the least time between two
+    last: float  # when the loop last read connections or ticked, monotonic seconds
+    credited_s: float = 0.0  # sum of all credits
+    stalled_s: float = 0.0  # sum of all gaps that were longer than a tick
+    _last_credit: float = -math.inf
+    _pending_s: float = 0.0
 
     def begin(self, now: float) -> None:
         """Connections are accepted from now on: that Redis was waited for until then was no stall."""
@@ -86,7 +74,7 @@ class StallGuard:
     def alive(self, now: float) -> None:
         """The loop has just read connections, or ticked."""
         gap = now - self.last
-        if gap > self._tick_s:
+        if gap > self.tick_s:
             self._pending_s += gap
             self.stalled_s += gap
         self.last = now
@@ -94,9 +82,9 @@ class StallGuard:
     def take_credit(self, now: float) -> float:
         """Return the seconds by which all deadlines are to be put off now; 0.0 as a rule."""
         pending, self._pending_s = self._pending_s, 0.0
-        if not pending or now - self._last_credit < self._idle_timeout:
+        if not pending or now - self._last_credit < self.idle_timeout:
             return 0.0
         self._last_credit = now
-        credit = min(pending, self._idle_timeout)
+        credit = min(pending, self.idle_timeout)
         self.credited_s += credit
         return credit

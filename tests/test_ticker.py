@@ -34,7 +34,7 @@ def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
 
 
 def test_a_stall_is_credited_whoever_notices_it_first() -> None:
-    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, now=0.0)
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
     guard.alive(1.0)
     guard.alive(8.0)  # a transport ran before the ticker did
     guard.alive(8.01)
@@ -43,7 +43,7 @@ def test_a_stall_is_credited_whoever_notices_it_first() -> None:
 
 
 def test_at_most_t_is_credited_and_once_per_t() -> None:
-    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, now=0.0)
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
     guard.alive(100.0)
     assert guard.take_credit(100.0) == 30.0
     guard.alive(110.0)
