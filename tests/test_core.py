@@ -12,14 +12,19 @@ from presence.endings import SLICE
 from presence.ticker import Ticker
 from protocol import Code, Kind
 from tests.auth.gates import WordGate
+from tests.cells import brief
 from tests.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
 
 SLOT = TICK / 2
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @pytest.mark.parametrize("offset", [0.0, 0.01, 0.249, 0.499])
-def test_silence_ends_a_session_within_a_slot_after_t(offset: float) -> None:
-    world = World()
+def test_silence_ends_a_session_within_a_slot_after_t(world: World, offset: float) -> None:
     world.now += offset
     world.login()
     world.now = START
@@ -29,9 +34,8 @@ def test_silence_ends_a_session_within_a_slot_after_t(offset: float) -> None:
     assert T <= world.changes[1].at - (START + offset) <= T + SLOT
 
 
-def test_who_is_lost_leaves_no_bytes_behind() -> None:
+def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
-    world = World()
     for end in (world.sockets.close, lambda _: world.core.endings.farewell([world.session()], lambda: b"")):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
@@ -40,9 +44,8 @@ def test_who_is_lost_leaves_no_bytes_behind() -> None:
         assert world.session().partial is None
 
 
-def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other() -> None:
+def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: World) -> None:
     """Keepalives are counted after the whole batch was read, and by then their sender may be gone."""
-    world = World()
     old, lost, ended_ = world.login(), world.login("bob"), world.login("eve")
     senders = [world.session(uid) for uid in ("ada", "bob", "eve")]
     world.pass_time(10)
@@ -60,8 +63,7 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other() -> None:
     assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
-def test_plain_keepalives_put_the_end_off() -> None:
-    world = World()
+def test_plain_keepalives_put_the_end_off(world: World) -> None:
     usual, patient = world.login(), world.login("bob", idle_timeout=60)
     for _ in range(10):
         world.pass_time(T - 2)
@@ -74,8 +76,7 @@ def test_plain_keepalives_put_the_end_off() -> None:
     assert world.story()[3:] == [ended(Code.IDLE_TIMEOUT, "bob")]
 
 
-def test_an_end_tells_when_the_client_was_last_seen() -> None:
-    world = World()
+def test_an_end_tells_when_the_client_was_last_seen(world: World) -> None:
     handle = world.login()
     world.pass_time(7.25)
     world.beat(handle)
@@ -83,8 +84,7 @@ def test_an_end_tells_when_the_client_was_last_seen() -> None:
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
 
 
-def test_how_late_an_end_for_silence_is_told_is_counted() -> None:
-    world = World()
+def test_how_late_an_end_for_silence_is_told_is_counted(world: World) -> None:
     world.now += 0.25
     world.login()
     world.now = START
@@ -93,8 +93,7 @@ def test_how_late_an_end_for_silence_is_told_is_counted() -> None:
     assert world.delays.report()["sum"] == pytest.approx(0.25)
 
 
-def test_other_ends_are_no_delays() -> None:
-    world = World()
+def test_other_ends_are_no_delays(world: World) -> None:
     world.sockets.close(world.login())
     world.sockets.feed(world.login("bob"), protocol.encode(protocol.logout()))
     world.pass_time(T + TICK)
@@ -102,8 +101,7 @@ def test_other_ends_are_no_delays() -> None:
     assert sum(world.delays.report()["counts"]) == 0
 
 
-def test_the_outlook_has_each_session_in_its_slot() -> None:
-    world = World()
+def test_the_outlook_has_each_session_in_its_slot(world: World) -> None:
     world.login()
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
@@ -135,8 +133,7 @@ def until_due(world: World) -> None:
     world.now += SLOT
 
 
-def test_a_packet_that_waits_in_the_socket_saves_its_session() -> None:
-    world = World()
+def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> None:
     handle = world.login()
     world.pass_time(T - 0.1)
     world.sockets.arrive(handle, protocol.KEEPALIVE)
@@ -145,8 +142,7 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session() -> None:
     assert world.core.statistics().saved_by_a_last_look == 1
 
 
-def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline() -> None:
-    world = World()
+def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline(world: World) -> None:
     handle = world.login()
     until_due(world)
 
@@ -157,8 +153,7 @@ def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline() -> None:
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
 
 
-def test_a_packet_read_during_its_own_expiry_wins() -> None:
-    world = World()
+def test_a_packet_read_during_its_own_expiry_wins(world: World) -> None:
     handle = world.login()
     until_due(world)
     world.sockets.needs_a_turn = True
@@ -172,8 +167,7 @@ def test_a_packet_read_during_its_own_expiry_wins() -> None:
     assert not world.is_hung_up(handle)
 
 
-def test_a_login_during_the_expiry_of_its_forerunner_is_a_takeover() -> None:
-    world = World()
+def test_a_login_during_the_expiry_of_its_forerunner_is_a_takeover(world: World) -> None:
     world.login()
     until_due(world)
     world.run_tick(between=world.login)
@@ -181,16 +175,14 @@ def test_a_login_during_the_expiry_of_its_forerunner_is_a_takeover() -> None:
     assert world.core.statistics().taken_over == 1
 
 
-def test_a_logout_during_its_own_expiry_is_the_only_end() -> None:
-    world = World()
+def test_a_logout_during_its_own_expiry_is_the_only_end(world: World) -> None:
     handle = world.login()
     until_due(world)
     world.run_tick(between=lambda: world.sockets.feed(handle, protocol.encode(protocol.logout())))
     assert world.story() == [LOGIN, ended(Code.LOGOUT)]
 
 
-def test_a_displacement_during_the_expiry_leaves_nothing_to_end() -> None:
-    world = World()
+def test_a_displacement_during_the_expiry_leaves_nothing_to_end(world: World) -> None:
     world.login()
     until_due(world)
     world.run_tick(between=lambda: world.core.endings.displace("ada", world.changes[0].session))
@@ -241,8 +233,7 @@ async def test_a_mass_expiry_leaves_others_their_turns() -> None:
 # Who comes back, and who stays too long
 
 
-def test_a_return_within_grace_is_one_login_and_no_end() -> None:
-    world = World()
+def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     world.sockets.close(world.login())
     world.pass_time(GRACE / 2)
     world.login()
@@ -253,8 +244,7 @@ def test_a_return_within_grace_is_one_login_and_no_end() -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_login_on_another_node_is_counted_as_one_here_is(is_lost: bool) -> None:
-    world = World()
+def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost: bool) -> None:
     handle = world.login()
     if is_lost:
         world.sockets.close(handle)
@@ -265,8 +255,7 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(is_lost: bool) -> Non
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
 
 
-def test_a_login_while_stopping_is_told_when_to_return() -> None:
-    world = World()
+def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
     handle = world.sockets.connect()
     world.core.refuse_logins(lambda: 1.5)
     world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
@@ -292,3 +281,79 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
     assert not world.registry.profiles._shown
     assert not world.registry._devices
     assert world.registry.end(session, Code.CLOSED, world.now) is None
+
+
+# Registrations for a resync, and the farewell of a stop
+
+
+def test_registrations_are_of_one_moment_though_they_are_made_later(world: World) -> None:
+    handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
+    moment = int(world.changes[0].at_ms)
+    registrations = world.core.registrations([*world.registry])
+    first = next(registrations)
+    world.now += 1.0
+    world.login("new")
+    world.login("eve")
+    world.sockets.feed(handles[1], protocol.encode(protocol.logout()))
+    after = list(registrations)
+    assert [each.session for each in (first, *after)] == [each.session for each in world.changes[:3]]
+    assert {each.at_ms for each in (first, *after)} == {moment}, "before the end that follows"
+
+
+def silent_through_a_stall(world: World) -> int:
+    """Log in and stay silent for longer than T, kept alive by a credit."""
+    handle = world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert len(world.registry) == 1
+    return handle
+
+
+def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
+    handle = silent_through_a_stall(world)
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    world.run_tick()
+    assert world.story() == [LOGIN], "still silent"
+    world.beat(handle)
+    world.run_tick()
+    world.run_tick()
+    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
+
+
+def test_a_session_whose_packet_lies_unread_is_vouched_for(world: World) -> None:
+    handle = silent_through_a_stall(world)
+    world.sockets.arrive(handle, protocol.KEEPALIVE)
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.REGISTER]
+
+
+def test_a_session_due_at_the_next_tick_is_vouched_for(world: World) -> None:
+    world.login()
+    world.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.REGISTER]
+
+
+def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World) -> None:
+    handle = silent_through_a_stall(world)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout()))
+    list(world.core.registrations([*world.registry]))
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
+
+
+def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
+    silent_through_a_stall(world)
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    world.login()
+    world.pass_time(3.0)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
+    world.core.endings.farewell(
+        list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+    )
+    assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]

@@ -1,16 +1,17 @@
-"""Too many sessions of a user, and devices that come and go all the time."""
+"""Too many sessions of a user, too many packets, and devices that come and go all the time."""
 
 import pytest
 
 import protocol
+from presence.admission import PacketRate
 from presence.changes import Op
 from presence.session import SessionLimit
 from protocol import Code, Kind
-from tests.cells import brief
 from tests.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
 OLDEST_GO, NEWEST_IS_REFUSED = SessionLimit(2), SessionLimit(2, refuses=True)
+TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
 
 
 def logins(world: World, *devices: str) -> list[int]:
@@ -21,39 +22,29 @@ def logins(world: World, *devices: str) -> list[int]:
     return handles
 
 
-def last_word(world: World, handle: int) -> tuple[Kind, int | None, int | None]:
-    return brief(world.sockets.answers(handle)[-1])
-
-
 # How many sessions a user may have
 
 
 def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
-    assert last_word(world, phone) == (Kind.GOODBYE, None, Code.SESSION_LIMIT)
-    assert world.is_hung_up(phone)
-    assert not world.is_hung_up(tablet)
-    assert [(each.op, each.device, each.code) for each in world.changes[2:]] == [
-        (Op.LOGIN, "desk", Code.LOGIN),
-        (Op.END, "phone", Code.SESSION_LIMIT),
+    assert world.heard(phone)[-1] == TOO_MANY
+    assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [True, False, False]
+    assert world.story()[2:] == [
+        (Op.LOGIN, "ada", "desk", Code.LOGIN),
+        ended(Code.SESSION_LIMIT, device="phone"),
     ]
-    assert last_word(world, desk)[0] == Kind.OK
-
-
-def test_a_session_in_its_grace_counts_and_has_nobody_to_tell() -> None:
-    world = World(session_limit=OLDEST_GO)
-    phone, tablet = logins(world, "phone", "tablet")
-    world.sockets.close(phone)
-    logins(world, "desk")
-    assert world.story()[3:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.is_hung_up(tablet)
+    assert world.heard(desk)[-1][0] == Kind.OK
+    world.sockets.close(tablet)  # counts in its grace, and has nobody to tell
+    logins(world, "car")
+    assert world.story()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
+    assert not world.is_hung_up(desk)
 
 
 def test_the_newest_is_refused_and_told_why() -> None:
     world = World(session_limit=NEWEST_IS_REFUSED)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
-    assert last_word(world, desk) == (Kind.ERROR, None, Code.SESSION_LIMIT)
+    assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
     assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
     assert len(world.changes) == 2
     assert world.core.statistics().refused == {"session_limit": 1}
@@ -65,7 +56,7 @@ def test_a_device_that_comes_back_is_not_one_more(limit: SessionLimit) -> None:
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
     assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
-    assert last_word(world, phone) == (Kind.GOODBYE, None, Code.REPLACED)
+    assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
 
 
 def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
@@ -74,7 +65,7 @@ def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
     name = world.changes[0].session
     assert not world.core.endings.limit(("ada", "phone"), "another")
     assert world.core.endings.limit(("ada", "phone"), name)
-    assert last_word(world, phone) == (Kind.GOODBYE, None, Code.SESSION_LIMIT)
+    assert world.heard(phone)[-1] == TOO_MANY
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
     assert not world.core.endings.limit(("ada", "phone"), name), "it is gone"
 
@@ -82,18 +73,19 @@ def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
 # Who comes and goes
 
 
-def flap(world: World, times: int, gone_s: float, here_s: float) -> None:
+def flap(world: World, times: int) -> int:
+    """Come and go so often; return one more connection."""
     for _ in range(times):
         handle = world.login()
-        world.pass_time(here_s)
+        world.pass_time(1.0)
         world.sockets.close(handle)
-        world.pass_time(gone_s)
+        world.pass_time(1.0)
+    return world.login()
 
 
 def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
     world = World(returns=6)
-    flap(world, 7, gone_s=2.0, here_s=1.0)
-    world.sockets.close(world.login())
+    world.sockets.close(flap(world, 7))
     lost = world.now
     world.pass_time(2 * GRACE - SLOT)
     assert world.changes[-1].op is Op.LOGIN
@@ -103,15 +95,15 @@ def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
     assert 2 * GRACE <= end.at - lost <= 2 * GRACE + SLOT
 
 
-def test_no_grace_goes_beyond_the_idle_deadline() -> None:
+def test_no_grace_goes_beyond_the_idle_deadline_and_a_logout_has_none() -> None:
     world = World(returns=6)
-    flap(world, 20, gone_s=1.0, here_s=1.0)
-    handle = world.login()
+    handle = flap(world, 20)
     world.pass_time(10.0)
     world.sockets.close(handle)
     world.pass_time(T - 10.0 + SLOT)
-    assert world.changes[-1].op is Op.END
-    assert world.changes[-1].grace_ms == MAX_GRACE * 1000
+    assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, MAX_GRACE * 1000)
+    world.say(world.login(), protocol.logout())
+    assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, 0)
 
 
 def test_a_return_on_another_node_counts() -> None:
@@ -129,10 +121,43 @@ def test_a_return_on_another_node_counts() -> None:
     assert world.changes[-1].grace_ms == 2 * GRACE * 1000
 
 
-def test_a_logout_has_no_grace_however_often_its_device_returned() -> None:
-    world = World(returns=6)
-    flap(world, 20, gone_s=1.0, here_s=1.0)
-    handle = world.login()
-    world.sockets.feed(handle, protocol.encode(protocol.logout()))
-    assert world.changes[-1].op is Op.END
-    assert world.changes[-1].grace_ms == 0
+# Floods of packets
+
+RATE, BURST = 10, 50
+KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
+
+
+def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_burst() -> None:
+    world = World(packet_rate=PacketRate(RATE, BURST))
+    ada = world.login()
+    for number in range(BURST - 1):
+        world.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
+    assert not world.is_hung_up(ada)
+    world.sockets.feed(ada, protocol.encode(protocol.keepalive(99)))
+    *answers, goodbye = world.sockets.answers(ada)
+    assert {each.kind for each in answers} == {Kind.OK}
+    assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
+    assert goodbye.payload["reconnect"] is True
+    assert goodbye.payload["retry_after"] >= 1
+    assert world.core.statistics().packet_floods == 1
+    assert world.core.statistics().refused == {"rate_limited": 1}
+    back = world.login()
+    world.sockets.feed(back, KEEPALIVES)
+    assert world.is_hung_up(back)
+    world.now += 2 * BURST / RATE
+    forgiven = world.login()
+    world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
+    assert not world.is_hung_up(forgiven)
+    world.pass_time(2 * BURST / RATE)
+    assert world.core.statistics().packet_buckets_kept == 0
+
+
+def test_bytes_that_complete_no_packet_are_counted_too() -> None:
+    """Each read costs the server as much as a packet, however little it brings."""
+    world = World(packet_rate=PacketRate(RATE, BURST))
+    ada = world.login()
+    packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
+    for number, byte in enumerate(packet[: BURST + 1]):
+        assert world.is_hung_up(ada) is (number >= BURST)
+        world.sockets.feed(ada, bytes([byte]))
+    assert world.core.statistics().refused == {"rate_limited": 1}

@@ -37,9 +37,13 @@ def only(world: World) -> dict[str, Any]:
     return session
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @pytest.mark.parametrize("uid", ["bob", "", "\x00", "{0}", "\ud800"])
-def test_nobody_has_no_sessions_and_may_be_called_anything(uid: str) -> None:
-    world = World()
+def test_nobody_has_no_sessions_and_may_be_called_anything(world: World, uid: str) -> None:
     world.login()
     assert explaining(world).explain(uid) == {
         **{"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0},
@@ -47,8 +51,7 @@ def test_nobody_has_no_sessions_and_may_be_called_anything(uid: str) -> None:
     }
 
 
-def test_a_session_is_told_whole() -> None:
-    world = World()
+def test_a_session_is_told_whole(world: World) -> None:
     world.login()
     world.pass_time(2.25)
     assert only(world) == {
@@ -78,8 +81,7 @@ def test_a_session_is_told_whole() -> None:
     }
 
 
-def test_it_ends_when_it_was_told_that_it_would() -> None:
-    world = World()
+def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
     world.now += 0.2
     handle = world.login()
     world.pass_time(7.3)
@@ -92,8 +94,7 @@ def test_it_ends_when_it_was_told_that_it_would() -> None:
     assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
 
 
-def test_each_device_is_told_of() -> None:
-    world = World()
+def test_each_device_is_told_of(world: World) -> None:
     world.login()
     world.login(device="phone", meta={"mood": "fine"}, status="away")
     plain, phone = told(world)
@@ -102,8 +103,7 @@ def test_each_device_is_told_of() -> None:
     assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
 
 
-def test_who_lost_the_connection_has_what_is_left_of_the_grace() -> None:
-    world = World()
+def test_who_lost_the_connection_has_what_is_left_of_the_grace(world: World) -> None:
     handle = world.login()
     world.pass_time(10)
     world.sockets.close(handle)
@@ -118,8 +118,7 @@ def test_who_lost_the_connection_has_what_is_left_of_the_grace() -> None:
     assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
 
 
-def test_a_session_that_ends_in_this_moment_has_no_slot() -> None:
-    world = World()
+def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
     world.login()
     seen: list[dict[str, Any]] = []
     world.now += T + TICK
@@ -149,16 +148,14 @@ def test_when_its_token_ends() -> None:
     assert only(world)["token_expires_in_s"] == pytest.approx(90, abs=0.5)
 
 
-def test_who_is_too_silent_to_be_registered_is_not_vouched_for() -> None:
-    world = World()
+def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
     list(world.core.registrations([*world.registry]))
     assert only(world)["vouched"] is False
 
 
-def test_what_ended_lately_is_told() -> None:
-    world = World()
+def test_what_ended_lately_is_told(world: World) -> None:
     lately = LatelyEnded(World())
     handle = world.login(device="phone")
     world.pass_time(T + TICK)

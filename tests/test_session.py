@@ -5,11 +5,16 @@ import pytest
 import protocol
 from presence.changes import Op
 from protocol import TABLE, Code, Kind, State
-from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, brief, frames
+from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.desks import NotingDesk, nobody_is_there
 from tests.worlds import GRACE, LOGIN, World, ended
 
 LOGIN_ADA = protocol.encode(protocol.login("ada"))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     world.now += 2.5
     world.sockets.feed(handle, frame)
 
-    assert [brief(each) for each in world.sockets.answers(handle)] == [*answers_expected(reaction, frame)]
+    assert world.heard(handle) == [*answers_expected(reaction, frame)]
     assert world.is_hung_up(handle) == (reaction.then is State.CLOSING)
     if reaction.then is not State.CLOSING:
         assert world.is_guest(handle) == (reaction.then is State.CONNECTED)
@@ -51,8 +56,7 @@ def test_every_cell_of_the_table_is_driven() -> None:
     assert driven == set(TABLE)
 
 
-def test_a_logins_answer_tells_what_holds() -> None:
-    world = World()
+def test_a_logins_answer_tells_what_holds(world: World) -> None:
     handle = world.login(id=5, idle_timeout=40)
     (answer,) = world.sockets.answers(handle)
     assert answer.kind == Kind.OK
@@ -66,35 +70,31 @@ def test_a_logins_answer_tells_what_holds() -> None:
     }
 
 
-def test_a_login_with_a_token_alone_is_refused() -> None:
-    world = World()
+def test_a_login_with_a_token_alone_is_refused(world: World) -> None:
     handle = world.sockets.connect()
     world.sockets.feed(handle, protocol.encode(protocol.login(None, token="secret", id=3)))
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
+    assert world.heard(handle) == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
     assert world.changes == []
 
 
 # Several frames in one read, and frames in pieces
 
 
-def test_nothing_after_a_logout_is_obeyed() -> None:
-    world = World()
+def test_nothing_after_a_logout_is_obeyed(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.OK, 1, None)]
+    assert world.heard(handle) == [(Kind.OK, 1, None)]
 
 
-def test_a_large_frame_before_the_login_is_refused_on_four_bytes() -> None:
-    world = World()
+def test_a_large_frame_before_the_login_is_refused_on_four_bytes(world: World) -> None:
     handle = world.sockets.connect()
     world.sockets.feed(handle, (protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES + 1).to_bytes(4, "big"))
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, None, Code.TOO_LARGE)]
+    assert world.heard(handle) == [(Kind.ERROR, None, Code.TOO_LARGE)]
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-def test_the_limit_after_the_login(excess: int) -> None:
-    world = World()
+def test_the_limit_after_the_login(world: World, excess: int) -> None:
     handle = world.login()
     world.sockets.feed(handle, (protocol.FRAME_LIMIT_BYTES + excess).to_bytes(4, "big"))
     assert world.is_hung_up(handle) == bool(excess)
@@ -109,7 +109,7 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
         for start in range(0, len(data), size):
             world.sockets.feed(handle, data[start : start + size])
         counts = world.core.statistics()
-        seen = [brief(each) for each in world.sockets.answers(handle)], (counts.frames, counts.beats)
+        seen = world.heard(handle), (counts.frames, counts.beats)
         expected = expected or seen
         assert seen == expected
         assert world.session().partial is None
@@ -117,8 +117,7 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
     assert expected[1] == (2, 1)
 
 
-def test_what_came_before_the_rest_of_a_frame_is_activity() -> None:
-    world = World()
+def test_what_came_before_the_rest_of_a_frame_is_activity(world: World) -> None:
     handle = world.login()
     world.now += 3
     world.sockets.feed(handle, protocol.KEEPALIVE + b"\0\0")
@@ -128,32 +127,29 @@ def test_what_came_before_the_rest_of_a_frame_is_activity() -> None:
 # Faults
 
 
-def test_a_login_that_lay_unread_too_long_is_refused() -> None:
-    world = World()
+def test_a_login_that_lay_unread_too_long_is_refused(world: World) -> None:
     handle = world.sockets.connect()
     world.sockets.lain_s = 5.1
     world.sockets.feed(handle, LOGIN_ADA)
-    assert [brief(each) for each in world.sockets.answers(handle)] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
+    assert world.heard(handle) == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
     assert world.changes == []
 
 
-def test_a_logins_age_counts_from_its_arrival() -> None:
-    world = World()
+def test_a_logins_age_counts_from_its_arrival(world: World) -> None:
     world.sockets.lain_s = 4.0
     world.login()
     assert world.changes[0].at == world.now - 4.0
     assert world.session().last_seen == world.now
 
 
-def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first() -> None:
-    world = World()
+def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first(world: World) -> None:
     abandoned = world.sockets.connect()
     world.sockets.lain_s = 1.0
     present = world.login()
     session = world.session()
     world.sockets.lain_s = 2.0
     world.sockets.feed(abandoned, LOGIN_ADA)
-    assert [brief(each) for each in world.sockets.answers(abandoned)] == [(Kind.ERROR, None, Code.REPLACED)]
+    assert world.heard(abandoned) == [(Kind.ERROR, None, Code.REPLACED)]
     assert world.is_hung_up(abandoned)
     assert not world.is_hung_up(present)
     assert world.session() is session
@@ -162,19 +158,19 @@ def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first()
 @pytest.mark.parametrize(
     ("lain_s", "told"), [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)]
 )
-def test_who_of_two_that_lay_unread_came_later_may_be_unsure(lain_s: tuple[float, float], told: Code) -> None:
-    world = World()
+def test_who_of_two_that_lay_unread_came_later_may_be_unsure(
+    world: World, lain_s: tuple[float, float], told: Code
+) -> None:
     first, second = world.sockets.connect(), world.sockets.connect()
     for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
         world.sockets.feed(handle, LOGIN_ADA)
-    assert brief(world.sockets.answers(first)[-1]) == (Kind.GOODBYE, None, told)
+    assert world.heard(first)[-1] == (Kind.GOODBYE, None, told)
     assert not world.is_hung_up(second)
 
 
 def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
     handle = world.sockets.connect()
     monkeypatch.setattr(protocol, "error", None)  # whatever needs an error now fails
     world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", 1)))

@@ -14,7 +14,8 @@ from presence.histograms import Histogram
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from protocol import Code, Decoder, Packet
+from protocol import Code, Decoder, Kind, Packet
+from tests.cells import brief
 
 T = 30.0
 TICK = 1.0
@@ -190,6 +191,24 @@ class World:
         handle = self.sockets.connect()
         self.sockets.feed(handle, protocol.encode(protocol.login(uid, **parts)))
         return handle
+
+    def say(self, handle: int, *packets: Packet) -> list[tuple[Kind, int | None, int | None]]:
+        """Send packets in one read; return what is said from then on, in brief."""
+        self.sockets.answers(handle)
+        self.sockets.feed(handle, b"".join(map(protocol.encode, packets)))
+        return self.heard(handle)
+
+    def heard(self, handle: int) -> list[tuple[Kind, int | None, int | None]]:
+        """Return what was said since the last call, in brief."""
+        return [brief(each) for each in self.sockets.answers(handle)]
+
+    def stay(self, handle: int, seconds: float, beat_s: float = 5.0) -> None:
+        """Let time pass in which the client sends plain keepalives, as long as it is connected."""
+        until = self.now + seconds
+        while self.now < until:
+            self.pass_time(min(beat_s, until - self.now))
+            if not self.is_hung_up(handle):
+                self.beat(handle)
 
     def session(self, key: SessionKey = "ada") -> Session:
         session = self.registry.get(key)
