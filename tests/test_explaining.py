@@ -1,39 +1,35 @@
 """What a worker tells of a user's sessions: where each stands, and never more than an answer may hold."""
 
-from typing import Any, cast
+from typing import Any
 
 import msgpack
 import pytest
 
 import protocol
-from presence.explaining import ENDED_MAX, SESSIONS_MAX, Explaining, LatelyEnded
+from presence.changes import PLAIN, Change, Op, Profile
+from presence.explaining import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS_MAX, Explaining, LatelyEnded
 from presence.inquiries import ANSWER_BYTES
 from presence.registry import Connected
-from presence.session import NO_LIMIT
 from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from tests.auth.gates import WordGate
 from tests.worlds import GRACE, TICK, T, World
 
 WALL_MS = 1_700_000_000_000
-SLOT = TICK / 2
 
 
-def explaining(world: World, **more: Any) -> Explaining:
+def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
         "node": lambda: "n1",
         "waiting": lambda: 7,
         "connected": lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
-    return Explaining(world.core, world.clock, **usual | more)
-
-
-def told(world: World, uid: str = "ada") -> list[dict[str, Any]]:
-    return cast("list[dict[str, Any]]", explaining(world).explain(uid)["sessions"])
+    return Explaining(world.core, world.clock, **usual | more).explain(uid)
 
 
 def only(world: World) -> dict[str, Any]:
-    (session,) = told(world)
+    (session,) = explain(world)["sessions"]
+    assert isinstance(session, dict)
     return session
 
 
@@ -45,10 +41,8 @@ def world() -> World:
 @pytest.mark.parametrize("uid", ["bob", "", "\x00", "{0}", "\ud800"])
 def test_nobody_has_no_sessions_and_may_be_called_anything(world: World, uid: str) -> None:
     world.login()
-    assert explaining(world).explain(uid) == {
-        **{"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0},
-        **{"sessions": [], "ended": []},
-    }
+    none: dict[str, Any] = {"sessions": [], "ended": []}
+    assert explain(world, uid) == {"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0, **none}
 
 
 def test_a_session_is_told_whole(world: World) -> None:
@@ -67,7 +61,7 @@ def test_a_session_is_told_whole(world: World) -> None:
         "idle_timeout_s": T,
         "deadline_ms": WALL_MS + 30_000,
         "slot": 60,
-        "slot_s": SLOT,
+        "slot_s": TICK / 2,
         "slots_from_hand": 56,
         "due_ms": WALL_MS + 30_000,
         "due_in_s": 27.75,
@@ -79,6 +73,10 @@ def test_a_session_is_told_whole(world: World) -> None:
         "watches": 0,
         "vouched": True,
     }
+    world.login(device="phone", meta={"mood": "fine"}, status="away")
+    _, phone = explain(world)["sessions"]
+    assert (phone["device"], phone["status"], phone["meta"]) == ("phone", "away", {"mood": "fine"})
+    assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
 
 
 def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
@@ -94,27 +92,22 @@ def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
     assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
 
 
-def test_each_device_is_told_of(world: World) -> None:
-    world.login()
-    world.login(device="phone", meta={"mood": "fine"}, status="away")
-    plain, phone = told(world)
-    assert (plain["device"], plain["status"], "meta" in plain) == ("", "online", False)
-    assert (phone["device"], phone["status"], phone["meta"]) == ("phone", "away", {"mood": "fine"})
-    assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
-
-
 def test_who_lost_the_connection_has_what_is_left_of_the_grace(world: World) -> None:
     handle = world.login()
     world.pass_time(10)
     world.sockets.close(handle)
     world.pass_time(1.5)
     session = only(world)
-    assert (session["link"], session["address"], session["transport"]) == ("lost", None, None)
-    assert session["unsent_bytes"] is None
+    assert [session[name] for name in ("link", "address", "transport", "unsent_bytes")] == [
+        "lost",
+        None,
+        None,
+        None,
+    ]
     assert session["due_in_s"] == GRACE - 1.5
     assert session["ends_as"] == {"code": 200, "reason": "closed"}
     world.login("bob")
-    (bob,) = cast("list[Any]", explaining(world, connected=lambda _: None).explain("bob")["sessions"])
+    (bob,) = explain(world, "bob", connected=lambda _: None)["sessions"]
     assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
 
 
@@ -128,24 +121,16 @@ def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
     assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
 
 
-def test_when_it_is_away_by_itself() -> None:
-    world = World(away_after=20.0)
-    world.login()
+def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
+    world = World(away_after=20.0, gate=WordGate())
+    handle = world.sockets.connect()
+    world.say(handle, protocol.login(None, token="ada:100"))
     world.pass_time(5)
     assert only(world)["away_in_s"] == 15.0
-    handle = world.session().handle
+    assert only(world)["token_expires_in_s"] == pytest.approx(95, abs=0.5)
     world.beat(handle)
     world.pass_time(16)
-    session = only(world)
-    assert (session["status"], session["away_in_s"]) == ("away", None)
-
-
-def test_when_its_token_ends() -> None:
-    world = World(gate=WordGate())
-    handle = world.sockets.connect()
-    world.sockets.feed(handle, protocol.encode(protocol.login(None, token="ada:100")))
-    world.pass_time(10)
-    assert only(world)["token_expires_in_s"] == pytest.approx(90, abs=0.5)
+    assert (only(world)["status"], only(world)["away_in_s"]) == ("away", None)
 
 
 def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
@@ -155,20 +140,55 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> 
     assert only(world)["vouched"] is False
 
 
-def test_what_ended_lately_is_told(world: World) -> None:
-    lately = LatelyEnded(World())
-    handle = world.login(device="phone")
-    world.pass_time(T + TICK)
-    assert world.is_hung_up(handle)
-    for change in world.changes:
-        lately.append(change)
-    assert explaining(world, ended=lately.of).explain("ada")["ended"] == [
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\x01" * (META_MAX_BYTES - 6),
+        b"\xff" * (META_MAX_BYTES - 6),  # as hex
+        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: nothing takes more room
+        [{"$": 1}] * ((META_MAX_BYTES - 6) // 4),
+    ],
+    ids=["text", "binary", "empty binaries", "maps"],
+)
+def test_the_largest_answer_fits_a_datagram(world: World, said: object) -> None:
+    uid, node = "u" * UID_MAX_BYTES, "n" * 64
+    for n in range(SESSIONS_MAX + 2):
+        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
+    answer = explain(
+        world,
+        uid,
+        node=lambda: node,
+        waiting=lambda: 2**40,
+        connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
+        watches=lambda _session: 2**30,
+        ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
+    )
+    assert (answer["more"], len(answer["ended"])) == (2, ENDED_MAX)
+    assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)
+
+
+# What ended lately
+
+NOW = 1000.0
+
+
+def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
+    return Change(op, uid, "phone", session, 201 if op is Op.END else 1, at, WALL_MS + 5, WALL_MS, 30_000)
+
+
+def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: World) -> None:
+    lately = LatelyEnded(world)
+    end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
+    lately.append(end)
+    assert world.changes == [end]
+    assert [each.profile for each in lately.of("ada", NOW)] == [PLAIN]
+    assert explain(world, ended=lately.of)["ended"] == [
         {
             "device": "phone",
-            "session": "boot-1",
+            "session": "s1",
             "code": 201,
             "reason": "idle_timeout",
-            "at_ms": WALL_MS + 30_000,
+            "at_ms": WALL_MS + 5,
             "last_packet_ms": WALL_MS,
             "idle_timeout_s": T,
             "deadline_ms": WALL_MS + 30_000,
@@ -176,33 +196,15 @@ def test_what_ended_lately_is_told(world: World) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "\x01" * (META_MAX_BYTES - 6),
-        b"\xff" * (META_MAX_BYTES - 6),  # as hex
-        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: nothing takes more room
-        [b"\xff"] * ((META_MAX_BYTES - 6) // 3),
-        [{"$": 1}] * ((META_MAX_BYTES - 6) // 4),
-    ],
-    ids=["text", "binary", "empty binaries", "small binaries", "maps"],
-)
-def test_the_largest_answer_fits_a_datagram(said: object) -> None:
-    uid = "u" * UID_MAX_BYTES
-    world = World(session_limit=NO_LIMIT)
-    for n in range(SESSIONS_MAX + 2):
-        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
-    node = "n" * 64
-    answer = explaining(
-        world,
-        node=lambda: node,
-        waiting=lambda: 2**40,
-        connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
-        watches=lambda _session: 2**30,
-        ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
-    ).explain(uid)
-    assert answer["more"] == 2
-    assert len(cast("list[object]", answer["ended"])) == ENDED_MAX
-    packed: bytes = msgpack.packb([1, answer])
-    print(f"{SESSIONS_MAX} sessions: {len(packed)} bytes")
-    assert len(packed) < min(60_000, ANSWER_BYTES)
+def test_so_many_ends_are_remembered_for_so_long_the_latest_first(world: World) -> None:
+    lately = LatelyEnded(world)
+    for n in range(ENDS_MAX + 5):
+        lately.append(change(Op.END, f"user-{n}", f"s{n}"))
+    lately.append(change(Op.END, "user-7", "later"))
+    lately.append(change(Op.LOGIN, "user-7", "again"))
+    assert [each.session for each in lately.of("user-7", NOW + KEPT_S)] == ["later", "s7"]
+    assert not lately.of("user-5", NOW)
+    assert lately.of("user-6", NOW)
+    assert len(lately._ends) == ENDS_MAX
+    lately.append(change(Op.END, "bob", "s2", NOW + KEPT_S + 1))
+    assert [each.uid for each in lately._ends] == ["bob"]

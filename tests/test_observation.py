@@ -24,10 +24,6 @@ class Sight:
     def renew(self, node: str, counter: int) -> None:
         self.rows[node] = LeaseRow(str(counter), str(counter))
 
-    def certify(self, node: str, sweeper: str, n: int) -> None:
-        counter = self.rows[node].counter if node in self.rows else "0"
-        self.rows[node] = LeaseRow(f"{counter} {sweeper} {n}", counter, sweeper, n)
-
     def look(self) -> None:
         self.contact.made(self.now)
         self.observer.saw(self.rows, self.traced, "me")
@@ -41,8 +37,11 @@ class Sight:
     def other(self, node: str = "other") -> Watched:
         return self.observer.watched[node]
 
-    def silence_s(self, node: str = "other") -> float:
-        return self.observer.silence_s(self.other(node))
+    def silence_s(self) -> float:
+        return self.observer.silence_s(self.other())
+
+    def is_due(self, shard: int = 0) -> bool:
+        return self.observer.due(self.other(), shard) is not None
 
 
 @pytest.fixture
@@ -60,6 +59,7 @@ def test_silence_is_a_counter_that_stands_still_and_dead_is_who_is_silent_for_lo
     assert sight.silence_s() == 0.0
     sight.pass_time(LEASE_S - BEAT_S)
     assert sight.observer.lapsed() == []
+    assert sight.observer.next_due_s() == pytest.approx(BEAT_S)
     sight.pass_time(BEAT_S)
     assert sight.observer.lapsed() == [sight.other()]
     assert not sight.observer.is_alive("other")
@@ -94,97 +94,61 @@ def test_it_watches_who_has_a_row_or_traces_and_never_itself(sight: Sight) -> No
     assert sight.observer.watched.keys() == {"other", "ghost"}
     sight.pass_time(LEASE_S + T)
     assert sight.observer.is_dead(sight.other("ghost"))
-    sight.certify("ghost", "sweeper", 1)  # is no sign of life
+    sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # is no sign of life
     sight.look()
     assert sight.observer.is_dead(sight.other("ghost"))
     assert not sight.observer.is_alive("ghost")
-    del sight.rows["other"], sight.rows["ghost"]
+    sight.rows.clear()
     sight.traced.clear()
     sight.look()
     assert sight.observer.watched == {}
     assert sight.observer.is_alive("other")
+    assert sight.observer.next_due_s() == math.inf
 
 
-def test_a_sweeper_that_stops_leaves_an_orphan(sight: Sight) -> None:
-    sight.pass_time(LEASE_S + T)
-    for n in range(1, 20):
-        sight.certify("other", "sweeper", n)
-        sight.pass_time(BEAT_S)
-    assert not sight.observer.is_orphan(sight.other())
+def fenced(sight: Sight, waited_s: float = T) -> None:
     sight.pass_time(LEASE_S)
-    assert sight.observer.is_orphan(sight.other())
+    sight.observer.fenced(sight.other(), 0)
+    sight.pass_time(waited_s)
 
 
-def fenced(sight: Sight, shard: int = 0) -> None:
-    sight.pass_time(LEASE_S)
-    sight.observer.fenced(sight.other(), shard)
+def swept(sight: Sight, status: Status = Status.OK, **answer: object) -> None:
+    sight.observer.swept(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
 
 
-def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen(sight: Sight) -> None:
-    fenced(sight)
-    sight.pass_time(T - BEAT_S)
-    assert sight.observer.due(sight.other(), 0) is None
+def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_calls(sight: Sight) -> None:
+    fenced(sight, T - BEAT_S)
+    assert not sight.is_due()
     sight.pass_time(BEAT_S)
-    assert sight.observer.due(sight.other(), 0) is not None
-    assert sight.observer.due(sight.other(), 1) is None
-
-
-def test_a_node_that_woke_must_be_fenced_and_waited_for_anew(sight: Sight) -> None:
-    fenced(sight)
-    sight.renew("other", 2)
-    sight.look()
-    assert sight.other().shards == {}
-
-
-def swept(**answer: object) -> Reply:
-    return Reply(Status.OK, "history", **answer)  # type: ignore[arg-type]  # as given by each test
-
-
-def test_a_sweep_goes_on_where_it_was(sight: Sight) -> None:
-    fenced(sight)
-    sight.pass_time(T)
-    sight.observer.swept(sight.other(), 0, swept(cursor="17"))
-    due = sight.observer.due(sight.other(), 0)
-    assert due is not None
-    assert due.cursor == "17"
-    sight.observer.swept(sight.other(), 0, swept(done=True))
-    assert sight.observer.due(sight.other(), 0) is None
+    assert (sight.is_due(0), sight.is_due(1)) == (True, False)
+    swept(sight, cursor="17", wait_ms=20_000)
+    assert sight.other().shards[0].cursor == "17"
+    assert sight.is_due()
+    swept(sight, cursor="0", wait_ms=50_000)  # what is left for later is looked at when the first is due
+    sight.pass_time(20 - BEAT_S)
+    assert not sight.is_due()
+    sight.pass_time(BEAT_S)
+    assert sight.is_due()
+    swept(sight, done=True)
+    assert not sight.is_due()
     assert sight.observer.is_swept(sight.other(), 1)
     assert not sight.observer.is_swept(sight.other(), 2)
 
 
-def test_what_is_left_for_later_is_looked_at_when_the_first_is_due(sight: Sight) -> None:
-    fenced(sight)
-    sight.pass_time(T)
-    sight.observer.swept(sight.other(), 0, swept(cursor="17", wait_ms=20_000))
-    sight.observer.swept(sight.other(), 0, swept(cursor="0", wait_ms=50_000))
-    sight.pass_time(20 - BEAT_S)
-    assert sight.observer.due(sight.other(), 0) is None
-    sight.pass_time(BEAT_S)
-    assert sight.observer.due(sight.other(), 0) is not None
-
-
-def test_a_lost_fence_begins_all_over(sight: Sight) -> None:
-    fenced(sight)
-    sight.pass_time(T)
-    sight.observer.swept(sight.other(), 0, Reply(Status.UNFENCED, "history"))
-    assert sight.other().shards == {}
-
-
 def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:
     fenced(sight)
-    sight.pass_time(T)
-    sight.observer.swept(sight.other(), 0, Reply(Status.UNKNOWN, "history"))
-    assert sight.observer.due(sight.other(), 0) is None
+    swept(sight, Status.UNKNOWN)
+    assert not sight.is_due()
     sight.pass_time(LEASE_S)
-    assert sight.observer.due(sight.other(), 0) is not None
+    assert sight.is_due()
 
 
-def test_the_next_step_is_known_beforehand(sight: Sight) -> None:
-    sight.pass_time(LEASE_S / 2)
-    assert sight.observer.next_due_s() == pytest.approx(LEASE_S / 2)
+@pytest.mark.parametrize("event", ["it woke", "the fence was lost"])
+def test_who_is_fenced_no_more_must_be_fenced_and_waited_for_anew(sight: Sight, event: str) -> None:
     fenced(sight)
-    assert sight.observer.next_due_s() == pytest.approx(LEASE_S + T - 1.5 * LEASE_S)
-    del sight.rows["other"]
-    sight.look()
-    assert sight.observer.next_due_s() == math.inf
+    if event == "it woke":
+        sight.renew("other", 2)
+        sight.look()
+    else:
+        swept(sight, Status.UNFENCED)
+    assert sight.other().shards == {}
