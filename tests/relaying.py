@@ -1,4 +1,4 @@
-"""A store in memory for a relay, and what the relay told."""
+"""A store in memory for a relay."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -7,10 +7,9 @@ import trio
 
 from presence.changes import Change, Op
 from presence.comparison import Memory
-from presence.relay import Verdicts
 from presence.runtime import Caller, TrioRuntime
 from presence.store.batches import Batch, Counter, Step, StoreError, StoreUnavailable
-from presence.store.replies import News, Opened, Probe, Reply, Stand, Status, Superseded
+from presence.store.replies import Opened, Probe, Reply, Stand, Status
 
 T = TypeVar("T")
 
@@ -35,12 +34,8 @@ class FakeStore:
         self.fenced: set[str] = set()
         self.applied: list[Change] = []
         self.batches: list[Batch] = []
-        self.probes = 0
         self.probed: list[int] = []  # shards
         self.checks = 0
-        self.closed = 0
-        self.superseded: tuple[Superseded, ...] = ()
-        self.inbox: tuple[News, ...] = ()
 
     def check_meta(self) -> None:
         self._fail()
@@ -73,29 +68,27 @@ class FakeStore:
         self.counters[step.shard] = step.counter
         self.batches.append(step)
         self.applied += [item.change for item in step.items]
-        return Reply(Status.OK, "history", superseded=self.superseded, opened=opened)
+        return Reply(Status.OK, "history", opened=opened)
 
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
     ) -> dict[int, Probe | StoreUnavailable | StoreError]:
         if self.fail is not None:
             return dict.fromkeys(inbox_read, self.fail)
-        self.probes += 1
         self.probed += inbox_read
         none = Counter(node, 0, 0)
-        inbox, self.inbox = self.inbox, ()
         failures: dict[int, Probe | StoreUnavailable | StoreError] = {
             **dict.fromkeys(self.away, StoreUnavailable("away")),
             **{shard: StoreError(f"NOPERM in {shard}") for shard in self.refusing},
         }
         return {
             s: failures.get(s)
-            or Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, inbox)
+            or Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, ())
             for s in inbox_read
         }
 
     def close(self) -> None:
-        self.closed += 1
+        """Nothing is open."""
 
 
 class AtOnce(TrioRuntime):
@@ -109,25 +102,5 @@ class AtOnce(TrioRuntime):
         return blocking()
 
 
-class Told:
-    """Keeps what the relay told."""
-
-    def __init__(self) -> None:
-        self.superseded: list[Superseded] = []
-        self.news: list[News] = []
-        self.ids = ["second", "third"]
-        self.verdicts = Verdicts(
-            superseded=self.superseded.extend,
-            news=self.news.extend,
-            new_node_id=lambda: self.ids.pop(0),
-        )
-
-
 def login(uid: str, session: str = "s") -> Change:
     return Change(Op.LOGIN, uid, "", session, 1, 0.0, 1000, 1000, 30_000)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - mock time, and the fake store knows no events
-            await trio.sleep(0.1)

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,16 +25,10 @@ from presence.store.keys import Keys
 from presence.store.replies import Erasure, News, NewsKind, Question
 from protocol import Code
 from tests.transports.harness import Client
+from tests.waiting import until
 
 KEYS = Keys()
 AT_ONCE_S = 1.0  # the inbox tells after 2.5 s
-PATIENCE_S = 10.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - Redis rings no bell
-            await trio.sleep(0.01)
 
 
 class Pair:
@@ -67,17 +61,16 @@ class Pair:
         await until(lambda: self.record().get("node") == server.node.relay.node)
         return client
 
-    def age(self) -> None:
-        """Let ann have logged in long ago: the goodbye is for good then."""
+    async def displace(self, first: Client) -> float:
+        """Log in elsewhere; return the seconds from then until the first device was told goodbye 300.
+
+        Ann is made to have logged in long ago: the goodbye is for good then.
+        """
         text: Any = self.client.hget(KEYS.online(0), "ann")
         record = json.loads(text)
         for name in ("login_ms", "arrived_ms"):
             record["sessions"][""][name] -= 60_000
         self.client.hset(KEYS.online(0), "ann", json.dumps(record, separators=(",", ":")))
-
-    async def displace(self, first: Client) -> float:
-        """Log in elsewhere; return the seconds from then until the first device was told goodbye 300."""
-        self.age()
         await self.log_in(1)
         begun = time.monotonic()
         (goodbye,) = await first.rest()
@@ -102,26 +95,20 @@ async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
             yield pair
 
 
-async def test_a_connection_that_was_cut_is_made_again(redis_server: EmbeddedRedis) -> None:
+async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_cut_and_renamed(
+    redis_server: EmbeddedRedis,
+) -> None:
     async with serving(redis_server) as pair:
         await until(lambda: pair.hears(0))
-        first = await pair.log_in(0)
+        first, node, old = await pair.log_in(0), pair.servers[0].node, pair.channel(0)
         pair.client.client_kill_filter(_type="pubsub")
         assert not pair.hears(0)
         await until(lambda: pair.hears(0))
-        assert await pair.displace(first) < AT_ONCE_S
-
-
-async def test_a_node_with_a_new_id_listens_to_its_new_channel_only(redis_server: EmbeddedRedis) -> None:
-    async with serving(redis_server) as pair:
-        first, node = await pair.log_in(0), pair.servers[0].node
-        await until(lambda: pair.hears(0))
-        old = pair.channel(0)
         node.relay.disown(node.relay.node)
         await until(lambda: pair.channel(0) != old and pair.hears(0))
         await until(lambda: pair.record()["node"] == node.relay.node)
         answer: Any = pair.client.pubsub_numsub(old)
-        assert answer[0][1] == 0
+        assert answer[0][1] == 0, "it listens to its new channel only"
         assert await pair.displace(first) < AT_ONCE_S
 
 
@@ -139,18 +126,16 @@ class FakeNode:
 
 
 class FakeChannel:
-    """A channel that gives what the test says, a batch a call, and counts calls."""
+    """A channel that gives what the test says, a batch a call."""
 
     def __init__(self, *batches: Sequence[News | Delivery | Question]) -> None:
         self._batches = [*batches]
         self._closed = threading.Event()
-        self.calls: list[float] = []
 
     def subscribe(self, node: str) -> None:
         self._closed.clear()
 
     def next(self) -> list[News | Delivery | Question | Erasure]:
-        self.calls.append(time.monotonic())
         if self._batches:
             return [*self._batches.pop(0)]
         self._closed.wait()
@@ -165,38 +150,32 @@ LETTER = Delivery("ann", ("",), b"packet")
 QUESTION = Question("ann", "0" * 32)
 
 
-@asynccontextmanager
-async def hearing(
-    channel: FakeChannel, asked: list[Question] | None = None
-) -> AsyncIterator[tuple[FakeNode, list[list[Delivery]]]]:
-    """Let a control listen; give its node, and what it was to deliver at once."""
-    node, delivered = FakeNode(), list[list[Delivery]]()
-    hears = (asked if asked is not None else []).extend
-    control = Control(cast("Node", node), channel, lambda some: delivered.append([*some]), hears)
+async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_more_than_that() -> None:
+    class Confused(FakeChannel):
+        times = 1
+
+        def next(self) -> list[News | Delivery | Question | Erasure]:
+            if self.times:
+                self.times -= 1
+                raise LookupError("a mistake")
+            return super().next()
+
+    node, delivered, asked = FakeNode(), list[int](), list[Question]()
+
+    def deliver(some: Sequence[Delivery]) -> None:
+        delivered.append(len(some))
+        if len(delivered) == 1:
+            raise LookupError("a mistake")
+
+    channel = Confused([LETTER], [LETTER, QUESTION, KICK, *[LETTER] * DELIVERIES_A_TURN])
+    control = Control(cast("Node", node), channel, deliver, asked.extend)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
-        yield node, delivered
+        await until(lambda: len(delivered) == 3)
         control.stop()
-
-
-async def test_what_comes_in_one_read_goes_where_it_belongs() -> None:
-    asked: list[Question] = []
-    async with hearing(FakeChannel([LETTER, QUESTION, KICK, LETTER]), asked) as (node, delivered):
-        await until(lambda: delivered)
-    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [[LETTER, LETTER]])
-
-
-async def test_many_deliveries_are_handed_over_in_turns() -> None:
-    async with hearing(FakeChannel([LETTER] * (DELIVERIES_A_TURN + 1))) as (_, delivered):
-        await until(lambda: len(delivered) == 2)
-    assert list(map(len, delivered)) == [DELIVERIES_A_TURN, 1]
-
-
-async def test_who_has_stopped_listens_no_more() -> None:
-    channel = FakeChannel()
-    async with hearing(channel):
-        await until(lambda: channel.calls)
-    assert channel._closed.is_set()
+    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, DELIVERIES_A_TURN, 1])
+    assert node.faults.counts == {"control channel": 1, "delivery": 1}
+    assert channel._closed.is_set(), "who has stopped listens no more"
 
 
 KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}
@@ -232,28 +211,3 @@ async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
         core = pair.servers[0].node.core
         await until(lambda: not core.sessions.has("ann"))
         assert (core.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})
-
-
-async def test_a_mistake_costs_what_it_happened_to_only() -> None:
-    class Confused(FakeChannel):
-        times = 1
-
-        def next(self) -> list[News | Delivery | Question | Erasure]:
-            if self.times:
-                self.times -= 1
-                raise LookupError("a mistake")
-            return super().next()
-
-    node, delivered = FakeNode(), list[Sequence[Delivery]]()
-
-    def deliver(some: Sequence[Delivery]) -> None:
-        delivered.append(some)
-        if len(delivered) == 1:
-            raise LookupError("a mistake")
-
-    control = Control(cast("Node", node), Confused([LETTER], [LETTER, KICK]), deliver)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(control.run)
-        await until(lambda: len(delivered) == 2 and node.told == [KICK])
-        control.stop()
-    assert node.faults.counts == {"control channel": 1, "delivery": 1}

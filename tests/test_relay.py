@@ -11,24 +11,24 @@ from trio.testing import MockClock
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.reach import GLANCE_S
-from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay
+from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, Verdicts
 from presence.runtime import TrioBell
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.replies import Reply
-from tests.relaying import NOTHING, AtOnce, FakeStore, Told, login, until
+from tests.relaying import NOTHING, AtOnce, FakeStore, login
+from tests.waiting import until
 
 
 class Relaying:
     """A relay of three shards, by the last digit of uids; without one, of shard 0."""
 
-    def __init__(self, store: FakeStore | None = None, **more: Any) -> None:
-        self.fake = store or FakeStore()
-        self.told = Told()
+    def __init__(self, **more: Any) -> None:
+        self.fake, ids = FakeStore(), iter(["second", "third"])
         self.outbox = Outbox(lambda uid: int(uid[-1]) if uid[-1] in "12" else 0, 3, max_items=10_000)
         usual: dict[str, Any] = {
             "node": "first",
             "live": lambda _shard: [],
-            "verdicts": self.told.verdicts,
+            "verdicts": Verdicts(lambda _: None, lambda _: None, lambda: next(ids)),
             "memory": NOTHING,
             "clock": trio.current_time,
             "runtime": AtOnce(),
@@ -56,8 +56,11 @@ def clock() -> MockClock:
 
 
 @pytest.fixture
-def relaying() -> Relaying:
-    return Relaying()
+async def relaying(nursery: trio.Nursery) -> Relaying:
+    """A relay that runs, a second after all shards were opened."""
+    relaying = await Relaying().run(nursery)
+    await trio.sleep(1)
+    return relaying
 
 
 def end(uid: str, code: int = 201) -> Change:
@@ -67,9 +70,8 @@ def end(uid: str, code: int = 201) -> Change:
 # Start
 
 
-async def test_a_start_needs_one_shard_and_no_refusal(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
+async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery: trio.Nursery) -> None:
+    relaying = Relaying()
     fake = relaying.fake
     for failure in (StoreUnavailable("away"), StoreMismatch("16 shards, not 1")):
         fake.fail = failure
@@ -95,11 +97,7 @@ async def test_a_start_needs_one_shard_and_no_refusal(
 # What goes together, and when
 
 
-async def test_changes_that_come_together_share_a_batch(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    await relaying.run(nursery)
-    await trio.sleep(1)
+async def test_changes_that_come_together_share_a_batch(clock: MockClock, relaying: Relaying) -> None:
     before = len(relaying.fake.batches)
     for i in range(3):
         relaying.outbox.append(login(f"u{i}0"))
@@ -111,10 +109,8 @@ async def test_changes_that_come_together_share_a_batch(
 
 @pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
 async def test_a_logout_does_not_wait_for_company(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery, code: int, waits: bool
+    clock: MockClock, relaying: Relaying, code: int, waits: bool
 ) -> None:
-    await relaying.run(nursery)
-    await trio.sleep(1)
     relaying.outbox.append(login("u"))
     await trio.sleep(GATHER_S / 4)
     assert not relaying.applied
@@ -125,10 +121,7 @@ async def test_a_logout_does_not_wait_for_company(
     assert len(relaying.applied) == 2
 
 
-async def test_crowds_of_logouts_share_batches(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    await relaying.run(nursery)
+async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relaying) -> None:
     before = len(relaying.fake.batches)
     for i in range(1000):
         relaying.outbox.append(end(f"u{i}0", 100))
@@ -141,9 +134,9 @@ async def test_crowds_of_logouts_share_batches(
 
 
 async def test_a_fenced_node_goes_on_under_a_new_id(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    clock: MockClock, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake, relay = (await relaying.run(nursery)).fake, relaying.relay
+    fake, relay = relaying.fake, relaying.relay
     apply, fenced = fake.apply, list[bool]()
 
     def noting(steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
@@ -164,10 +157,8 @@ async def test_a_fenced_node_goes_on_under_a_new_id(
 # Outages, of one shard or of all
 
 
-async def test_a_shard_that_is_away_holds_up_no_other(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
-) -> None:
-    fake = (await relaying.run(nursery)).fake
+async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying: Relaying) -> None:
+    fake = relaying.fake
     fake.away = {1}
     relaying.outbox.extend([login("u1"), login("u0"), login("u2")])
     await until(lambda: len(fake.applied) == 2)
@@ -184,9 +175,9 @@ async def test_a_shard_that_is_away_holds_up_no_other(
 
 
 async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_it(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+    clock: MockClock, relaying: Relaying
 ) -> None:
-    fake = (await relaying.run(nursery)).fake
+    fake = relaying.fake
     fake.away = {1, 2}
     relaying.outbox.extend([login("u1"), login("u2")])
     with structlog.testing.capture_logs() as lines:
@@ -203,9 +194,9 @@ async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_i
 
 
 async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+    clock: MockClock, relaying: Relaying
 ) -> None:
-    fake = (await relaying.run(nursery)).fake
+    fake = relaying.fake
     fake.meta_away = True
     fake.counters.clear()
     relaying.outbox.append(login("u0"))
@@ -216,9 +207,9 @@ async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
 
 
 async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
-    clock: MockClock, relaying: Relaying, nursery: trio.Nursery
+    clock: MockClock, relaying: Relaying
 ) -> None:
-    fake = (await relaying.run(nursery)).fake
+    fake = relaying.fake
     with structlog.testing.capture_logs() as lines:
         fake.refusing = {0, 1}
         await trio.sleep(30)
@@ -268,8 +259,7 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
 async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
     peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    relaying = Relaying(known=lambda: peers)
-    await relaying.run(nursery)
+    relaying = await Relaying(known=lambda: peers).run(nursery)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
     await trio.sleep(PROBE_INTERVAL_S + 1.0)

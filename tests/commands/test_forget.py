@@ -20,7 +20,8 @@ from presence.subscriber import subscribe_sync
 from tests.commands.conftest import Command
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
-from tests.test_control import serving, until
+from tests.test_control import serving
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"

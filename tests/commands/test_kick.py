@@ -18,8 +18,9 @@ from presence.store.operator import Operator
 from protocol import Code
 from tests.commands.conftest import Command
 from tests.store.driving import Hand, events, login, record
-from tests.test_control import serving, until
+from tests.test_control import serving
 from tests.transports.harness import Client
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
