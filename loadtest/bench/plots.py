@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from loadtest.bench.results import Results, median
+from loadtest.bench.report import Results, median
 from loadtest.bench.servers import OWN
 
 DOTS_PER_INCH = 100
@@ -55,7 +55,7 @@ def draw_bench(results: Results, folder: Path) -> None:
     drawing, all_axes = figure(rows, 2 if len(loads) > 1 else 1, 9, 0.6 + 2.2 * rows, title)
     for axes, load in zip(all_axes, loads, strict=False):
         names = [name for name in results.says if results.cpu_us(name, load)]
-        _bars(axes, names, [median(results.cpu_us(name, load)) for name in names], "{:.1f}")
+        _bars(axes, names, [median(results.cpu_us(name, load).values()) for name in names], "{:.1f}")
         axes.set_title(str(load), color=INK, fontsize=9, loc="left")
     for axes in all_axes[len(loads) :]:
         axes.set_visible(False)
@@ -70,14 +70,14 @@ def draw_sizes(results: Results, folder: Path) -> None:
     rising = sorted(load for load in results.loads() if rates.count(load.rate) == 1)
     each.plot(
         [load.connections for load in same],
-        [median(results.cpu_us(OWN, load)) for load in same],
+        [median(results.cpu_us(OWN, load).values()) for load in same],
         "o-",
         color=OWN_COLOUR,
     )
     each.set_title("µs of CPU a keepalive,\nthe same rate at each size", color=INK, fontsize=9, loc="left")
     all_of_them.plot(
         [load.connections for load in rising],
-        [median(results.cpu_us(OWN, load)) * load.rate / 1e4 for load in rising],
+        [median(results.cpu_us(OWN, load).values()) * load.rate / 1e4 for load in rising],
         "o-",
         color=OWN_COLOUR,
     )

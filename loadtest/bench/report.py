@@ -1,11 +1,15 @@
-"""The tables, in Markdown."""
+"""What a run of the benchmark has found: plain data that goes to JSON, and its tables in Markdown."""
 
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import product
 
 from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
-from loadtest.bench.results import Load, Memory, Results, Wheel, median
 from loadtest.bench.servers import OWN
+from loadtest.bench.wheel import Wheel, wheel_table
 from loadtest.outcome import markdown, percentile
 
 NOTES = """\
@@ -23,156 +27,220 @@ first thousands of sessions find room in memory that start-up has left free, so 
 what a session needs."""
 
 
-def bench_table(results: Results) -> str:
-    """Return the whole report on this server beside others."""
-    parts = ["# This server beside others", preamble(results), "## In short", _summary(results)]
-    for load in results.loads():
-        parts += [f"## {load.rate:,.0f} keepalives/s, {load.kind}", _load_table(results, load)]
-    parts += ["## Memory", _memory_table(results)]
-    if results.trips:
-        parts += ["## Round trips under these loads, ms", _trips_table(results)]
-    return "\n\n".join([*parts, NOTES, *invalid(results)]) + "\n"
+@dataclass(frozen=True, order=True)
+class Load:
+    """Keepalives of one kind, so many a second over so many connections."""
+
+    kind: str
+    rate: float
+    connections: int
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f}/s, {self.kind}"
 
 
-def preamble(results: Results) -> str:
-    """Return what was measured, with what, and what was left out."""
-    machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
-    settings = ", ".join(f"{name} {value}" for name, value in results.settings.items())
-    lines = [f"- Machine: {machine}", f"- Settings: {settings}"]
-    lines += [f"- {name}: {says}" for name, says in results.says.items()]
-    lines += [f"- {name}: skipped, {why}" for name, why in results.skipped.items()]
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Cpu:
+    """One server under one load in one round.
+
+    Attributes:
+        cpu_us: µs of processor time for each keepalive.
+        per_wake: keepalives for each time that the server had gone to sleep.
+        generator_share: the load generator's processor time, of a core.
+        complaints: why it is not valid; empty when it is.
+    """
+
+    server: str
+    round: int
+    load: Load
+    cpu_us: float
+    per_wake: float
+    generator_share: float
+    complaints: list[str]
 
 
-def invalid(results: Results) -> list[str]:
-    """Return a paragraph on what is not valid; nothing if all is."""
-    if not (complaints := results.complaints()):
-        return []
-    return ["**Not valid:**\n\n" + "\n".join(f"- {complaint}" for complaint in complaints)]
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one server in one round.
+
+    Attributes:
+        rss_bytes, pss_bytes: for each connection from a third of them to all: resident; of no file, each
+            shared page divided among those who share it.
+        total_bytes: resident, of the whole process with all connections.
+    """
+
+    server: str
+    round: int
+    connections: int
+    rss_bytes: float
+    pss_bytes: float
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Trips:
+    """Round trips of one kind of probe, in ms, at one server under one load in one round."""
+
+    server: str
+    round: int
+    load: Load
+    probe: str
+    trips_ms: list[float]
+
+
+@dataclass
+class Results:
+    """Everything that one run found, and where.
+
+    Attributes:
+        machine: processor, kernel, versions.
+        settings: what the run was told.
+        says: what each server is; in the order of the tables.
+        skipped: servers that could not be measured here, and why.
+    """
+
+    machine: dict[str, str]
+    settings: dict[str, object]
+    says: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    cpu: list[Cpu] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
+    trips: list[Trips] = field(default_factory=list)
+    wheel: list[Wheel] = field(default_factory=list)
+
+    def loads(self) -> list[Load]:
+        """Return the loads in the order in which they were first measured."""
+        return list(dict.fromkeys(each.load for each in self.cpu))
+
+    def cpu_us(self, server: str, load: Load) -> dict[int, float]:
+        """Return a server's µs a keepalive, by round."""
+        found = [each for each in self.cpu if (each.server, each.load) == (server, load)]
+        return {each.round: each.cpu_us for each in sorted(found, key=lambda each: each.round)}
+
+    def ratios(self, peer: str, load: Load) -> list[float]:
+        """Return this server's µs over a peer's, for each round in which both were measured."""
+        own, others = self.cpu_us(OWN, load), self.cpu_us(peer, load)
+        return [own[number] / us for number, us in others.items() if us > 0 and number in own]
+
+    def complaints(self) -> list[str]:
+        """Return everything that makes a figure invalid, with where it happened."""
+        return [
+            f"{each.server}, {each.load} over {each.load.connections:,}, round {each.round}: {complaint}"
+            for each in self.cpu
+            for complaint in each.complaints
+        ]
+
+    def bench_report(self) -> str:
+        """Return the whole report on this server beside others."""
+        parts = {"In short": self._summary()}
+        parts |= {
+            f"{load.rate:,.0f} keepalives/s, {load.kind}": self._load_table(load) for load in self.loads()
+        }
+        parts["Memory"] = self._memory_table()
+        if self.trips:
+            parts["Round trips under these loads, ms"] = self._trips_table()
+        return self._report("This server beside others", parts, NOTES)
+
+    def sizes_report(self) -> str:
+        """Return the report on cost against size."""
+        parts = {"This server": self._sizes_table(), "The timing wheel": wheel_table(self.wheel)}
+        return self._report("Cost against size", parts, SIZES_NOTES)
+
+    def _report(self, title: str, parts: dict[str, str], notes: str) -> str:
+        """Return a report: what was measured, with what, and what was left out; tables; what is not valid."""
+        lines = [
+            "- Machine: " + ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+            "- Settings: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()),
+            *(f"- {name}: {says}" for name, says in self.says.items()),
+            *(f"- {name}: skipped, {why}" for name, why in self.skipped.items()),
+        ]
+        tables = (f"## {name}\n\n{text}" for name, text in parts.items())
+        invalid = "\n".join(f"- {complaint}" for complaint in self.complaints())
+        paragraphs = [f"# {title}", "\n".join(lines), *tables, notes]
+        return "\n\n".join([*paragraphs, *([f"**Not valid:**\n\n{invalid}"] if invalid else [])]) + "\n"
+
+    def _summary(self) -> str:
+        """Return the ratios of all loads, one line for each rate."""
+        loads = {(load.rate, load.kind): load for load in self.loads()}
+        columns = [
+            (kind, peer)
+            for kind, peer in product((UNANSWERED, ANSWERED), self.says)
+            if peer != OWN and any(self.ratios(peer, load) for load in loads.values() if load.kind == kind)
+        ]
+        body = []
+        for rate in dict.fromkeys(load.rate for load in self.loads()):
+            found = [self.ratios(peer, loads[rate, kind]) for kind, peer in columns]
+            body.append([f"{rate:,.0f}/s", *(f"{median(ratios):.2f}" if ratios else "" for ratios in found)])
+        return markdown(["rate", *(f"{kind} ÷ {peer}" for kind, peer in columns)], body)
+
+    def _load_table(self, load: Load) -> str:
+        head = (
+            f"server | µs of CPU a keepalive | {OWN} ÷ it | keepalives a wake | % of a core "
+            "| generator, % of a core"
+        )
+        body = []
+        for server in self.says:
+            if found := [each for each in self.cpu if (each.server, each.load) == (server, load)]:
+                mark = " **not valid**" if any(each.complaints for each in found) else ""
+                cpu_us = [*self.cpu_us(server, load).values()]
+                ratio = "" if server == OWN else _rounds(self.ratios(server, load), 2)
+                share = max(each.generator_share for each in found)
+                body.append(
+                    f"{server}{mark} | {_rounds(cpu_us, 1)} | {ratio} "
+                    f"| {median(each.per_wake for each in found):.1f} "
+                    f"| {median(cpu_us) * load.rate / 1e4:.1f} | {share * 100:.0f}"
+                )
+        return markdown(head, body)
+
+    def _memory_table(self) -> str:
+        body = [
+            f"{server} | {found[0].connections:,} | {median(each.rss_bytes for each in found):,.0f} "
+            f"| {median(each.pss_bytes for each in found):,.0f} | {_megabytes(found)}"
+            for server in self.says
+            if (found := [each for each in self.memory if each.server == server])
+        ]
+        return markdown(
+            "server | connections | bytes of RSS a connection | of anonymous PSS | RSS of all, MB", body
+        )
+
+    def _trips_table(self) -> str:
+        body = []
+        for load, probe, server in product(self.loads(), KINDS, self.says):
+            where = (server, load, probe)
+            found = [each for each in self.trips if (each.server, each.load, each.probe) == where]
+            if trips := [trip for each in found for trip in each.trips_ms]:
+                shown = " | ".join(f"{percentile(trips, share):.1f}" for share in (0.5, 0.99, 1.0))
+                body.append(f"{load} | {probe} | {server} | {len(trips):,} | {shown}")
+        return markdown("load | probe | server | probes | p50 | p99 | max", body)
+
+    def _sizes_table(self) -> str:
+        head = (
+            "connections | keepalives/s | µs of CPU a keepalive | % of a core | RSS of all, MB "
+            "| RSS of each further connection"
+        )
+        body = []
+        for load in sorted(self.loads(), key=lambda load: (load.connections, load.rate)):
+            cpu_us = [*self.cpu_us(OWN, load).values()]
+            memory = [each for each in self.memory if each.connections == load.connections]
+            body.append(
+                f"{load.connections:,} | {load.rate:,.0f} | {_rounds(cpu_us, 1)} "
+                f"| {median(cpu_us) * load.rate / 1e4:.1f} | {_megabytes(memory)} "
+                f"| {median(each.rss_bytes for each in memory):,.0f} B"
+            )
+        return markdown(head, body)
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median; NaN of nothing."""
+    found = list(values)
+    return statistics.median(found) if found else math.nan
 
 
 def _rounds(values: list[float], digits: int) -> str:
     """Return the median and, if there are several, each value."""
-    if not values:
-        return ""
     each = ", ".join(f"{value:.{digits}f}" for value in values)
     return f"{median(values):.{digits}f} ({each})" if len(values) > 1 else each
 
 
-def _summary(results: Results) -> str:
-    """Return the ratios of all loads, one line for each rate."""
-    loads = results.loads()
-    columns = [
-        (kind, peer)
-        for kind in (UNANSWERED, ANSWERED)
-        for peer in results.says
-        if peer != OWN and any(results.ratios(peer, load) for load in loads if load.kind == kind)
-    ]
-    head = ["rate", *(f"{kind} ÷ {peer}" for kind, peer in columns)]
-    body = []
-    for rate in dict.fromkeys(load.rate for load in loads):
-        line = [f"{rate:,.0f}/s"]
-        for kind, peer in columns:
-            ratios = next(
-                (results.ratios(peer, load) for load in loads if (load.kind, load.rate) == (kind, rate)), []
-            )
-            line.append(f"{median(ratios):.2f}" if ratios else "")
-        body.append(line)
-    return markdown(head, body)
-
-
-def _load_table(results: Results, load: Load) -> str:
-    head = (
-        f"server | µs of CPU a keepalive | {OWN} ÷ it | keepalives a wake | % of a core "
-        "| generator, % of a core"
-    )
-    body = []
-    for server in results.says:
-        found = [each for each in results.cpu if (each.server, each.load) == (server, load)]
-        if not found:
-            continue
-        mark = " **not valid**" if any(each.complaints for each in found) else ""
-        cpu_us = results.cpu_us(server, load)
-        ratio = "" if server == OWN else _rounds(results.ratios(server, load), 2)
-        wake, share = median(each.per_wake for each in found), max(each.generator_share for each in found)
-        body.append(
-            f"{server}{mark} | {_rounds(cpu_us, 1)} | {ratio} | {wake:.1f} "
-            f"| {median(cpu_us) * load.rate / 1e4:.1f} | {share * 100:.0f}"
-        )
-    return markdown(head, body)
-
-
-def _memory_table(results: Results) -> str:
-    body = []
-    for server in results.says:
-        if found := [each for each in results.memory if each.server == server]:
-            rss, pss = (
-                median(each) for each in zip(*((m.rss_bytes, m.pss_bytes) for m in found), strict=True)
-            )
-            body.append(
-                f"{server} | {found[0].connections:,} | {rss:,.0f} | {pss:,.0f} | {_megabytes(found)}"
-            )
-    head = "server | connections | bytes of RSS a connection | of anonymous PSS | RSS of all, MB"
-    return markdown(head, body)
-
-
 def _megabytes(found: list[Memory]) -> str:
     return f"{median(each.total_bytes for each in found) / 1e6:.1f}"
-
-
-def _trips_table(results: Results) -> str:
-    body = []
-    for load, probe, server in product(results.loads(), KINDS, results.says):
-        trips = [
-            trip
-            for each in results.trips
-            if (each.server, each.load, each.probe) == (server, load, probe)
-            for trip in each.trips_ms
-        ]
-        if trips:
-            shown = " | ".join(
-                f"{each:.1f}" for each in (percentile(trips, 0.5), percentile(trips, 0.99), max(trips))
-            )
-            body.append(f"{load} | {probe} | {server} | {len(trips):,} | {shown}")
-    return markdown("load | probe | server | probes | p50 | p99 | max", body)
-
-
-def sizes_table(results: Results) -> str:
-    """Return the report on cost against size."""
-    parts = ["# Cost against size", preamble(results), "## This server", _sizes(results), SIZES_NOTES]
-    if results.wheel:
-        parts += ["## The timing wheel", wheel_table(results.wheel)]
-    return "\n\n".join([*parts, *invalid(results)]) + "\n"
-
-
-def _sizes(results: Results) -> str:
-    head = (
-        "connections | keepalives/s | µs of CPU a keepalive | % of a core | RSS of all, MB "
-        "| RSS of each further connection"
-    )
-    body = []
-    for load in sorted(results.loads(), key=lambda load: (load.connections, load.rate)):
-        cpu_us = results.cpu_us(OWN, load)
-        memory = [each for each in results.memory if each.connections == load.connections]
-        body.append(
-            f"{load.connections:,} | {load.rate:,.0f} | {_rounds(cpu_us, 1)} "
-            f"| {median(cpu_us) * load.rate / 1e4:.1f} | {_megabytes(memory)} "
-            f"| {median(each.rss_bytes for each in memory):,.0f} B"
-        )
-    return markdown(head, body)
-
-
-def wheel_table(wheels: list[Wheel]) -> str:
-    """Return what wheels of several sizes cost."""
-    head = (
-        "keys | touch, ns | … in a heap with lazy deletion | tick with nobody due, µs "
-        "| … by looking at every deadline | each key taken, ns"
-    )
-    return markdown(
-        head,
-        (
-            f"{each.keys:,} | {each.touch_ns:.0f} | {each.heap_ns:.0f} | {each.idle_tick_us:.2f} "
-            f"| {each.scan_us:,.0f} | {each.taken_ns:.0f}"
-            for each in wheels
-        ),
-    )

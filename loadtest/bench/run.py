@@ -5,12 +5,13 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 from loadtest import usage
 from loadtest.bench.generator import Report
 from loadtest.bench.progress import Bar
-from loadtest.bench.results import Cpu, Load, Memory, Results, Trips
+from loadtest.bench.report import Cpu, Load, Memory, Results, Trips
 from loadtest.bench.servers import Contender, Running, running
 
 REST_S = 1.0  # after logins, until what they left behind is done
@@ -29,8 +30,7 @@ class Plan:
     Attributes:
         connections: logged in at once.
         rates: keepalives a second, over all connections.
-        warm_up_s: seconds before that, at each new rate.
-        seconds: of measuring, for each load.
+        warm_up_s, seconds: before measuring, at each new rate; and of measuring, for each load.
         probe_s: seconds of round trips after that, for each load; 0 for none.
         burst_ms: see `loadtest.bench.generator`.
     """
@@ -42,19 +42,18 @@ class Plan:
     probe_s: float
     burst_ms: float
 
-    def settle_s(self, connections: int) -> float:
-        """Return how long it takes until everybody has sent what settles a server."""
-        return SETTLE_BEATS * connections / SETTLE_RATE
-
     def planned_s(self, contender: Contender) -> float:
         """Return about how long a round with this server takes."""
-        first = self.connections // 3
-        once = self.connections / CONNECTS_A_SECOND + 2 * REST_S + self.settle_s(first)
+        once = self.connections / CONNECTS_A_SECOND + 2 * REST_S + settle_s(self.connections // 3)
         each = self.warm_up_s + self.seconds
         if contender.probed and self.probe_s:
             each += PROBE_SETTLE_S + self.probe_s + PROBE_MARGIN_S
-        kinds = len(contender.kinds)
-        return once + kinds * (self.settle_s(self.connections) + len(self.rates) * each)
+        return once + len(contender.kinds) * (settle_s(self.connections) + len(self.rates) * each)
+
+
+def settle_s(connections: int) -> float:
+    """Return how long it takes until everybody has sent what settles a server."""
+    return SETTLE_BEATS * connections / SETTLE_RATE
 
 
 class LoadGenerator:
@@ -73,6 +72,10 @@ class LoadGenerator:
     def beat(self, kind: str, rate: float, seconds: float) -> Report:
         """Send keepalives for so long."""
         return Report(**json.loads(self._do(f"beat {kind} {rate} {seconds}", seconds)))
+
+    def settle(self, kind: str, connections: int) -> None:
+        """Let everybody send some keepalives of a kind."""
+        self.beat(kind, SETTLE_RATE, settle_s(connections))
 
     def _do(self, order: str, planned_s: float) -> str:
         assert self._process.stdin is not None
@@ -94,103 +97,91 @@ class LoadGenerator:
         self._process.communicate()
 
 
-class Session:
-    """One server in one round."""
-
-    def __init__(
-        self, contender: Contender, number: int, plan: Plan, server: Running, results: Results, bar: Bar
-    ) -> None:
-        self._contender, self._number, self._plan = contender, number, plan
-        self._server, self._results, self._bar = server, results, bar
-        self._generator = LoadGenerator(server, contender, plan.burst_ms, bar)
-
-    def close(self) -> None:
-        """End the load."""
-        self._generator.close()
-
-    def log_in(self) -> None:
-        """Log everybody in; note what a connection costs in memory.
-
-        That is the slope from a third of the connections to all: what the first ones find free in a heap that
-        start-up left behind would flatter a small server.
-        """
-        first, last = self._plan.connections // 3, self._plan.connections
-        found = []
-        for connections in (first, last):
-            self._generator.connect(connections)
-            time.sleep(REST_S)
-            self.settle(self._contender.kinds[0], connections)
-            found.append(usage.memory(self._server.pid))
-        few, all_of_them = found
-        rss, pss = all_of_them.rss - few.rss, all_of_them.anonymous - few.anonymous
-        added = last - first
-        self._results.memory.append(
-            Memory(self._contender.name, self._number, last, rss / added, pss / added, all_of_them.rss)
-        )
-
-    def settle(self, kind: str, connections: int) -> None:
-        """Let everybody send some keepalives of a kind."""
-        self._generator.beat(kind, SETTLE_RATE, self._plan.settle_s(connections))
-
-    def measure(self, kind: str, rate: float) -> Cpu:
-        """Beat at a rate; note what a keepalive costs."""
-        load = Load(kind, rate, self._plan.connections)
-        self._generator.beat(kind, rate, self._plan.warm_up_s)
-        pid = self._server.pid
-        cpu, wakes = usage.cpu_seconds(pid), usage.wakes(pid)
-        report = self._generator.beat(kind, rate, self._plan.seconds)
-        cpu, wakes = usage.cpu_seconds(pid) - cpu, usage.wakes(pid) - wakes
-        found = Cpu(
-            *(self._contender.name, self._number, load),
-            cpu_us=cpu / report.sent * 1e6,
-            per_wake=report.sent / max(wakes, 1),
-            generator_share=report.core_share,
-            complaints=report.complaints(kind),
-        )
-        self._results.cpu.append(found)
-        return found
-
-    def probe(self, kind: str, rate: float) -> None:
-        """Beat at a rate, and note the round trips of others meanwhile.
-
-        Apart from `measure`: twenty logins a second cost more than many keepalives.
-        """
-        load = Load(kind, rate, self._plan.connections)
-        seconds = PROBE_SETTLE_S + self._plan.probe_s
-        command = [sys.executable, "-m", "loadtest.bench.prober", self._server.host, str(self._server.port)]
-        command += [str(PROBE_SETTLE_S), str(self._plan.probe_s)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
-            self._generator.beat(kind, rate, seconds + PROBE_MARGIN_S)
-            output, _ = prober.communicate(timeout=ORDER_TIMEOUT_S)
-        if prober.returncode:
-            raise SystemExit(f"the prober failed at {self._contender.name}, {load}")
-        report = json.loads(output)
-        for probe, trips in report["trips_ms"].items():
-            rounded = [round(trip, 3) for trip in trips]
-            self._results.trips.append(Trips(self._contender.name, self._number, load, probe, rounded))
-        if report["unanswered"]:
-            self._bar.say(f"{self._contender.name}, {load}: {report['unanswered']} probes stayed unanswered")
-
-
 def go_through(contender: Contender, number: int, plan: Plan, results: Results, bar: Bar) -> None:
     """Measure one server, from its start to its end; unanswered keepalives come before answered ones."""
-    bar.begin(f"round {number}: {contender.name}", plan.planned_s(contender))
-    with running(contender) as server:
-        session = Session(contender, number, plan, server, results, bar)
-        try:
-            session.log_in()
-            said = []
-            for kind in contender.kinds:
-                if kind != contender.kinds[0]:
-                    session.settle(kind, plan.connections)
-                for rate in plan.rates:
-                    found = session.measure(kind, rate)
-                    said.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({found.load})")
-                    if contender.probed and plan.probe_s:
-                        session.probe(kind, rate)
-        finally:
-            session.close()
-    memory = results.memory[-1]
-    bar.say(
-        f"round {number}: {contender.name}: {', '.join(said)}; {memory.rss_bytes:.0f} B of RSS a connection"
+    name = f"round {number}: {contender.name}"
+    bar.begin(name, plan.planned_s(contender))
+    said = []
+    with (
+        running(contender) as server,
+        closing(LoadGenerator(server, contender, plan.burst_ms, bar)) as generator,
+    ):
+        memory = _log_in(generator, contender, number, plan, server)
+        results.memory.append(memory)
+        for kind in contender.kinds:
+            if kind != contender.kinds[0]:
+                generator.settle(kind, plan.connections)
+            for rate in plan.rates:
+                load = Load(kind, rate, plan.connections)
+                found = _measure(generator, contender, number, plan, server, load)
+                results.cpu.append(found)
+                said.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
+                if contender.probed and plan.probe_s:
+                    results.trips += _probe(generator, contender, number, plan, server, load, bar)
+    bar.say(f"{name}: {', '.join(said)}; {memory.rss_bytes:.0f} B of RSS a connection")
+
+
+def _log_in(
+    generator: LoadGenerator, contender: Contender, number: int, plan: Plan, server: Running
+) -> Memory:
+    """Log everybody in; return what a connection costs in memory.
+
+    That is the slope from a third of the connections to all: what the first ones find free in a heap that
+    start-up left behind would flatter a small server.
+    """
+    first, last = plan.connections // 3, plan.connections
+    found = []
+    for connections in (first, last):
+        generator.connect(connections)
+        time.sleep(REST_S)
+        generator.settle(contender.kinds[0], connections)
+        found.append(usage.memory(server.pid))
+    few, every = found
+    rss, pss = ((b - a) / (last - first) for a, b in ((few.rss, every.rss), (few.anonymous, every.anonymous)))
+    return Memory(contender.name, number, last, rss, pss, every.rss)
+
+
+def _measure(
+    generator: LoadGenerator, contender: Contender, number: int, plan: Plan, server: Running, load: Load
+) -> Cpu:
+    """Beat at a rate; return what a keepalive costs."""
+    generator.beat(load.kind, load.rate, plan.warm_up_s)
+    cpu, wakes = usage.cpu_seconds(server.pid), usage.wakes(server.pid)
+    report = generator.beat(load.kind, load.rate, plan.seconds)
+    cpu, wakes = usage.cpu_seconds(server.pid) - cpu, usage.wakes(server.pid) - wakes
+    return Cpu(
+        *(contender.name, number, load),
+        cpu_us=cpu / report.sent * 1e6,
+        per_wake=report.sent / max(wakes, 1),
+        generator_share=report.core_share,
+        complaints=report.complaints(load.kind),
     )
+
+
+def _probe(
+    generator: LoadGenerator,
+    contender: Contender,
+    number: int,
+    plan: Plan,
+    server: Running,
+    load: Load,
+    bar: Bar,
+) -> list[Trips]:
+    """Beat at a rate; return the round trips of others meanwhile.
+
+    Apart from `_measure`: twenty logins a second cost more than many keepalives.
+    """
+    command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
+    command += [str(PROBE_SETTLE_S), str(plan.probe_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
+        generator.beat(load.kind, load.rate, PROBE_SETTLE_S + plan.probe_s + PROBE_MARGIN_S)
+        output, _ = prober.communicate(timeout=ORDER_TIMEOUT_S)
+    if prober.returncode:
+        raise SystemExit(f"the prober failed at {contender.name}, {load}")
+    report = json.loads(output)
+    if report["unanswered"]:
+        bar.say(f"{contender.name}, {load}: {report['unanswered']} probes stayed unanswered")
+    return [
+        Trips(contender.name, number, load, probe, [round(trip, 3) for trip in trips])
+        for probe, trips in report["trips_ms"].items()
+    ]

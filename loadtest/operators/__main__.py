@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from loadtest import usage
 from loadtest.bench.dialects import UNANSWERED
 from loadtest.bench.progress import Bar
-from loadtest.bench.run import SETTLE_BEATS, SETTLE_RATE, LoadGenerator
+from loadtest.bench.run import LoadGenerator, settle_s
 from loadtest.bench.servers import Running, contenders
 from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
@@ -100,18 +100,18 @@ class Course:
 def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stretch]]]:
     """Return, by kind, pairs of stretches: without, and with."""
     found: dict[str, list[tuple[Stretch, Stretch]]] = {kind: [] for kind in kinds}
-    settle_s = SETTLE_BEATS * plan.connections / SETTLE_RATE
+    arrival_s = 2 * settle_s(plan.connections)
     with (
-        Bar(2 * settle_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
+        Bar(arrival_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
         running_server("--admin", "127.0.0.1:0") as served,
     ):
         operators = urlsplit(served.said("operators")[-1]["url"])
         server = Running(served.process.pid, *served.address)
         with closing(LoadGenerator(server, contenders(64)["presence"], 0.0, bar)) as generator:
             course = Course(plan, server.pid, generator, (operators.hostname or "", operators.port or 0))
-            bar.begin(f"{plan.connections:,} connections", 2 * settle_s)
+            bar.begin(f"{plan.connections:,} connections", arrival_s)
             generator.connect(plan.connections)
-            generator.beat(UNANSWERED, SETTLE_RATE, settle_s)  # until the server has adapted
+            generator.settle(UNANSWERED, plan.connections)  # until the server has adapted
             for number in range(plan.pairs):
                 for kind in kinds:
                     bar.begin(f"pair {number + 1}: {kind}", 2 * (plan.seconds + REST_S))
