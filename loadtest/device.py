@@ -114,7 +114,7 @@ class Device(Client):
         assert self._login is not None
         session, self._login = self._login, None
         self._judge.answered(session, now, payload["session"], payload["idle_timeout"], payload["time_ms"])
-        self._run.tally.took("login", now - session.login.begun)
+        self._run.took("login", now - session.login.begun)
         self._let_go()  # the server has let it go already, or does so now
         if self._session is None:
             self._run.peers.append(self.uid)
@@ -182,7 +182,7 @@ class Device(Client):
             return
         now = time.monotonic()
         if now - due > LATE_BEAT_S:
-            self._run.tally.took(LATE, now - due)
+            self._run.took(LATE, now - due)
         self._beats += 1
         if self._beats % ASKED_SHARE == 0:
             if ASKING_ID in self._asked:
@@ -190,7 +190,7 @@ class Device(Client):
             if sent := self._tell(ASKING_BEAT):
                 self._asked[ASKING_ID] = ANSWERED, sent.begun
         elif self._tell(protocol.KEEPALIVE):
-            self._run.tally.count("keepalive")
+            self._run.took("keepalive")
         # By when it was due, not by when it was sent: a slow server must not slow its load down.
         self._beat_later(session, max(now, due + self._beat_s * random.uniform(0.8, 1.0)))
 
@@ -220,7 +220,7 @@ class Device(Client):
             return
         name, begun = self._asked.pop(id)
         if kind == Kind.OK:
-            self._run.tally.took(name, now - begun)
+            self._run.took(name, now - begun)
             if name == "logout":
                 self._logged_out(now)
         elif payload["code"] in _EXPECTED:

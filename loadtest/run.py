@@ -18,9 +18,8 @@ from loadtest.connection import parse_host, resolve, source_addresses
 from loadtest.judge import Judge, Promise
 from loadtest.observer import Observer
 from loadtest.options import scenario
-from loadtest.tally import Tally
 
-TELL_S = 0.5  # locust shows and sends its figures each second or more
+WAIT_MAX_S = 0.5
 WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat
 LOOK_S = 0.01  # where nothing can be waited for
 
@@ -35,7 +34,6 @@ class Run:
     Attributes:
         judge: is told what the devices do.
         observer: tells the judge what the stream says.
-        tally: notes what devices do often.
         loop: what drives the devices.
         scenario: what devices do, and when.
         uids: names that no other process and no other run has.
@@ -58,18 +56,18 @@ class Run:
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self.tally = Tally(environment.stats, "device")
+        self._stats = environment.stats
         self._is_open = True
-        self._greenlets: list[gevent.Greenlet] = []
+        self._driver: gevent.Greenlet | None = None
 
     def start(self) -> None:
-        """Follow the streams, drive the devices, and tell locust what is noted.
+        """Follow the streams, and drive the devices.
 
         Raises:
             RedisError: Redis does not answer.
         """
         self.observer.start()
-        self._greenlets = [gevent.spawn(self._tell), gevent.spawn(self._drive)]
+        self._driver = gevent.spawn(self._drive)
 
     def close(self) -> int:
         """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
@@ -77,22 +75,17 @@ class Run:
         Returns:
             how many offline events were still due.
         """
-        gevent.killall(self._greenlets)
+        if self._driver is not None:
+            self._driver.kill()
         self.observer.stop()
-        self.tally.close()
         self._is_open = False
         return self.judge.close()
-
-    def _tell(self) -> None:
-        while True:
-            gevent.sleep(TELL_S)
-            self.tally.flush()
 
     def _drive(self) -> None:
         """Do what is due and take what comes, and let others have their turns."""
         while True:
             self.loop.turn(0)
-            wait_s = min(TELL_S, self.loop.due - time.monotonic())
+            wait_s = min(WAIT_MAX_S, self.loop.due - time.monotonic())
             if wait_s <= 0:
                 gevent.sleep(0)
             elif not hasattr(self.loop.poller, "fileno"):
@@ -100,6 +93,12 @@ class Run:
             else:
                 with contextlib.suppress(TimeoutError):
                     gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_S)
+
+    def took(self, name: str, seconds: float | None = None) -> None:
+        """Note what happens often: an event of locust's costs more than the beat that it would tell of."""
+        if self._is_open:
+            ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
+            self._stats.log_request("device", name, ms, 0)
 
     def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Tell locust about one exchange with the server, unless the run is closed."""

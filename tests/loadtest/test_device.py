@@ -35,14 +35,10 @@ class World:
         self.uids = (f"device-{number}" for number in itertools.count())
         self.peers: list[str] = []
         self.told: list[tuple[str, str | None]] = []
-        self.tally = self
         self.device = Device(self)  # type: ignore[arg-type] # all that a device needs of a run
         self.device.start(0.0)
 
-    def took(self, name: str, _seconds: float) -> None:
-        self.told.append((name, None))
-
-    def count(self, name: str) -> None:
+    def took(self, name: str, _seconds: float | None = None) -> None:
         self.told.append((name, None))
 
     def report(self, name: str, _seconds: float | None, failure: str | None = None) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadtest.interrupts.__main__ import run
+from loadtest.interrupts import run
 
 
 @pytest.mark.parametrize(
