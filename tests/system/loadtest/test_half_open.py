@@ -5,8 +5,7 @@ import os
 import pytest
 
 from loadtest.events import Event
-from loadtest.half_open.__main__ import SLACK_S, judge, run
-from loadtest.half_open.namespace import lacking, own_host
+from loadtest.half_open import SLACK_S, judge, lacking, own_host, run
 from protocol import Code
 
 CLIENTS = 200

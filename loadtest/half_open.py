@@ -10,21 +10,25 @@ or if the others were told anything. Needs Linux, root and ``ip``, and the ``emb
 import _socket
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from statistics import quantiles
+from pathlib import Path
 from typing import Final
 
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
-from loadtest.half_open.namespace import Namespace, lacking, own_host
+from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.reader import Reader
 from loadtest.servers import PresenceServer, running
@@ -39,6 +43,98 @@ LINGER_S: Final = 1.0  # after the last that is due, for events too late or too 
 LOGIN_TIMEOUT_S: Final = 10.0
 _MS: Final = 0.001  # an entry's id is the millisecond in which it was written
 _ESTABLISHED: Final = 1  # linux/tcp_states.h
+_CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
+PREFIX_BITS: Final = 30  # of a network for two
+
+
+def lacking() -> str:
+    """Return what this needs and is not here; "" if all is."""
+    if os.geteuid() != 0:
+        return "root"
+    if shutil.which("ip") is None:
+        return "ip (of iproute2)"
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(_leave).result()
+        except OSError as error:
+            return f"a network namespace ({error.strerror})"
+    return ""
+
+
+def own_host() -> str:
+    """Return an address for this side that two runs at once will hardly share."""
+    return f"10.213.{os.getpid() % 256}.1"
+
+
+class Namespace:
+    """A network at the end of a virtual cable, which can be cut; for a ``with`` block. Needs root.
+
+    It has no name: it is the namespace of one thread, and of the sockets that were made there, which other
+    threads may use. When these are gone, whatever has ended them, the kernel removes it with the cable.
+
+    Args:
+        host: address of this side, for a server; the other side gets the next one.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        front, _, last = host.rpartition(".")
+        self._peer = f"{front}.{int(last) + 1}"
+        self._ours, self._theirs = f"half{os.getpid()}", f"open{os.getpid()}"
+        self._inside = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> "Namespace":
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._inside.shutdown)
+            self._inside.submit(self._set_up).result()
+            stack.callback(_ip, "link", "delete", self._ours)
+            _ip("address", "add", f"{self.host}/{PREFIX_BITS}", "dev", self._ours)
+            _ip("link", "set", self._ours, "up")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def sockets(self, count: int) -> list[socket.socket]:
+        """Return new TCP sockets that are in the other network; those left open keep it there."""
+        return self._inside.submit(lambda: [_inside_socket() for _ in range(count)]).result()
+
+    def cut(self) -> None:
+        """Let nothing through any more, either way, without a word to anybody."""
+        self._inside.submit(_ip, "link", "set", self._theirs, "down").result()
+
+    def is_cut(self) -> bool:
+        """Whether this side has no carrier."""
+        return Path(f"/sys/class/net/{self._ours}/carrier").read_text().strip() == "0"
+
+    def _set_up(self) -> None:
+        _leave()
+        peer = ("peer", "name", self._ours, "netns", str(os.getpid()))
+        _ip("link", "add", "name", self._theirs, "type", "veth", *peer)
+        _ip("address", "add", f"{self._peer}/{PREFIX_BITS}", "dev", self._theirs)
+        _ip("link", "set", self._theirs, "up")
+
+
+def _inside_socket() -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    # When it is closed nothing is left of it; else the kernel would try for minutes to say so.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return sock
+
+
+def _leave() -> None:
+    """Take this thread to a network of its own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
 class Beating(Client):
@@ -103,15 +199,10 @@ class Result:
 
     def lines(self) -> list[str]:
         """Return it in words."""
-        delays = sorted(self.delays_s)
-        cuts = quantiles(delays, n=100, method="inclusive") if len(delays) > 1 else [0.0] * 99
-        found = (
-            f"min {delays[0]:.3f}, p50 {cuts[49]:.3f}, p99 {cuts[98]:.3f}, max {delays[-1]:.3f} s"
-            if delays
-            else "none"
-        )
+        names = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
+        found = ", ".join(f"{name} {percentile(self.delays_s, share):.3f}" for name, share in names.items())
         return [
-            f"offline {len(delays)}: {found} after the last packet that got through",
+            f"offline {len(self.delays_s)}: {found} s after the last packet that got through",
             f"cut off: {self.unacknowledged} with packets that nobody acknowledged, {self.established} who"
             " heard of no end; not cut off, and beating: " + str(self.steady),
             f"stolen of a processor in its worst second: {self.stolen_s * 1000:.0f} ms",
@@ -175,20 +266,15 @@ def judge(
     return [*delays.values()], broken
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
+def main(words: list[str] | None = None) -> int:
+    """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.half_open", description=__doc__)
     add = parser.add_argument
     add("--clients", type=int, default=200, help="clients to cut off")
     add("--idle-timeout", type=float, default=30.0, help="the server's T, seconds")
     add("--tick", type=float, default=1.0, help="the server's tick, seconds")
     add("--host", default=own_host(), help="address for the server, of a network of four that nobody uses")
-    return parser.parse_args(words)
-
-
-def main(words: list[str] | None = None) -> int:
-    """Run, and print the figures."""
-    given = parse(words)
+    given = parser.parse_args(words)
     if missing := lacking():
         print(f"loadtest.half_open needs {missing}")
         return 1
