@@ -99,13 +99,6 @@ class _Way(Enum):
     DOWN = "back"
 
 
-class _Mark(Enum):
-    """What is passed on beside bytes, and in its place among them."""
-
-    END = "the sender has ended its side"
-    RESET = "the sender has reset the connection"
-
-
 class Proxy:
     """Passes connections on to a target, and disturbs them as it is told. For a ``with`` block.
 
@@ -347,6 +340,8 @@ class _Connection:
 class _Pipe:
     """One way of a connection: a queue in which each piece has its time, and nothing overtakes.
 
+    The sender's end stands in it as an empty piece, its reset as None.
+
     Attributes:
         is_over: whether nothing is sent any more: the end was passed on, or there is nobody to send to.
         is_broken: whether nothing can be sent to the source any more.
@@ -360,7 +355,7 @@ class _Pipe:
         self._way = way
         self._source, self._sink = source, sink
         self._shared = shared
-        self._queue: deque[tuple[float, bytes | _Mark]] = deque()
+        self._queue: deque[tuple[float, bytes | None]] = deque()
         self._bytes = 0
         self._last_due = 0.0
         self._has_turn = self._is_full = False
@@ -376,10 +371,10 @@ class _Pipe:
         except BlockingIOError:
             return
         except OSError:
-            self._end(_Mark.RESET)
+            self._end(None)
             return
         if not data:
-            self._end(_Mark.RESET if self.is_broken else _Mark.END)
+            self._end(None if self.is_broken else b"")
             return
         injected, faults = self._shared.injected, self._shared.faults[self._way]
         if faults.blackhole:
@@ -393,10 +388,10 @@ class _Pipe:
             self._is_full = True
             self._shared.loop.remove_reader(self._source)
 
-    def _end(self, mark: _Mark) -> None:
+    def _end(self, piece: bytes | None) -> None:
         self._is_full = False
         self._shared.loop.remove_reader(self._source)
-        self._put(mark, self._shared.faults[self._way])
+        self._put(piece, self._shared.faults[self._way])
         self.send()
 
     def _put_pieces(self, data: bytes, faults: Faults) -> None:
@@ -408,7 +403,7 @@ class _Pipe:
             start += length
         self._bytes += len(data)
 
-    def _put(self, data: bytes | _Mark, faults: Faults) -> None:
+    def _put(self, data: bytes | None, faults: Faults) -> None:
         due = time.monotonic() + faults.latency_s + random.uniform(0, faults.jitter_s)
         self._last_due = max(due, self._last_due)
         self._queue.append((self._last_due, data))
@@ -421,8 +416,8 @@ class _Pipe:
             if (wait_s := due - time.monotonic()) > 0:
                 self._send_in(wait_s)
                 break
-            if isinstance(data, _Mark):
-                self._pass_on(data)
+            if not data:
+                self._pass_on_end(is_reset=data is None)
                 return
             if not self._write(data):
                 break
@@ -465,9 +460,9 @@ class _Pipe:
         self._shared.loop.remove_writer(self._sink)
         self.send()
 
-    def _pass_on(self, mark: _Mark) -> None:
+    def _pass_on_end(self, *, is_reset: bool) -> None:
         self._queue.clear()
-        if mark is _Mark.RESET:
+        if is_reset:
             self._connection.close(reset=True)
             return
         with contextlib.suppress(OSError):  # it has gone meanwhile

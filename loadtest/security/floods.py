@@ -257,7 +257,7 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome
         greedy = [_logged_in(stage, f"greedy-{number}") for number in range(count)]
         bystander = _logged_in(stage, "bystander")
         time.sleep(2)
-        rss, redis = stage.rss_bytes(), _redis_bytes(stage)
+        rss, redis = usage.memory(stage.pid).rss, _redis_bytes(stage)
         for first in range(0, count, AT_ONCE):
             turn = range(first, min(first + AT_ONCE, count))
             for number in turn:
@@ -267,7 +267,7 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome
             waits.append(time.monotonic() - begun)
             codes.update(_told(greedy[number].answer()) for number in turn for _ in range(FRAMES))
         kept = codes["granted"] * UIDS_MAX
-        rss, redis = stage.rss_bytes() - rss, _redis_bytes(stage) - redis
+        rss, redis = usage.memory(stage.pid).rss - rss, _redis_bytes(stage) - redis
         later = [_logged_in(stage, f"later-{number}") for number in range(LATER)]
         modest = sum(_told(each.ask(few)) == "granted" for each in later)
         hurt = stage.others_hurt()

@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 
 import protocol
+from loadtest import usage
 from loadtest.outcome import Outcome, faults
 from loadtest.security import faulty
 from loadtest.security.credentials import login
@@ -47,12 +48,12 @@ def _bomb(stage: Stage, count: int) -> tuple[int, int]:
         wire.send(login(f"bomber-{number}"))
     for wire in wires[::2]:
         wire.answer()
-    before = stage.rss_bytes()
-    stage.forget_peak()
+    before = usage.memory(stage.pid).rss
+    usage.forget_peak(stage.pid)
     for wire in wires:
         wire.send(BOMB)
     refused = _told(wires, Code.TOO_LARGE)
-    return refused, stage.peak_bytes() - before
+    return refused, usage.peak_bytes(stage.pid) - before
 
 
 def _told(wires: list[Wire], code: Code) -> int:

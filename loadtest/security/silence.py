@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import protocol
+from loadtest import usage
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
 from loadtest.outcome import Outcome, faults, percentile, spread_ms
@@ -112,15 +113,15 @@ def unread(count: int, unsent_timeout: float) -> Outcome:
         wires = [stage.wire(max_segment_bytes=536, receive_bytes=4096) for _ in range(count)]
         for number, wire in enumerate(wires):
             wire.ask(login(f"deaf-{number}"))
-        before = stage.rss_bytes()
-        stage.forget_peak()
+        before = usage.memory(stage.pid).rss
+        usage.forget_peak(stage.pid)
         asking = wires
         for _ in range(TURNS_MAX):
             asking = [wire for wire in asking if _asks_on(wire)]
             if not asking:
                 break
             time.sleep(TURN_S)
-        share = (stage.peak_bytes() - before - ARENAS_BYTES) / (count * UNSENT_BYTES)
+        share = (usage.peak_bytes(stage.pid) - before - ARENAS_BYTES) / (count * UNSENT_BYTES)
         wait_for(lambda: _ends(stage).total() >= count, TOLD_S)
         ends, hurt = _ends(stage), stage.others_hurt()
     for wire in wires:

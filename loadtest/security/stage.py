@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import protocol
-from loadtest import usage
 from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
 from loadtest.connection import source_addresses
 from loadtest.events import Event
@@ -171,18 +170,6 @@ class Stage:
         packet = wire.ask(frame)
         wire.drop()
         return packet
-
-    def rss_bytes(self) -> int:
-        """Return the server's memory now."""
-        return usage.memory(self.pid).rss
-
-    def forget_peak(self) -> None:
-        """Measure the peak of its memory from now on."""
-        usage.forget_peak(self.pid)
-
-    def peak_bytes(self) -> int:
-        """Return the most memory that it had since `forget_peak`."""
-        return usage.peak_bytes(self.pid)
 
     def events(self) -> list[Event]:
         """Return all events in the stream."""
