@@ -40,13 +40,12 @@ from presence.settings import Settings
 from presence.store import privileges
 from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
-from presence.store.control_channel import ControlChannel
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.snapshots import StoredStates
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import ControlChannel, WatchChannel
 from presence.ticker import watch_lag
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_S, Limits

@@ -209,7 +209,7 @@ class _Listener(threading.Thread):
             StoreUnavailable, RedisError, OSError: it cannot be reached, or refuses.
         """
         is_told = self._set_up()
-        self._subscription.open(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
+        self._subscription.begin(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
         try:
             self._subscription.read(1)
         except StoreError as error:

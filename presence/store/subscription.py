@@ -1,33 +1,47 @@
-"""A subscription that a thread reads by blocking, until something comes or another thread wakes it.
+"""Subscriptions that a thread reads by blocking, until something comes or another thread wakes it.
 
-It is a connection of its own and not redis-py's `PubSub`, which connects again by itself when a read fails.
+Each is a connection of its own and not redis-py's `PubSub`, which connects again by itself when a read fails.
 Nobody but the thread that reads writes to the connection: others hand it what is to be sent, or close it, and
 wake it. So that works over TLS, too.
 """
 
+import math
 import os
 import select
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
+import msgpack
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from presence.messaging.letters import Delivery
 from presence.store.batches import StoreUnavailable
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis, open_client, open_listener
 from presence.store.failures import calling
+from presence.store.inquiring import read_question
+from presence.store.keys import Keys
+from presence.store.packing import read_erasure, read_message, read_news
+from presence.store.replies import Erasure, News, Question
 from presence.store.routes import Connect, Routes
+from presence.store.snapshots import read_last_id, read_replay, read_snapshot
+from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.states import EntryId, Snapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
+
+MESSAGES_A_CALL: Final = 64  # of a control channel: each has at most what one call of another node carries
+_FIRST_OF_JSON: Final = b"{"
 
 
 class Subscription:
     """One connection at a time; after any failure, and after `close`, it has to be opened anew.
 
-    `open` and `read` are for one thread at a time, `ask` for another; `send` and `close` may be called by
+    `begin` and `read` are for one thread at a time, `ask` for another; `send` and `close` may be called by
     any, and never wait. What blocks raises `StoreUnavailable` or `StoreError`.
 
     Args:
@@ -52,7 +66,7 @@ class Subscription:
         """Whether there is a connection."""
         return self._connection is not None
 
-    def open(self, server: Callable[[Routes], Redis], *first: str | bytes) -> None:
+    def begin(self, server: Callable[[Routes], Redis], *first: str | bytes) -> None:
         """Connect to a server; the first command is sent by the next `read`."""
         self.close()
         closings = self._closings
@@ -135,3 +149,119 @@ class Subscription:
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # full: it will wake up
             os.write(self._waker, b"\0")
+
+
+class ControlChannel(Subscription):
+    """The channel of one node; see `presence.control.Channel`.
+
+    Args:
+        url, connect: see `Subscription`; of a cluster any server will do, for all pass messages on.
+        keys: how channels are called.
+    """
+
+    def __init__(self, url: str, keys: Keys, connect: Connect = open_listener) -> None:
+        super().__init__(url, connect)
+        self._keys = keys
+
+    def subscribe(self, node: str) -> None:
+        """See `Channel`; returns when Redis has confirmed."""
+        self.begin(Routes.anyone, "SUBSCRIBE", self._keys.control_channel(node))
+        self.read(1)
+
+    def next(self) -> list[News | Delivery | Question | Erasure]:
+        """See `Channel`; what is of no kind known here is left out."""
+        return [each for _, _, text in self.read(MESSAGES_A_CALL) for each in _read_message(text)]
+
+
+def _read_message(text: bytes) -> Sequence[News | Delivery | Question | Erasure]:
+    """Return what one message says: news and questions are JSON, deliveries are not."""
+    if text[:1] != _FIRST_OF_JSON:
+        return read_deliveries(text)
+    if (said := read_message(text)) is None:
+        return []
+    told = read_news(said) or read_question(said) or read_erasure(said)
+    return [] if told is None else [told]
+
+
+def read_deliveries(packed: bytes) -> list[Delivery]:
+    """Return what deliver.lua packed for a node; nothing if it is anything else."""
+    try:
+        flat = msgpack.unpackb(packed, raw=True)
+        return [
+            Delivery(uid.decode(), tuple([device.decode() for device in devices]), frame)
+            for uid, devices, frame in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+            if type(frame) is bytes
+        ]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return []
+
+
+class WatchChannel(Subscription):
+    """The channels of the watched users of one shard; see `presence.watching.channel.Channel`.
+
+    Looks go over another connection to the same server: what is heard and what is seen then have one order,
+    that of the entry ids.
+
+    Args:
+        url, connect: see `Subscription`.
+        keys: how channels are called.
+        shard: of the users.
+    """
+
+    def __init__(self, url: str, keys: Keys, shard: int, connect: Connect = open_client) -> None:
+        super().__init__(url, connect)
+        self._keys = keys
+        self._shard = shard
+        self._everybody = keys.watchers_channel(shard).encode()  # what the channels of its users begin with
+
+    def open(self) -> None:
+        """See `Channel`."""
+        # To everybody's channel, too, or nobody's is looked at.
+        key = self._keys.events(self._shard)
+        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._everybody)
+
+    def hear(self) -> list[Heard]:
+        """See `Channel`."""
+        heard: list[Heard] = []
+        while not heard:
+            heard = [found for each in self.read(math.inf) if (found := self._found(each)) is not None]
+        return heard
+
+    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+        """See `Channel`."""
+        for command, uids in (("UNSUBSCRIBE", leave), ("SUBSCRIBE", ask)):
+            if uids:
+                self.send(command, *map(self._keys.user_channel, uids))
+
+    def ping(self, position: EntryId) -> None:
+        """See `Channel`."""
+        self.send("PING", id_text(position))
+
+    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+        """See `Channel`."""
+        return self.ask(partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids))
+
+    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+        """See `Channel`."""
+        return self.ask(partial(read_replay, keys=self._keys, shard=self._shard, after=after, uids=uids))
+
+    def check(self) -> EntryId:
+        """See `Channel`."""
+        last_id = self.ask(partial(read_last_id, keys=self._keys, shard=self._shard))
+        if last_id is None:
+            self.close()
+            raise StoreUnavailable("the server is no primary any more")
+        return last_id
+
+    def _found(self, answer: Any) -> Heard | None:
+        match answer:
+            case [b"message", _, text]:
+                return read_hint(text)
+            case [b"subscribe", channel, _] if channel != self._everybody:
+                return Confirmed(channel[len(self._everybody) :].decode())
+            case [b"unsubscribe", channel, _]:
+                return Left(channel[len(self._everybody) :].decode())
+            case [b"pong", position]:
+                return Pong(id_of(position.decode()))
+            case _:
+                return None

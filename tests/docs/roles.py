@@ -24,7 +24,6 @@ from presence.reader import PresenceReader
 from presence.rules import Rule
 from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
-from presence.store.control_channel import ControlChannel
 from presence.store.expiries import SETTING
 from presence.store.followup_keys import script_keys
 from presence.store.inquiring import AnswerKeys
@@ -35,7 +34,7 @@ from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.replies import News, NewsKind, Question, Status
 from presence.store.scripting import Scripting
 from presence.store.snapshots import StoredStates
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import ControlChannel, WatchChannel
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower

@@ -13,11 +13,11 @@ import protocol
 from loadtest.proxy import Proxy
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
-from presence.store.control_channel import MESSAGES_A_CALL, ControlChannel, read_deliveries
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.replies import Erasure, News, NewsKind, Question
+from presence.store.subscription import MESSAGES_A_CALL, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 

@@ -10,11 +10,11 @@ import pytest
 from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
 from presence.store.client import open_client
-from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.replies import News, NewsKind
+from presence.store.subscription import ControlChannel
 from presence.subscriber import Online, Snapshot, follow_sync, subscribe_sync
 from tests.store.driving import Hand, login
 from tests.subscriber.streams import Streams

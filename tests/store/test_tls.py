@@ -22,7 +22,7 @@ from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.routes import Connect
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Pong
 from tests.store.servers import Server
 

@@ -10,7 +10,7 @@ from presence.changes import Profile
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Left, Pong
 from presence.watching.states import Entry, State, id_text
 from tests.store.driving import NOW_MS, Hand, end, login, update

@@ -5,7 +5,7 @@ import structlog
 
 from presence.embedded import EmbeddedRedis
 from presence.store.batches import StoreUnavailable
-from presence.store.control_channel import ControlChannel
+from presence.store.subscription import ControlChannel
 from tests.test_control import serving
 
 INBOX_S = 2.5 + 0.5  # a probe's interval, and what a busy machine takes

@@ -6,10 +6,10 @@ from contextlib import closing
 import protocol
 from loadtest.redis_cluster import Cluster
 from presence.messaging.letters import Found
-from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries
+from presence.store.subscription import ControlChannel
 from tests.store.test_deliveries import delivered, letter
 
 

@@ -7,7 +7,7 @@ from presence.store.batches import StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import WatchChannel
 from tests.store.driving import Hand, login
 from tests.store.test_watch_channel import entries, hear
 

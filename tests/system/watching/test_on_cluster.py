@@ -13,7 +13,7 @@ from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.replies import Status
 from presence.store.snapshots import StoredStates
-from presence.store.watch_channel import WatchChannel
+from presence.store.subscription import WatchChannel
 from presence.watching.service import Watching
 from protocol import Packet
 from tests.store.driving import Hand, end, login
