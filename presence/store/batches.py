@@ -26,17 +26,11 @@ class StoreMismatch(StoreError):
 
 
 class Item(NamedTuple):
-    """A change on its way.
-
-    Attributes:
-        change: what happened.
-        restores: of an end, whether the script tells the whole period when Redis knows nothing of the user.
-        snapshot: whether it says how a session is, not what happened to it; it never was in the outbox.
-    """
+    """A change on its way."""
 
     change: Change
-    restores: bool = False
-    snapshot: bool = False
+    restores: bool = False  # of an end: the script tells the whole period if Redis knows nothing of the user
+    snapshot: bool = False  # says how a session is, not what happened to it; it never was in the outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,68 +44,44 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What only the first batch of a generation carries.
+    """What only the first batch of a generation carries."""
 
-    Attributes:
-        before: the node id of the generation before; its counter comes back as `Opened.previous`.
-        floor: the highest entry id that the node has seen in this shard.
-        gap: what was skipped, if anything.
-    """
-
-    before: str
-    floor: str = NO_ENTRY_ID
-    gap: Gap | None = None
+    before: str  # the node id of the generation before; its counter comes back as `Opened.previous`
+    floor: str = NO_ENTRY_ID  # the highest entry id that the node has seen in this shard
+    gap: Gap | None = None  # what was skipped
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a node asks of a shard in one atomic call.
-
-    Attributes:
-        shard: the shard.
-        counter: the node and its generation; in a `Batch` its number, too.
-        replication_id: the history in which the generation was opened; "" in an opening.
-    """
+    """What a node asks of a shard in one atomic call."""
 
     shard: int
-    counter: Counter
-    replication_id: str
+    counter: Counter  # the node and its generation; in a `Batch` its number, too
+    replication_id: str  # the history in which the generation was opened; "" in an opening
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(_Step):
-    """One numbered batch for one shard, frozen once it was sent.
-
-    Attributes:
-        items: in order.
-        now: monotonic seconds at this sending, from which ages are reckoned.
-        opening: makes this the batch that opens the generation.
-        complete: whether with it all live sessions of the node are registered or marked in this generation.
-        settled: whether with it no login is held back any more.
-        sent_ms: the shard's clock has surely come so far at this sending, Unix milliseconds; 0: not known.
-    """
+    """One numbered batch for one shard, frozen once it was sent."""
 
     script: ClassVar = "apply"
     items: tuple[Item, ...]
-    now: float
-    opening: Opening | None = None
-    complete: bool = False
-    settled: bool = False
-    sent_ms: int = 0
+    now: float  # monotonic seconds at this sending, from which ages are reckoned
+    opening: Opening | None = None  # makes this the batch that opens the generation
+    complete: bool = (
+        False  # with it all live sessions of the node are registered or marked in this generation
+    )
+    settled: bool = False  # with it no login is held back any more
+    sent_ms: int = 0  # the shard's clock has surely come so far at this sending; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement(_Step):
-    """One call of several that end what older generations of a node own in a shard.
-
-    Attributes:
-        cursor: "0" first, then what the answer gave.
-        latest_ms: Unix milliseconds by which these sessions were last seen at the latest; 0: not known.
-    """
+    """One call of several that end what older generations of a node own in a shard."""
 
     script: ClassVar = "retire"
-    cursor: str
-    latest_ms: int
+    cursor: str  # "0" first, then what the answer gave
+    latest_ms: int  # when these sessions were last seen at the latest; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,38 +94,24 @@ class Fencing(_Step):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(_Step):
-    """One call of several that end what a fenced node owns in a shard.
-
-    Attributes:
-        other: the fenced node.
-        cursor: "0" first, then what the answer gave.
-        waited_ms: for how long the caller has seen the fence; sessions with a longer time-out are left.
-        latest_ms: Unix milliseconds of its last renewal; 0: not known.
-    """
+    """One call of several that end what a fenced node owns in a shard."""
 
     script: ClassVar = "sweep"
     other: str
-    cursor: str
-    waited_ms: int
-    latest_ms: int
+    cursor: str  # "0" first, then what the answer gave
+    waited_ms: int  # for how long the caller has seen the fence; sessions with a longer time-out are left
+    latest_ms: int  # of its last renewal; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Step):
-    """Compares some sessions with the records, and shows some of what the node owns.
-
-    Attributes:
-        cursor: "0" first, then what the answer gave.
-        fields: how many of those that it owns, roughly.
-        sessions: which the node has.
-        shown: how each of them shows itself.
-    """
+    """Compares some sessions with the records, and shows some of what the node owns."""
 
     script: ClassVar = "compare"
-    cursor: str
-    fields: int
-    sessions: tuple[SessionName, ...]
-    shown: tuple[Profile, ...]
+    cursor: str  # "0" first, then what the answer gave
+    fields: int  # how many of those that it owns, roughly
+    sessions: tuple[SessionName, ...]  # which the node has
+    shown: tuple[Profile, ...]  # how each of them shows itself
 
 
 Step = Batch | Retirement | Fencing | Sweep | Compare

@@ -10,39 +10,22 @@ from presence.store.access import Access
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisHealth:
-    """How a Redis is, or all primaries of a cluster together; None where it does not tell.
+    """How a Redis is, or all primaries of a cluster together; None where it does not tell."""
 
-    Attributes:
-        status: ``ok``, or ``away``: it did not answer; then all else is as it was.
-        ping_ms: how long the slowest took to answer.
-        server: ``redis`` or ``valkey``.
-        version: of the software.
-        servers: how many primaries there are.
-        shards: how many the users are spread over.
-        used_memory_bytes: of all.
-        maxmemory_bytes: of all; None: one has no bound.
-        maxmemory_policy: what is done at the bound; all but ``noeviction`` lose users.
-        aof: whether all write what they are told to a file at once.
-        clients: connections.
-        replicas: that are connected to primaries.
-        evicted_keys: so far: more than none, and data is lost.
-        error: why it did not answer.
-    """
-
-    status: Literal["ok", "away"]
-    ping_ms: float | None = None
-    server: str | None = None
+    status: Literal["ok", "away"]  # away: it did not answer; then all else is as it was
+    ping_ms: float | None = None  # how long the slowest took to answer
+    server: str | None = None  # redis or valkey
     version: str | None = None
-    servers: int | None = None
-    shards: int | None = None
+    servers: int | None = None  # primaries
+    shards: int | None = None  # that the users are spread over
     used_memory_bytes: int | None = None
-    maxmemory_bytes: int | None = None
-    maxmemory_policy: str | None = None
-    aof: bool | None = None
+    maxmemory_bytes: int | None = None  # of all; None: one has no bound
+    maxmemory_policy: str | None = None  # what is done at the bound; all but noeviction lose users
+    aof: bool | None = None  # whether all write what they are told to a file at once
     clients: int | None = None
-    replicas: int | None = None
-    evicted_keys: int | None = None
-    error: str | None = None
+    replicas: int | None = None  # that are connected to primaries
+    evicted_keys: int | None = None  # so far: more than none, and data is lost
+    error: str | None = None  # why it did not answer
 
 
 def read_health(access: Access, shards: int) -> RedisHealth:

@@ -12,23 +12,14 @@ LEFT: Final = "left"  # in the place of a sweeper; no id of a node is like that
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """A node in the table of leases.
+    """A node in the table of leases."""
 
-    Attributes:
-        text: the row as Redis has it; whoever changes it names it.
-        counter: as the node has renewed last.
-        sweeper: the node that its death certificate names; "" without one.
-        sweeper_n: advanced by the sweeper while it is at work.
-        left_ms: Unix milliseconds at which the node drained and ended; 0: it has not.
-        lease_end_ms: by Redis' clock; 0: not known.
-    """
-
-    text: str
-    counter: str
-    sweeper: str = ""
-    sweeper_n: int = 0
-    lease_end_ms: int = 0
-    left_ms: int = 0
+    text: str  # the row as Redis has it; whoever changes it names it
+    counter: str  # as the node has renewed last
+    sweeper: str = ""  # the node that its death certificate names; "" without one
+    sweeper_n: int = 0  # advanced by the sweeper while it is at work
+    lease_end_ms: int = 0  # by Redis' clock; 0: not known
+    left_ms: int = 0  # Unix milliseconds at which the node drained and ended; 0: it has not
 
     def left_at(self, at_ms: int) -> "LeaseRow":
         """Return the row of a node that has drained and ends now."""

@@ -24,37 +24,24 @@ Progress = Callable[[int, int], object]
 
 
 class Target(NamedTuple):
-    """A session that is to end.
-
-    Attributes:
-        uid, device, session, node: which, and whose.
-        fenced: the node was taken for dead and told nothing: its sessions end when it is swept.
-    """
+    """A session that is to end."""
 
     uid: str
     device: str
     session: str
     node: str
-    fenced: bool
+    fenced: bool  # the node was taken for dead and told nothing: its sessions end when it is swept
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was erased.
+    """What was erased."""
 
-    Attributes:
-        online: users of whom nothing was: they are online.
-        last_seen: times at which users were last seen.
-        events: entries of the streams.
-        dead_letters: copies of such entries that consumer groups gave up on.
-        followups: what was to be done for them, or was told.
-    """
-
-    online: list[str]
-    last_seen: int = 0
-    events: int = 0
-    dead_letters: int = 0
-    followups: int = 0
+    online: list[str]  # users of whom nothing was: they are online
+    last_seen: int = 0  # times at which users were last seen
+    events: int = 0  # entries of the streams
+    dead_letters: int = 0  # copies of such entries that consumer groups gave up on
+    followups: int = 0  # what was to be done for them, or was told
 
 
 class Operator(Scripting):

@@ -25,15 +25,12 @@ class Status(Enum):
 
 
 class Superseded(NamedTuple):
-    """A session that another node's session of the same (uid, device) goes before.
-
-    `return_allowed`: it is not sure which login was the later one, so the goodbye must not be for good.
-    """
+    """A session that another node's session of the same (uid, device) goes before."""
 
     uid: str
     device: str
     session: str
-    return_allowed: bool = False
+    return_allowed: bool = False  # it is not sure which login was later, so the goodbye must not be for good
 
 
 class NewsKind(Enum):
@@ -45,63 +42,38 @@ class NewsKind(Enum):
 
 
 class News(NamedTuple):
-    """What a node is told about one of its sessions, by its inbox or its control channel.
-
-    Attributes:
-        kind: what.
-        uid, device, session: which.
-        by: the node whose login took its place, or who asked for a kick; "" otherwise. Others wrote it.
-        return_allowed: whether the goodbye has to allow a return.
-    """
+    """What a node is told about one of its sessions, by its inbox or its control channel."""
 
     kind: NewsKind
     uid: str
     device: str
     session: str
-    by: str = ""
-    return_allowed: bool = False
+    by: str = ""  # the node whose login took its place, or who asked for a kick, as they say
+    return_allowed: bool = False  # the goodbye has to allow a return
 
 
 class Question(NamedTuple):
-    """What somebody asks a node over its control channel: what it knows of a user.
-
-    Attributes:
-        uid: the user.
-        token: drawn by the asker; it names the key where he looks for answers, and nothing else.
-    """
+    """What somebody asks a node over its control channel: what it knows of a user."""
 
     uid: str
-    token: str
+    token: str  # drawn by the asker; it names the key where he looks for answers, and nothing else
 
 
 class Erasure(NamedTuple):
-    """Somebody had Redis forget users.
+    """Somebody had Redis forget users."""
 
-    Attributes:
-        by: who, as they say.
-        users: how many.
-        uids: the first of them.
-    """
-
-    by: str
+    by: str  # who, as they say
     users: int
-    uids: tuple[str, ...]
+    uids: tuple[str, ...]  # the first of them
 
 
 class Trace(NamedTuple):
-    """What another node has left in a shard.
+    """What another node has left in a shard."""
 
-    Attributes:
-        generation: the highest it opened; 0 if none.
-        complete: whether all its live sessions are registered under that generation.
-        fenced: whether nothing is taken from it any more.
-        history: the replication id under which it registered them all; "" if it did not.
-    """
-
-    generation: int
-    complete: bool
-    fenced: bool
-    history: str = ""
+    generation: int  # the highest it opened; 0 if none
+    complete: bool  # whether all its live sessions are registered under that generation
+    fenced: bool  # whether nothing is taken from it any more
+    history: str = ""  # the replication id under which it registered them all; "" if it did not
 
 
 Traces = Mapping[str, Trace]
@@ -132,37 +104,21 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a step.
-
-    Attributes:
-        status: OK or the refusal.
-        replication_id: Redis' history now.
-        generation: of a refusal, the generation that Redis has; 0 if none.
-        last_id: highest entry id written; "" if none was.
-        superseded: see `Superseded`.
-        told: the events that it has written, or had when it was performed for the first time.
-        opened: of an opening batch.
-        cursor: of a retirement, a sweep or a comparison, where to go on; "0": at the end.
-        ended: of these, sessions ended.
-        wait_ms: of a sweep, until the next session that was left is due; 0: none was left.
-        done: of a sweep, whether the node owns nothing in the shard any more.
-        owned: of a comparison, sessions that the node owns.
-        missing: of a comparison, the numbers of the sessions asked about that no record names.
-    """
+    """The answer to a step."""
 
     status: Status
-    replication_id: str
-    generation: int = 0
-    last_id: str = ""
+    replication_id: str  # Redis' history now
+    generation: int = 0  # of a refusal, the generation that Redis has; 0 if none
+    last_id: str = ""  # highest entry id written; "" if none was
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[Told, ...] = ()
-    opened: Opened | None = None
-    cursor: str = "0"
-    ended: int = 0
-    wait_ms: int = 0
-    done: bool = False
-    owned: tuple[SessionName, ...] = ()
-    missing: tuple[int, ...] = ()
+    told: tuple[Told, ...] = ()  # the events that it has written, or had when it was performed first
+    opened: Opened | None = None  # of an opening batch
+    cursor: str = "0"  # of a retirement, a sweep or a comparison, where to go on; "0": at the end
+    ended: int = 0  # of these, sessions ended
+    wait_ms: int = 0  # of a sweep, until the next session that was left is due; 0: none was left
+    done: bool = False  # of a sweep, whether the node owns nothing in the shard any more
+    owned: tuple[SessionName, ...] = ()  # of a comparison, sessions that the node owns
+    missing: tuple[int, ...] = ()  # of a comparison, the numbers of sessions asked about that no record names
 
 
 @dataclass(frozen=True, slots=True)
