@@ -53,12 +53,11 @@ class UsageError(Exception):
     """What was typed makes no sense as a whole."""
 
 
-def seconds(text: str) -> float:
-    """Return a time, 0 included.
+# Types of words: each raises `argparse.ArgumentTypeError` for what is none.
 
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+
+def seconds(text: str) -> float:
+    """Return a time, 0 included."""
     try:
         found = float(text)
     except ValueError:
@@ -69,11 +68,7 @@ def seconds(text: str) -> float:
 
 
 def some_seconds(text: str) -> float:
-    """Return a time above 0.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+    """Return a time above 0."""
     if not (found := seconds(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no time")
     return found
@@ -91,33 +86,21 @@ def whole_number(most: int) -> Callable[[str], int]:
 
 
 def plain_text(text: str) -> str:
-    """Return a uid, a name or an id; no server takes one with control characters, or bytes that are no UTF-8.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+    """Return a uid, a name or an id: no server takes one with control characters or without UTF-8."""
     if not (text and text.isprintable()):
         raise argparse.ArgumentTypeError(f"{text!r}: must be text without control characters")
     return text
 
 
 def entry_id(text: str) -> str:
-    """Return the id of an entry in a stream.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+    """Return the id of an entry in a stream."""
     if not _ENTRY_ID.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no entry id, such as 1700000000000-0, or 0")
     return text
 
 
 def secret_source(text: str) -> str:
-    """Return where a secret is: ``@FILE``, or ``-`` for standard input.
-
-    Raises:
-        argparse.ArgumentTypeError: it is the secret itself, which is not repeated.
-    """
+    """Return where a secret is: ``@FILE``, or ``-`` for standard input."""
     if text == "-" or (text.startswith("@") and text != "@"):
         return text
     raise argparse.ArgumentTypeError("others on this machine can see arguments: give @FILE, or -")
