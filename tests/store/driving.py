@@ -213,3 +213,14 @@ def listen(client: "redis.Redis", *channels: str) -> Any:
     for _ in channels:
         listener.get_message(timeout=1)
     return listener
+
+
+def rows(text: str) -> list[tuple[str, str, str]]:
+    """The rows of a table: a name, and indented what is played and, in the last line, what becomes of it."""
+    found: list[list[str]] = []
+    for line in text.strip().splitlines():
+        if line.startswith(" "):
+            found[-1].append(line.strip())
+        elif not line.startswith("#"):
+            found.append([line])
+    return [(name, " ".join(played), outcome) for name, *played, outcome in found]

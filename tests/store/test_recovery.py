@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.driving import check_alternation, events, online_sessions, owned, story, written
+from tests.store.driving import check_alternation, events, online_sessions, owned, rows, story, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
 
@@ -231,163 +231,141 @@ def rename(node: ManualNode, to: str) -> None:
 BUSY = "a login stays; a login gone; a login back; a settle"
 OUTAGE = "a end gone; a end back; a login back; a login brief; a end brief; a login new"
 """While Redis is away one stays, one ends, one returns, one comes and goes, one comes."""
-KEPT = {"stays": "login", "gone": "login idle_timeout", "back": "login idle_timeout login"} | {
-    "brief": "login idle_timeout",
-    "new": "login",
-}
-LOST = KEPT | {"stays": "returned", "gone": "returned idle_timeout", "back": "returned idle_timeout login"}
+MEANWHILE = "brief: login idle_timeout; new: login"
+KEPT = f"stays: login; gone: login idle_timeout; back: login idle_timeout login; {MEANWHILE}"
+LOST = f"stays: returned; gone: returned idle_timeout; back: returned idle_timeout login; {MEANWHILE}"
 PREDECESSOR = "old login u1; old settle; new holds 2 alone; new settle"
 THIRD_FINDS_IT_FULL = "new login u2; new login u3; new login u1"
+STEADY = "; ".join(
+    [
+        "a holds 5; a login ghost; a settle",
+        *(f"a login other{i}" for i in range(5)),
+        "a end ghost",
+        *(f"a round; a wait 1; a login user{i}" for i in range(20)),
+    ]
+)
+PARTS = {name: value for name, value in [*globals().items()] if name.isupper() and isinstance(value, str)}
 
 # What is played; and of users the reasons of all their events, or how many changes a gap says are missing.
-ROWS: dict[str, tuple[str, dict[str, str]]] = {
-    # Redis lost all or nothing
-    "all data are lost": (f"{BUSY}; flush; {OUTAGE}; a settle", LOST),
-    "a restart without a file": (f"{BUSY}; kill; {OUTAGE}; start; a settle", LOST),
-    "a restart with its file goes on where it was, and nobody knows what was applied last": (
-        f"{BUSY}; a end gone; a round reply; kill; {OUTAGE}; start; a settle",
-        KEPT,
-    ),
-    "lost scripts are cured unnoticed": (f"{BUSY}; forget_scripts; {OUTAGE}; a settle; untouched", KEPT),
-    "an idle node learns of lost data by its probe": (
-        f"{BUSY}; flush; a probe; a drain",
-        {"stays": "returned", "gone": "returned", "back": "returned"},
-    ),
-    **{
-        f"what was lost is not forgotten by a resync cut short, {loss} lost": (
-            f"a login ann; a settle; flush; a probe; a round {loss}; a end ann; a rename a2; a settle",
-            {"ann": "returned idle_timeout"},
-        )
-        for loss in ("none", "reply")
-    },
-    "a return during an outage is told in order on an empty Redis": (
-        "a login u; a settle; flush; a end u; a login u; a end u; a settle",
-        {"u": "returned idle_timeout login idle_timeout"},
-    ),
-    "two devices that ended in the outage are one period": (
-        "a login u phone; a login u desk; a settle; flush; a end u phone; a end u desk; a settle",
-        {"u": "returned idle_timeout"},
-    ),
-    "an intact Redis is told no period again": (
-        "a login u; a settle; b login u; b settle; b has u; b end u; b settle; a end u; history; a settle",
-        {"u": "login idle_timeout"},
-    ),
-    # Full outboxes
-    "a skipped end is retired": (
-        "a holds 1; a login ghost; a settle; a login other; a end ghost; a settle",
-        {"ghost": "login node_down", "other": "login", "gap": "1"},
-    ),
-    "a skipped end of a login that waited is retired": (
-        "a holds 1; a login u; a end u; a settle",
-        {"u": "login node_down", "gap": "1"},
-    ),
-    "a skipped login is not registered before the end that waits": (
-        "a holds 1; a login u; a settle; a end u; a login u; history; a settle; a has u",
-        {"u": "login idle_timeout returned", "gap": "1"},
-    ),
-    "a skipped take-over is no event": (
-        "a holds 1; a login u; a settle; a login other; a login u; history; a settle",
-        {"u": "login", "other": "login", "gap": "1"},
-    ),
-    "steady traffic does not keep the retirement waiting": (
-        "a holds 5; a login ghost; a settle; "
-        + "; ".join(f"a login other{i}" for i in range(5))
-        + "; a end ghost; "
-        + "; ".join(f"a round; a wait 1; a login user{i}" for i in range(20)),
-        {"ghost": "login node_down"},
-    ),
-    # Other nodes
-    "a login before the first opening takes over": (
-        "a login u; a settle; b login u; b settle; b yields; b has u",
-        {"u": "login"},
-    ),
-    "a waiting login that is not older stays where records were lost": (
-        "a settle; b settle; flush; b login u; b settle; a login u; a settle; a yields; a has u",
-        {"u": "login"},
-    ),
-    "a waiting login that is older yields there": (
-        "a settle; b settle; flush; b login u; b settle; a login u; a wait 60; a settle; a yields u; b has u",
-        {"u": "login"},
-    ),
-    "ends wait for other nodes to register first": (
-        "a login u phone; b login u desk; a settle; b settle; history; flush; a end u phone; b probe; "
-        "b round; a probe; a drain; told 0; b drain; a wait 10; a drain; b has u",
-        {"u": "returned"},
-    ),
-    "logins and registrations do not wait": (
-        "a login stays; a settle; b settle; flush; b settle; a end stays; a login stays; a login new; "
-        "a drain; told 1; a settle",
-        {"new": "login", "stays": "returned idle_timeout login"},
-    ),
-    "nobody waits for a node that is not alive": (
-        "a alone; a login u; a settle; b settle; history; a end u; a drain",
-        {"u": "login idle_timeout"},
-    ),
-    "a renamed node takes its sessions along": (
-        f"{BUSY}; a end gone; a round reply; fence a; a login new; a probe; a fenced; a rename a2; a settle",
-        {"stays": "login", "gone": "login idle_timeout", "back": "login", "new": "login"},
-    ),
-    "it counts what it wrote under its old id": (
-        "a login u; a round reply; a rename a2; a settle; counted",
-        {"u": "login"},
-    ),
-    "a login behind an end that waits is marked and told after it": (
-        "a login u phone; a settle; b login u desk; b settle; a probe; flush; a end u phone; "
-        "a login u phone; a probe; a drain; told 0; b settle; a at b; b end u desk; b drain; a has u; "
-        "a settle",
-        {"u": "returned"},
-    ),
-    "an end that was under way when Redis went away waits for others too": (
-        "a login u phone; a settle; b settle; a probe; a end u phone; a round request; b login u desk; "
-        "a probe; a returned; a drain; told 1; b settle; a settle; b has u",
-        {"u": "login"},
-    ),
-    "a registration takes the place of a dead node's session": (
-        f"{PREDECESSOR}; {THIRD_FINDS_IT_FULL}; new settle; new yields",
-        {"u1": "login", "u2": "login", "u3": "login", "gap": "1"},
-    ),
-    "a registration yields to a younger session": (
-        f"{PREDECESSOR}; {THIRD_FINDS_IT_FULL}; new wait 5; younger at new; younger login u1; "
-        "younger settle; new settle; new yields u1",
-        {"u1": "login", "u2": "login", "u3": "login"},
-    ),
-    # Sessions that nobody vouches for: too silent to be registered
-    **{
-        f"the end of one tells what Redis lost, of {' and '.join(devices)}": (
-            "; ".join(
-                [
-                    *(f"a login u {device}" for device in devices),
-                    "a settle; flush; a unheard u; a settle; told 0",
-                    *(f"a end u {device}" for device in devices),
-                    "a settle",
-                ]
-            ),
-            {"u": "returned idle_timeout"},
-        )
-        for devices in (["phone"], ["phone", "desk"])
-    },
-    "where Redis lost nothing it tells nothing more": (
-        "a login u; a settle; a unheard u; history; a settle; told 2; a end u; a settle",
-        {"u": "login node_down"},
-    ),
-    "one that is heard again registers and ends as usual": (
-        "a login u; a settle; flush; a unheard u; a settle; a registers u; a end u; a settle",
-        {"u": "returned idle_timeout"},
-    ),
-}
+ROWS = """
+# Redis lost all or nothing
+all data are lost
+    BUSY; flush; OUTAGE; a settle
+    -> LOST
+a restart without a file
+    BUSY; kill; OUTAGE; start; a settle
+    -> LOST
+a restart with its file goes on where it was, and nobody knows what was applied last
+    BUSY; a end gone; a round reply; kill; OUTAGE; start; a settle
+    -> KEPT
+lost scripts are cured unnoticed
+    BUSY; forget_scripts; OUTAGE; a settle; untouched
+    -> KEPT
+an idle node learns of lost data by its probe
+    BUSY; flush; a probe; a drain
+    -> stays: returned; gone: returned; back: returned
+what was lost is not forgotten by a resync cut short, none lost
+    a login ann; a settle; flush; a probe; a round; a end ann; a rename a2; a settle
+    -> ann: returned idle_timeout
+what was lost is not forgotten by a resync cut short, reply lost
+    a login ann; a settle; flush; a probe; a round reply; a end ann; a rename a2; a settle
+    -> ann: returned idle_timeout
+a return during an outage is told in order on an empty Redis
+    a login u; a settle; flush; a end u; a login u; a end u; a settle
+    -> u: returned idle_timeout login idle_timeout
+two devices that ended in the outage are one period
+    a login u phone; a login u desk; a settle; flush; a end u phone; a end u desk; a settle
+    -> u: returned idle_timeout
+an intact Redis is told no period again
+    a login u; a settle; b login u; b settle; b has u; b end u; b settle; a end u; history; a settle
+    -> u: login idle_timeout
+# Full outboxes
+a skipped end is retired
+    a holds 1; a login ghost; a settle; a login other; a end ghost; a settle
+    -> ghost: login node_down; other: login; gap: 1
+a skipped end of a login that waited is retired
+    a holds 1; a login u; a end u; a settle
+    -> u: login node_down; gap: 1
+a skipped login is not registered before the end that waits
+    a holds 1; a login u; a settle; a end u; a login u; history; a settle; a has u
+    -> u: login idle_timeout returned; gap: 1
+a skipped take-over is no event
+    a holds 1; a login u; a settle; a login other; a login u; history; a settle
+    -> u: login; other: login; gap: 1
+steady traffic does not keep the retirement waiting
+    STEADY
+    -> ghost: login node_down
+# Other nodes
+a login before the first opening takes over
+    a login u; a settle; b login u; b settle; b yields; b has u
+    -> u: login
+a waiting login that is not older stays where records were lost
+    a settle; b settle; flush; b login u; b settle; a login u; a settle; a yields; a has u
+    -> u: login
+a waiting login that is older yields there
+    a settle; b settle; flush; b login u; b settle; a login u; a wait 60; a settle; a yields u; b has u
+    -> u: login
+ends wait for other nodes to register first
+    a login u phone; b login u desk; a settle; b settle; history; flush; a end u phone; b probe; b round;
+    a probe; a drain; told 0; b drain; a wait 10; a drain; b has u
+    -> u: returned
+logins and registrations do not wait
+    a login stays; a settle; b settle; flush; b settle; a end stays; a login stays; a login new; a drain;
+    told 1; a settle
+    -> new: login; stays: returned idle_timeout login
+nobody waits for a node that is not alive
+    a alone; a login u; a settle; b settle; history; a end u; a drain
+    -> u: login idle_timeout
+a renamed node takes its sessions along
+    BUSY; a end gone; a round reply; fence a; a login new; a probe; a fenced; a rename a2; a settle
+    -> stays: login; gone: login idle_timeout; back: login; new: login
+it counts what it wrote under its old id
+    a login u; a round reply; a rename a2; a settle; counted
+    -> u: login
+a login behind an end that waits is marked and told after it
+    a login u phone; a settle; b login u desk; b settle; a probe; flush; a end u phone; a login u phone;
+    a probe; a drain; told 0; b settle; a at b; b end u desk; b drain; a has u; a settle
+    -> u: returned
+an end that was under way when Redis went away waits for others too
+    a login u phone; a settle; b settle; a probe; a end u phone; a round request; b login u desk; a probe;
+    a returned; a drain; told 1; b settle; a settle; b has u
+    -> u: login
+a registration takes the place of a dead node's session
+    PREDECESSOR; THIRD_FINDS_IT_FULL; new settle; new yields
+    -> u1: login; u2: login; u3: login; gap: 1
+a registration yields to a younger session
+    PREDECESSOR; THIRD_FINDS_IT_FULL; new wait 5; younger at new; younger login u1; younger settle;
+    new settle; new yields u1
+    -> u1: login; u2: login; u3: login
+# Sessions that nobody vouches for: too silent to be registered
+the end of one tells what Redis lost, of phone
+    a login u phone; a settle; flush; a unheard u; a settle; told 0; a end u phone; a settle
+    -> u: returned idle_timeout
+the end of one tells what Redis lost, of phone and desk
+    a login u phone; a login u desk; a settle; flush; a unheard u; a settle; told 0; a end u phone;
+    a end u desk; a settle
+    -> u: returned idle_timeout
+where Redis lost nothing it tells nothing more
+    a login u; a settle; a unheard u; history; a settle; told 2; a end u; a settle
+    -> u: login node_down
+one that is heard again registers and ends as usual
+    a login u; a settle; flush; a unheard u; a settle; a registers u; a end u; a settle
+    -> u: returned idle_timeout
+"""
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_what_is_told_in_the_end(request: pytest.FixtureRequest, name: str) -> None:
-    steps, wanted = ROWS[name]
+@pytest.mark.parametrize(("name", "steps", "outcome"), rows(ROWS))
+def test_what_is_told_in_the_end(request: pytest.FixtureRequest, name: str, steps: str, outcome: str) -> None:
     server: Server = request.getfixturevalue("durable_server" if "with its file" in name else "server")
     play = Play(server)
-    play.run(steps)
+    play.run("; ".join(PARTS.get(step, step) for step in steps.split("; ")))
     stream = events(server.client)
     found: dict[str, str] = {}
     for event in stream:
         uid, word = event.get("uid", "gap"), event.get("reason") or event["dropped"]
         found[uid] = f"{found[uid]} {word}" if uid in found else word
+    told = outcome.removeprefix("-> ")
+    wanted = dict(each.split(": ") for each in PARTS.get(told, told).split("; "))
     assert {uid: found.get(uid) for uid in wanted} == wanted
     assert check_alternation(stream) == {uid for uid, _, _ in online_sessions(server.client)}
     if [*play.nodes] == ["a"] and steps.endswith("a settle"):

@@ -23,6 +23,7 @@ from tests.store.driving import (
     online_sessions,
     owned,
     probed,
+    rows,
     story,
     written,
 )
@@ -246,19 +247,6 @@ what a fenced node had takes nobody's place
     1 1 newest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
 """
-
-Row = tuple[str, str, str]
-
-
-def rows(text: str) -> list[Row]:
-    """The rows of a table: the rule, what is told, what becomes of it."""
-    found: list[list[str]] = []
-    for line in text.strip().splitlines():
-        if line.startswith(" "):
-            found[-1].append(line.strip())
-        elif not line.startswith("#"):
-            found.append([line])
-    return [(name, " ".join(told), end) for name, *told, end in found]
 
 
 def a_change(text: str) -> Change:
