@@ -8,14 +8,13 @@ from contextlib import closing
 import pytest
 
 from presence.embedded import EmbeddedRedis
-from presence.reader import PresenceReader
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
-from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.redis_store import RedisStore
 from presence.store.replies import News, NewsKind
 from presence.store.subscription import ControlChannel
-from presence.subscriber import Online, Snapshot, follow_sync, subscribe_sync
+from presence.subscriber import Online, subscribe_sync
 from tests.store.driving import Hand, login
 from tests.subscriber.streams import Streams
 
@@ -46,11 +45,6 @@ def store(url: str) -> None:
         assert hand.apply(login("u", "s")).last_id
 
 
-def lease_table(url: str) -> None:
-    with closing(RedisLeaseTable(url, KEYS, 10.0)) as table:
-        assert table.renew("a", 1, "{}", [])
-
-
 def control_channel(url: str) -> None:
     with closing(ControlChannel(url, KEYS)) as channel, open_client(url) as client:
         channel.subscribe("a")
@@ -66,27 +60,7 @@ def subscriber(url: str) -> None:
         assert events.poll() is None  # after a read that has waited
 
 
-def group(url: str) -> None:
-    with open_client(url) as client:
-        Streams(client).write("u")
-    with subscribe_sync(url, group="g", consumer="c", after="0") as events:
-        assert isinstance(next(events), Online)
-        assert events.poll() is None
-
-
-def view(url: str) -> None:
-    with follow_sync(url) as events:
-        assert isinstance(next(events), Snapshot)
-        assert events.poll() is None
-
-
-def reader(url: str) -> None:
-    with PresenceReader(url) as reader:
-        assert reader.count() == 0
-        assert reader.state("u")["status"] == "offline"
-
-
-@pytest.mark.parametrize("use", [store, lease_table, control_channel, subscriber, group, view, reader])
+@pytest.mark.parametrize("use", [store, control_channel, subscriber])
 def test_a_connection_with_a_descriptor_above_1024_works(
     redis_server: EmbeddedRedis, use: Callable[[str], None]
 ) -> None:
