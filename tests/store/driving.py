@@ -215,11 +215,56 @@ def listen(client: "redis.Redis", *channels: str) -> Any:
     return listener
 
 
+def a_change(text: str) -> Change:
+    """``login u s1 phone``, and what else is not usual: ``age`` in s; ``at``, ``seen``: ms after NOW_MS."""
+    op, uid, session, *more = text.split()
+    device = next((word for word in more if "=" not in word), "")
+    options = dict(word.split("=") for word in more if "=" in word)
+    shown = options.get("as", "").split(",")
+    meta = next((f'"{word}"' for word in shown if word not in {"", "away"}), "")
+    at_ms = NOW_MS + int(options.get("at", 0))
+    return change(
+        Op[op.upper()],
+        uid,
+        session,
+        device,
+        code=int(options.get("code", 0)) or (1 if op == "hold" else None),
+        age_s=float(options.get("age", 0)),
+        at_ms=at_ms,
+        last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
+        profile=Profile("away" in shown, meta),
+        grace_ms=int(options.get("grace", 0)),
+    )
+
+
+def play(hands: dict[str, Hand], step: str) -> Reply:
+    """Let a node tell something; ``a login u s1 & end u s1`` is a batch of `a`."""
+    name, verb, *rest = step.split()
+    match verb, *rest:
+        case ["anew"]:
+            return hands[name].open(2)
+        case ["retires", *latest]:
+            return hands[name].retire(latest_ms=sum(NOW_MS + int(ms) for ms in latest))
+        case ["is", "fenced"]:
+            return hands["c"].fence(name)
+        case ["is", "swept"]:
+            return hands["c"].sweep(name)
+        case ["becomes", other]:
+            return hands[other].open(2, before=name)
+    changes = step.partition(" ")[2].removeprefix("restoring ").split(" & ")
+    return hands[name].apply(*map(a_change, changes), restores=verb == "restoring")
+
+
 def rows(text: str) -> list[tuple[str, str, str]]:
-    """The rows of a table: a name, and indented what is played and, in the last line, what becomes of it."""
+    """The rows of a table: a name, and indented what is played and what becomes of it.
+
+    That is the last line, or all from the one on that begins with ``->``.
+    """
     found: list[list[str]] = []
     for line in text.strip().splitlines():
-        if line.startswith(" "):
+        if line.startswith(" ") and found[-1][-1].startswith("->"):
+            found[-1][-1] += f" {line.strip()}"
+        elif line.startswith(" "):
             found[-1].append(line.strip())
         elif not line.startswith("#"):
             found.append([line])

@@ -28,9 +28,11 @@ from tests.store.driving import (
     login,
     online_sessions,
     owned,
+    play,
     probed,
     record,
     register,
+    rows,
     update,
 )
 from tests.store.servers import Server
@@ -39,112 +41,47 @@ KEYS = Keys()
 AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
 AWAY_META = Profile(away=True, meta='{"v":2}')
 
-# What is told, and what stands in each event, all of it where `v` is named. "+9": ms after NOW_MS;
-# "#0": the id of the first event.
-SAME_MOMENT = {"since_ms": "+0", "last_seen_ms": "+0", "at_ms": "+0"}
-FIELDS: dict[str, tuple[Callable[[Hand], object], list[Event]]] = {
-    "an online event and the offline one that names it": (
-        lambda a: a.apply(
-            login("u", "s1"), end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS + 7, code=201)
-        ),
-        [
-            {
-                **{"v": "1", "type": "online", "uid": "u", "code": "1", "reason": "login", "node": "a"},
-                **{"session": "s1", "device": "", "since_ms": "+0", "last_seen_ms": "+0", "at_ms": "+0"},
-            },
-            {
-                **{
-                    "v": "1",
-                    "type": "offline",
-                    "uid": "u",
-                    "code": "201",
-                    "reason": "idle_timeout",
-                    "node": "a",
-                },
-                **{"session": "s1", "device": "", "since_ms": "+0", "since_id": "#0"},
-                **{"last_seen_ms": "+7", "at_ms": "+9"},
-            },
-        ],
-    ),
-    "an away event": (
-        lambda a: a.apply(
-            login("u", "s1", "phone", profile=META),
-            update("u", "s1", "phone", code=3, at_ms=NOW_MS + 9, profile=META._replace(away=True)),
-        ),
-        [
-            {"type": "online", "meta": META.meta},
-            {
-                **{"v": "1", "type": "away", "uid": "u", "code": "3", "reason": "away", "node": "a"},
-                **{"session": "s1", "device": "phone", "since_ms": "+0", "since_id": "#0", "at_ms": "+9"},
-                **{"last_seen_ms": "+9", "status": "away", "status_ms": "+9", "meta": META.meta},
-            },
-        ],
-    ),
-    "who is back has another status since then": (
-        lambda a: a.apply(
-            login("u", "s1"), update("u", "s1", profile=AWAY), update("u", "s1", at_ms=NOW_MS + 5)
-        ),
-        [{}, {}, {"code": "4", "reason": "back", "status": "online", "status_ms": "+5", "at_ms": "+5"}],
-    ),
-    "another meta leaves the status as old as it is": (
-        lambda a: a.apply(
-            login("u", "s1"),
-            update("u", "s1", profile=AWAY, at_ms=NOW_MS + 5),
-            update("u", "s1", profile=AWAY_META, at_ms=NOW_MS + 9),
-        ),
-        [{}, {}, {"code": "5", "status": "away", "status_ms": "+5", "at_ms": "+9"}],
-    ),
-    "a first update leaves it as old as the period": (
-        lambda a: a.apply(login("u", "s1"), update("u", "s1", profile=META, at_ms=NOW_MS + 5)),
-        [{}, {"status": "online", "status_ms": "+0"}],
-    ),
-    "a device that comes or goes changes what the user shows": (
-        lambda a: a.apply(
-            login("u", "s1", "phone", age_s=9),
-            update("u", "s1", "phone", profile=AWAY),
-            login("u", "s2", "desk", at_ms=NOW_MS + 3, profile=META),
-            end("u", "s2", "desk", at_ms=NOW_MS + 8, last_seen_ms=NOW_MS + 4),
-        ),
-        [
-            {},
-            {},
-            {"reason": "back", "meta": META.meta, "session": "s2", "device": "desk", "at_ms": "+3"},
-            {"reason": "away", "session": "s2", "device": "desk", "at_ms": "+8"},
-        ],
-    ),
-    "a lengthened grace is told with the end that it led to": (
-        lambda a: a.apply(
-            *(
-                login("u", "s1"),
-                end("u", "s1", grace_ms=12_000),
-                login("w", "s2", "x"),
-                login("w", "s3", "y"),
-            ),
-            *(end("w", "s2", "x", grace_ms=24_000), end("w", "s3", "y", grace_ms=48_000)),
-        ),
-        [{}, {"grace_ms": "12000"}, {}, {"grace_ms": "48000"}],
-    ),
-    # The two times of a node are rounded apart, and those of two nodes are by two clocks.
-    "nobody was last seen before coming, or went before being seen": (
-        lambda a: a.apply(
-            *(login("u", "s1"), end("u", "s1", at_ms=NOW_MS, last_seen_ms=NOW_MS - 1)),
-            *(login("u", "s2"), end("u", "s2", at_ms=NOW_MS - 90, last_seen_ms=NOW_MS - 100)),
-        ),
-        [{}, SAME_MOMENT, {}, SAME_MOMENT],
-    ),
-    "an end that restores tells the period that Redis lost": (
-        lambda a: a.apply(end("u", "s1", at_ms=NOW_MS + 9, last_seen_ms=NOW_MS), restores=True),
-        [{"reason": "returned"}, {"reason": "logout", "since_id": "#0", "since_ms": "+0"}],
-    ),
-    "a retirement says when they were seen at the latest": (
-        lambda a: (a.apply(login("u", "s1")), a.open(2), a.retire(latest_ms=NOW_MS + 1234)),
-        [{}, {"reason": "node_down", "last_seen_ms": "+1234"}],
-    ),
-    "a gap": (
-        lambda a: a.open(2, gap=Gap(17, 1000, 2000, 0.0)),
-        [{"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}],
-    ),
-}
+# What is told, see test_rules.py; and what stands in each event, all of it where `v` is named. ``+9``: ms
+# after NOW_MS; ``#0``: the id of the first event.
+FIELDS = r"""
+an online event and the offline one that names it
+    a login u s1 & end u s1 at=9 seen=7 code=201
+    -> v=1 type=online uid=u code=1 reason=login node=a session=s1 device= since_ms=+0 last_seen_ms=+0
+    at_ms=+0 | v=1 type=offline uid=u code=201 reason=idle_timeout node=a session=s1 device= since_ms=+0
+    since_id=#0 last_seen_ms=+7 at_ms=+9
+an away event
+    a login u s1 phone as=é\"1 & update u s1 phone code=3 at=9 as=away,é\"1
+    -> type=online meta="é\"1"
+    | v=1 type=away uid=u code=3 reason=away node=a session=s1 device=phone since_ms=+0 since_id=#0 at_ms=+9
+    last_seen_ms=+9 status=away status_ms=+9 meta="é\"1"
+who is back has another status since then
+    a login u s1 & update u s1 as=away & update u s1 at=5
+    -> type=online | type=away | code=4 reason=back status=online status_ms=+5 at_ms=+5
+another meta leaves the status as old as it is
+    a login u s1 & update u s1 as=away at=5 & update u s1 as=away,m at=9
+    -> type=online | type=away | code=5 status=away status_ms=+5 at_ms=+9
+a first update leaves it as old as the period
+    a login u s1 & update u s1 as=m at=5
+    -> type=online | status=online status_ms=+0
+a device that comes or goes changes what the user shows
+    a login u s1 phone age=9 & update u s1 phone as=away & login u s2 desk at=3 as=m;
+    a end u s2 desk at=8 seen=4
+    -> type=online | type=away | reason=back meta="m" session=s2 device=desk at_ms=+3
+    | reason=away session=s2 device=desk at_ms=+8
+a lengthened grace is told with the end that it led to
+    a login u s1 & end u s1 grace=12 & login w s2 x & login w s3 y & end w s2 x grace=24 & end w s3 y grace=48
+    -> type=online | grace_ms=12 | type=online | grace_ms=48
+# The two times of a node are rounded apart, and those of two nodes are by two clocks.
+nobody was last seen before coming, or went before being seen
+    a login u s1 & end u s1 seen=-1 & login u s2 & end u s2 at=-90 seen=-100
+    -> type=online | since_ms=+0 last_seen_ms=+0 at_ms=+0 | type=online | since_ms=+0 last_seen_ms=+0 at_ms=+0
+an end that restores tells the period that Redis lost
+    a restoring end u s1 at=9 seen=0
+    -> reason=returned | reason=logout since_id=#0 since_ms=+0
+a retirement says when they were seen at the latest
+    a login u s1; a anew; a retires 1234
+    -> type=online | reason=node_down last_seen_ms=+1234
+"""
 
 
 def meaning(text: str, stream: list[Event]) -> str:
@@ -153,16 +90,23 @@ def meaning(text: str, stream: list[Event]) -> str:
     return stream[int(text[1:])]["id"] if text.startswith("#") else text
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_fields_of_events(a: Hand, server: Server, name: str) -> None:
-    tell, wanted = FIELDS[name]
-    tell(a)
-    stream = events(server.client)
-    assert len(stream) == len(wanted)
-    for event, fields in zip(stream, wanted, strict=True):
-        meant = {field: meaning(text, stream) for field, text in fields.items()}
+@pytest.mark.parametrize(("name", "told", "outcome"), rows(FIELDS))
+def test_fields_of_events(a: Hand, server: Server, name: str, told: str, outcome: str) -> None:
+    for step in told.split("; "):
+        assert play({"a": a}, step).status is Status.OK
+    stream, wanted = events(server.client), outcome.removeprefix("-> ").split(" | ")
+    for event, text in zip(stream, wanted, strict=True):
+        fields = dict(each.split("=") for each in text.split())
+        meant = {field: meaning(value, stream) for field, value in fields.items()}
         assert {field: event.get(field) for field in meant} == meant
         assert "v" not in meant or event.keys() == {*meant, "id"}
+
+
+def test_an_opening_writes_the_gap(a: Hand, server: Server) -> None:
+    a.open(2, gap=Gap(17, 1000, 2000, 0.0))
+    (event,) = events(server.client)
+    gap = {"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}
+    assert event == {**gap, "id": event["id"]}
 
 
 def test_a_plain_record_has_its_form_to_the_byte(a: Hand, server: Server) -> None:

@@ -6,22 +6,21 @@ from typing import Any
 
 import pytest
 
-from presence.changes import Change, Op, Profile
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.records import online_state
 from presence.store.redis_store import RedisStore
-from presence.store.replies import NewsKind, Reply, Status
+from presence.store.replies import NewsKind, Status
 from presence.transitions import Transitions
 from tests.store.driving import (
     Hand,
-    change,
     check_alternation,
     end,
     events,
     login,
     online_sessions,
     owned,
+    play,
     probed,
     rows,
     story,
@@ -247,40 +246,6 @@ what a fenced node had takes nobody's place
     1 1 newest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
 """
-
-
-def a_change(text: str) -> Change:
-    op, uid, session, *more = text.split()
-    device = next((word for word in more if "=" not in word), "")
-    options = dict(word.split("=") for word in more if "=" in word)
-    shown = options.get("as", "").split(",")
-    meta = next((f'"{word}"' for word in shown if word not in {"", "away"}), "")
-    return change(
-        Op[op.upper()],
-        uid,
-        session,
-        device,
-        code=int(options.get("code", 0)) or (1 if op == "hold" else None),
-        age_s=float(options.get("age", 0)),
-        profile=Profile("away" in shown, meta),
-    )
-
-
-def play(hands: dict[str, Hand], step: str) -> Reply:
-    name, verb, *rest = step.split()
-    match verb, *rest:
-        case ["anew"]:
-            return hands[name].open(2)
-        case ["retires"]:
-            return hands[name].retire()
-        case ["is", "fenced"]:
-            return hands["c"].fence(name)
-        case ["is", "swept"]:
-            return hands["c"].sweep(name)
-        case ["becomes", other]:
-            return hands[other].open(2, before=name)
-    changes = step.partition(" ")[2].removeprefix("restoring ").split(" & ")
-    return hands[name].apply(*map(a_change, changes), restores=verb == "restoring")
 
 
 def line(event: dict[str, str]) -> str:
