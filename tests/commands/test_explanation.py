@@ -37,7 +37,7 @@ def explain(url: str, uid: str = "ann", *here: dict[str, Any], wait_s: float = 1
     return told
 
 
-def test_somebody_online_is_told_whole(url: str, hand: Hand) -> None:
+def test_somebody_online_and_then_away_is_told_whole(url: str, hand: Hand, client: Redis) -> None:
     hand.apply(login("ann", "s1"))
     there = session("n1", "s1")
     with listening(url, "n1", answer("n1", there)):
@@ -49,26 +49,18 @@ def test_somebody_online_is_told_whole(url: str, hand: Hand) -> None:
     assert told["why"] == f"online since {SEEN}: the default device at node n1 logged in at {SEEN}"
     assert told["sessions"] == [{**there, "on_record": True}]
     assert told["nodes"] == [{"node": "n1", "status": "alive", "answer": "answered", "version": "0.1.0"}]
-
-
-def test_who_went_away_has_two_events(url: str, hand: Hand) -> None:
-    hand.apply(login("ann", "s1"))
     hand.apply(update("ann", "s1", profile=Profile(True, '{"mood":{"$bin":"00"}}')))
-    with listening(url, "n1", answer("n1", session("n1", "s1"))):
-        told = explain(url)
+    with listening(url, "n1") as questions:
+        told = explain(url, "ann", answer("n1", there))
+        client.xtrim(Keys().events(0), maxlen=1, approximate=False)
+        trimmed = explain(url, "ann", answer("n1", there))
+    assert questions == [], "who has answered already is not asked"
+    assert (told["nodes"][0]["answer"], told["sessions"]) == ("answered", [{**there, "on_record": True}])
     assert (told["event"]["type"], told["online_event"]["type"]) == ("away", "online")
     assert told["state"]["meta"] == told["event"]["meta"] == {"mood": {"$bin": "00"}}
     assert told["why"].startswith(f"away since {SEEN}: what was heard of the default device at node n1")
-
-
-def test_what_began_is_missed_where_it_was_trimmed(url: str, hand: Hand, client: Redis) -> None:
-    hand.apply(login("ann", "s1"))
-    hand.apply(update("ann", "s1", profile=Profile(away=True)))
-    client.xtrim(Keys().events(0), maxlen=1, approximate=False)
-    with listening(url, "n1", answer("n1", session("n1", "s1"))):
-        told = explain(url)
-    assert (told["event"]["type"], told["online_event"]) == ("away", None)
-    assert "; the event is no longer in the stream, which begins at 20" in told["why"]
+    assert (trimmed["event"]["type"], trimmed["online_event"]) == ("away", None)
+    assert "; the event is no longer in the stream, which begins at 20" in trimmed["why"]
 
 
 def test_a_damaged_event_counts_as_lost(url: str, client: Redis) -> None:
@@ -117,15 +109,6 @@ def test_silent_dead_and_forgotten_nodes_are_told_apart(url: str, hand: Hand, cl
     ]
     assert told["state"]["status"] == "unknown"
     assert told["why"].startswith(f"unknown: online since {SEEN}")
-
-
-def test_who_has_answered_already_is_not_asked(url: str, hand: Hand) -> None:
-    hand.apply(login("ann", "s1"))
-    with listening(url, "n1") as questions:
-        told = explain(url, "ann", answer("n1", session("n1", "s1")))
-    assert questions == []
-    assert [each["session"] for each in told["sessions"]] == ["s1"]
-    assert told["nodes"][0]["answer"] == "answered"
 
 
 def test_without_redis_what_is_known_here_is_told() -> None:

@@ -36,15 +36,14 @@ def uid(request: pytest.FixtureRequest) -> str:
 def start(server: QuickServer) -> Iterator[StartClient]:
     running: list[subprocess.Popen[str]] = []
 
-    def start(*flags: str, stdin: int | None = subprocess.PIPE) -> subprocess.Popen[str]:
+    def start(*flags: str, stdin: int | None = subprocess.PIPE, source: str = "") -> subprocess.Popen[str]:
         host, port = server.address
         command = [sys.executable, "-m", "presence", "client", "--host", host, "--port", str(port), *flags]
-        running.append(
-            subprocess.Popen(
-                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-            )
-        )
-        return running[-1]
+        shell = ["/bin/bash", "-c", f'exec "$@" {source}', "bash", *command]
+        pipe = subprocess.PIPE
+        client = subprocess.Popen(shell, stdin=stdin, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+        running.append(client)
+        return client
 
     yield start
     for process in running:
@@ -128,27 +127,11 @@ def test_two_devices_see_each_other_and_talk(uid: str, start: StartClient) -> No
 def test_input_that_is_no_terminal_may_end(
     server: QuickServer, uid: str, start: StartClient, tmp_path: Path, stdin: str
 ) -> None:
-    if stdin == "pipe":
-        client = start(uid)
-        assert client.stdin is not None
-        client.stdin.close()
-        client.stdin = None
-    elif stdin == "closed":
-        host, port = server.address
-        client = subprocess.Popen(
-            [
-                *("/bin/sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "presence", "client", uid),
-                *("--host", host, "--port", str(port)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    else:
-        file = tmp_path / "input"
-        file.write_text("/who\n")
-        with Path(os.devnull if stdin == "null" else file).open() as source:
-            client = start(uid, stdin=source.fileno())
+    (tmp_path / "input").write_text("/who\n")
+    source = {"null": "< /dev/null", "file": f"< {tmp_path}/input", "closed": "<&-", "pipe": "< <(true)"}[
+        stdin
+    ]
+    client = start(uid, source=source)
     assert line(client).startswith("online: ")
     time.sleep(1.5)  # more than the idle time-out
     assert client.poll() is None

@@ -17,20 +17,9 @@ def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -
     keys = Keys(shards=16)
     shape = Shape(keys, maxlen=1000, seen_retention_ms=10**13)
     uids = [next(f"u{n}" for n in range(1000) if keys.shard(f"u{n}") == shard) for shard in range(16)]
-    record = {
-        "id": "1-0",
-        "since_ms": 1,
-        "sessions": {
-            "": {
-                "session": "s",
-                "node": "b",
-                "generation": 1,
-                "login_ms": 1,
-                "arrived_ms": 1,
-                "idle_timeout_ms": 1,
-            }
-        },
-    }
+    session = {"session": "s", "node": "b", "generation": 1}
+    session |= dict.fromkeys(("login_ms", "arrived_ms", "idle_timeout_ms"), 1)
+    record = {"id": "1-0", "since_ms": 1, "sessions": {"": session}}
     for uid in uids:
         key = keys.online(keys.shard(uid))
         redis_cluster.primary_of(key).client.hset(key, uid, json.dumps(record))
