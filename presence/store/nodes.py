@@ -20,50 +20,32 @@ NodeStatus = Literal["alive", "left", "silent", "dead"]
 class NodeState:
     """A node, and what it told of itself when it renewed its lease last; None where it told nothing.
 
-    Attributes:
-        node: its id.
-        status: ``alive``; ``left``: it has drained and ended, and those of its users who do not return go
-            offline; ``silent``: its lease has ended; ``dead``: it has its death certificate, and its
-            users go offline.
-        lease_left_s: until its lease ends, or, below 0, since; None: it never had one.
-        sweeper: of a dead node, the node that ends its users' sessions.
-        readiness: ``ready`` if it takes clients; else why not.
-        address: where it listens.
-        host, pid: where it runs.
-        version: of the software.
-        started_ms: Unix milliseconds.
-        sessions, connections: how many it has.
-        outbox: changes that wait for Redis.
-        left_ms: Unix milliseconds at which it has drained and ended; None: it has not.
-        settings: what nodes had better have alike, see `presence.settings.Settings.shared`.
+    Its status is ``alive``; ``left``: it has drained and ended, and those of its users who do not return go
+    offline; ``silent``: its lease has ended; or ``dead``: it has its death certificate, its users go offline.
     """
 
     node: str
     status: NodeStatus
-    lease_left_s: float | None
-    sweeper: str | None
-    readiness: str | None = None
-    address: str | None = None
+    lease_left_s: float | None  # until its lease ends, or, below 0, since; None: it never had one
+    sweeper: str | None  # of a dead node, the node that ends its users' sessions
+    readiness: str | None = None  # "ready" if it takes clients; else why not
+    address: str | None = None  # where it listens
     host: str | None = None
     pid: int | None = None
     version: str | None = None
     started_ms: int | None = None
     sessions: int | None = None
     connections: int | None = None
-    outbox: int | None = None
-    left_ms: int | None = None
-    settings: str | None = None
+    outbox: int | None = None  # changes that wait for Redis
+    left_ms: int | None = None  # Unix milliseconds at which it has drained and ended
+    settings: str | None = None  # what nodes had better have alike, see `presence.settings.Settings.shared`
 
 
 _TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
 
 
 def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
-    """Return all nodes of the table, by id; a swept node is none of them.
-
-    Raises:
-        RedisError: Redis cannot answer.
-    """
+    """Return all nodes of the table, by id; a swept node is none of them."""
     nodes, leases, stats, _tombs = keys.lease_keys
     with access.at(nodes).pipeline(transaction=True) as pipe:
         pipe.time()
@@ -80,11 +62,7 @@ def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
 
 
 def ended_leases(access: Access, keys: Keys, nodes: Iterable[str]) -> set[str]:
-    """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody.
-
-    Raises:
-        RedisError: Redis cannot answer.
-    """
+    """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody."""
     names = sorted(set(nodes))
     if not names:
         return set()
@@ -113,13 +91,7 @@ def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeStat
         status = "left"  # also while it is swept
     elif row.sweeper:
         status = "dead"
-    return NodeState(
-        node=node,
-        status=status,
-        lease_left_s=left_s,
-        sweeper=row.sweeper or None,
-        **told,
-    )
+    return NodeState(node=node, status=status, lease_left_s=left_s, sweeper=row.sweeper or None, **told)
 
 
 def _what_it_told(stats: bytes) -> dict[str, Any]:
@@ -128,6 +100,5 @@ def _what_it_told(stats: bytes) -> dict[str, Any]:
         values = json.loads(stats)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(values, dict):
-        return {}
+    values = values if isinstance(values, dict) else {}
     return {name: values[name] for name, kind in _TOLD.items() if isinstance(values.get(name), kind)}

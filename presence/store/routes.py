@@ -53,18 +53,15 @@ class _Map:
 class Routes:
     """Clients of the servers behind a URL, opened when they are needed.
 
-    Used from one thread at a time; only `close` may come from another.
+    Used from one thread at a time; only `close` may come from another. What asks for a client raises
+    `RedisError` if of a cluster it cannot be found out.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url: as `presence.store.address` takes it; `ValueError` if not.
         connect: makes the client of a server from its plain URL.
 
     Attributes:
-        url: as given.
         is_cluster: whether keys are on several servers.
-
-    Raises:
-        ValueError: what is wrong with the URL.
     """
 
     def __init__(self, url: str, connect: Connect = open_client) -> None:
@@ -81,11 +78,7 @@ class Routes:
         self._closings = 0
 
     def client(self, key: str) -> "redis.Redis":
-        """Return the client of the server that has a key.
-
-        Raises:
-            RedisError: of a cluster it cannot be found out.
-        """
+        """Return the client of the server that has a key."""
         server = self._server(key)
         if server is None:
             raise NobodyHasIt(f"no server of the cluster has {key}")
@@ -95,9 +88,6 @@ class Routes:
         """Return for each server that has some of the keys its client, and the places of these in `keys`.
 
         Keys that nobody has at present are in no group.
-
-        Raises:
-            RedisError: nobody tells who has what.
         """
         places: dict[str, list[int]] = {}
         for place, key in enumerate(keys):
@@ -106,21 +96,13 @@ class Routes:
         return [(self._open(server), found) for server, found in places.items()]
 
     def primaries(self) -> list["redis.Redis"]:
-        """Return the clients of all servers that have keys.
-
-        Raises:
-            RedisError: as `client`.
-        """
+        """Return the clients of all servers that have keys."""
         if not self.is_cluster:
             return [self._open(self._servers[0])]
         return [self._open(server) for server in dict.fromkeys(self._known_map().primaries)]
 
     def anyone(self) -> "redis.Redis":
-        """Return the client of any server: for channels, which all servers of a cluster share.
-
-        Raises:
-            RedisError: as `client`.
-        """
+        """Return the client of any server: for channels, which all servers of a cluster share."""
         if not self.is_cluster:
             return self._open(self._servers[0])
         return self._open(self._in_order(self._known_map().servers)[0])

@@ -93,6 +93,8 @@ class Call(NamedTuple):
 class Scripting:
     """Connections to a Redis or Valkey, 6.2 or newer, or to the servers of a cluster; opened when needed.
 
+    Calls that fail or are refused raise `StoreUnavailable` or `StoreError`.
+
     Args:
         url: as `presence.store.address` takes it.
         connect: makes the client of one server.
@@ -132,22 +134,14 @@ class Scripting:
         return [as_failure(each) if isinstance(each, Exception) else each for each in answers]
 
     def one(self, call: Call) -> Any:
-        """Run one script and return its answer.
-
-        Raises:
-            StoreUnavailable, StoreError: it failed or was refused.
-        """
+        """Run one script and return its answer."""
         (answer,) = self.evaluate([call])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def commands(self, key: str, commands: Sequence[Words]) -> list[Any]:
-        """Run plain commands on a key, or on others of its slot, in one round trip; replies come as they are.
-
-        Raises:
-            StoreUnavailable, StoreError: one or more failed or were refused.
-        """
+        """Run plain commands on keys of one slot, in one round trip; replies come as they are."""
         return _sound(self._exchange([key] * len(commands), commands))
 
     def transact(self, key: str, commands: Sequence[Words]) -> list[Any]:

@@ -58,11 +58,7 @@ class StoredStates:
 
 
 def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> Snapshot:
-    """Look at users of one shard, in one transaction.
-
-    Raises:
-        RedisError: it failed.
-    """
+    """Look at users of one shard, in one transaction."""
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
         pipe.zmscore(keys.seen(shard), list(uids))
@@ -101,11 +97,7 @@ def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Col
 
 
 def read_last_id(client: Redis, keys: Keys, shard: int) -> EntryId | None:
-    """Return the id of the last entry of a shard; None: this server is no primary.
-
-    Raises:
-        RedisError: it failed, or the server has the shard no longer.
-    """
+    """Return the id of the last entry of a shard; None: this server is no primary."""
     with client.pipeline(transaction=False) as pipe:
         pipe.info("replication")
         pipe.xinfo_stream(keys.events(shard))
