@@ -11,11 +11,7 @@ from presence.reader import PresenceReader
 from presence.rendering import json_line, printable, utc_time
 from presence.store.nodes import NodeState
 
-LINE_CHARS = 100  # names of containers are long: they are cut if a line would be longer than this
-PROCESS_MIN_CHARS = 8
 _HEADINGS = ("NODE", "ADDRESS", "PROCESS", "SESSIONS", "CONNS", "STATE, LEASE")
-_PROCESS, _NUMBERS = 2, {3, 4}  # columns
-_GAP = "  "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +36,12 @@ def run(args: argparse.Namespace, place: Place) -> int:
 def _table(nodes: list[NodeState]) -> Iterator[str]:
     rows = [_row(node) for node in nodes]
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    others = sum(widths) - widths[_PROCESS] + len(_GAP) * (len(widths) - 1)
-    widths[_PROCESS] = max(PROCESS_MIN_CHARS, min(widths[_PROCESS], LINE_CHARS - others))
-    yield _aligned(_HEADINGS, widths)
-    for node, row in zip(nodes, rows, strict=True):
-        yield _aligned(row, widths)
-        if node.sweeper and node.status == "left":
+    for node, row in zip([None, *nodes], [_HEADINGS, *rows], strict=True):
+        cells = zip(row, widths, "<<<>><", strict=True)  # how each is aligned
+        yield "  ".join(f"{cell:{side}{width}}" for cell, width, side in cells).rstrip()
+        if node and node.sweeper and node.status == "left":
             yield f"  swept by {printable(node.sweeper)}: users who have not returned go offline"
-        elif node.sweeper:
+        elif node and node.sweeper:
             yield f"  dead: its users go offline, swept by {printable(node.sweeper)}"
 
 
@@ -62,18 +56,6 @@ def _row(node: NodeState) -> tuple[str, ...]:
         connections,
         _described(node),
     )
-
-
-def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
-    cells = [
-        f"{cell:>{width}}" if column in _NUMBERS else f"{_cut(cell, width):<{width}}"
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return _GAP.join(cells).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _described(node: NodeState) -> str:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 LEFT_OUT_S = 1.0  # at least, until a server that failed is tried again;
 LEFT_OUT_TIMES = 4  # and so many times as long as it took to fail: others wait for one that hangs meanwhile
-UNLINKED_A_CALL = 1000  # keys
+SCANNED_A_CALL = 1000  # keys
 
 
 class Access:
@@ -31,7 +31,7 @@ class Access:
     Calls may be made from any thread; they raise `RedisError`.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url: as `presence.store.address` takes it; `ValueError` if not.
         call_timeout_s: how long one call may wait for its answer.
         reconnects: whether a connection that was closed between two calls is made again without a word. If
             not, the next call fails: what its caller has read so far, Redis may not hold any more.
@@ -39,9 +39,6 @@ class Access:
     Attributes:
         is_cluster: whether shards are on several servers: then no transaction and no blocking read can be
             over more than one shard.
-
-    Raises:
-        ValueError: the URL's scheme or form is not known.
     """
 
     def __init__(self, url: str, *, call_timeout_s: float = CALL_TIMEOUT_S, reconnects: bool = True) -> None:
@@ -81,7 +78,7 @@ class Access:
         is_atomic: bool = False,
         raise_on_error: bool = True,
     ) -> dict[int, list[Any]]:
-        """Ask several shards, in one round trip to each server.
+        """Ask several shards, in one round trip to each server; return the answers in the order of `shards`.
 
         Args:
             keys: how keys are called.
@@ -89,9 +86,6 @@ class Access:
             fill: adds the commands of a shard to a pipeline.
             is_atomic: in one transaction; in a cluster in one for each shard, each a round trip.
             raise_on_error: whether an error reply is raised, or is among the answers.
-
-        Returns:
-            The answers of each shard, in the order of `shards`.
         """
         wanted = list(shards)
         answers: dict[int, list[Any]] = {}
@@ -112,13 +106,10 @@ class Access:
         return [shard for shard in range(keys.shards) if shard not in self._left_out]
 
     def leave_out(self, keys: Keys) -> list[int]:
-        """Leave out the shards of the server that was asked last, and those that no server has.
+        """Leave out the shards of the server that was asked last, and those that no server has; return them.
 
         They are not `reachable` until `readmit` takes them in again. The map of slots is read anew with the
         next call. Used from one thread.
-
-        Returns:
-            These shards; none where it is not known who failed.
         """
         failed_at = time.monotonic()
         out_s = max(LEFT_OUT_S, LEFT_OUT_TIMES * (failed_at - self._asked_at) if self._asked else 0)
@@ -161,20 +152,12 @@ class Access:
         return read(self)
 
     def pause(self, seconds: float) -> None:
-        """Wait, until it is closed at most.
-
-        Raises:
-            RedisError: it is closed.
-        """
+        """Wait, until it is closed at most."""
         self._closed.wait(seconds)
         self.check()
 
     def check(self) -> None:
-        """Find out whether a thread that was left behind may go on.
-
-        Raises:
-            RedisError: it is closed.
-        """
+        """Let no thread go on that was left behind when this was closed."""
         if self._closed.is_set():
             raise RedisConnectionError("closed")
 
@@ -212,20 +195,12 @@ class Access:
 
 
 def forget_prefix(url: str, prefix: str) -> int:
-    """Delete every key that begins with `prefix` and a colon; return how many there were.
-
-    Raises:
-        RedisError: Redis cannot be reached.
-    """
+    """Delete every key that begins with `prefix` and a colon; return how many there were."""
+    forgotten = 0
     with Access(url) as access:
-        return sum(_unlink(client, f"{prefix}:*") for client in access.primaries())
-
-
-def _unlink(client: Redis, pattern: str) -> int:
-    names = list(client.scan_iter(match=pattern, count=UNLINKED_A_CALL))
-    for start in range(0, len(names), UNLINKED_A_CALL):
-        with client.pipeline(transaction=False) as pipe:
-            for name in names[start : start + UNLINKED_A_CALL]:  # each its own: they may be of several slots
-                pipe.unlink(name)
-            pipe.execute()
-    return len(names)
+        for client in access.primaries():
+            with client.pipeline(transaction=False) as pipe:
+                for name in client.scan_iter(match=f"{prefix}:*", count=SCANNED_A_CALL):
+                    pipe.unlink(name)  # each its own: they may be of several slots
+                forgotten += len(pipe.execute())
+    return forgotten

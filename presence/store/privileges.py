@@ -22,50 +22,31 @@ from presence.store.failures import as_failure, code_of
 from presence.store.keys import Keys
 from presence.store.routes import Connect, Routes
 
-# What servers call, by the words of Redis' rules; KEY and CHANNEL stand for one of ours.
-SERVER: Final = {
-    "eval": "EVAL 1 1 KEY",
-    "evalsha": "EVALSHA 0 1 KEY",
-    "exists": "EXISTS KEY",
-    "hdel": "HDEL KEY x",
-    "hexists": "HEXISTS KEY x",
-    "hget": "HGET KEY x",
-    "hgetall": "HGETALL KEY",
-    "hlen": "HLEN KEY",
-    "hmget": "HMGET KEY x",
-    "hscan": "HSCAN KEY 0",
-    "hset": "HSET KEY x x y",
-    "hsetnx": "HSETNX KEY x x",
-    "info": "INFO replication",
-    "pexpire": "PEXPIRE KEY x",
-    "ping": "PING",
-    "publish": "PUBLISH CHANNEL x",
-    "pubsub|numpat": "PUBSUB NUMPAT",
-    "pubsub|numsub": "PUBSUB NUMSUB CHANNEL",
-    "sadd": "SADD KEY x",
-    "setrange": "SETRANGE KEY x x",
-    "smembers": "SMEMBERS KEY",
-    "srem": "SREM KEY x",
-    "subscribe": "SUBSCRIBE CHANNEL",
-    "time": "TIME",
-    "unsubscribe": "UNSUBSCRIBE CHANNEL",
-    "xadd": "XADD KEY 0-0 x x",
-    "xdel": "XDEL KEY x",
-    "xinfo|stream": "XINFO STREAM KEY",
-    "xrange": "XRANGE KEY - +",
-    "xtrim": "XTRIM KEY MAXLEN x",
-    "zadd": "ZADD KEY x x",
-    "zmscore": "ZMSCORE KEY x",
-    "zrange": "ZRANGE KEY 0 0",
-    "zrangebyscore": "ZRANGEBYSCORE KEY 0 0",
-    "zrem": "ZREM KEY x",
-    "zremrangebyscore": "ZREMRANGEBYSCORE KEY x x",
-    "zscore": "ZSCORE KEY x",
-}
+
+def _by_word(commands: str) -> dict[str, str]:
+    """Return commands by the words of Redis' rules, ``hget`` or ``xinfo|stream``."""
+    found = [command.strip() for command in commands.replace("\n", ";").split(";") if command.strip()]
+    return {
+        "|".join(each.lower().split()[: 2 if each.split()[0] in _CONTAINERS else 1]): each for each in found
+    }
+
+
+_CONTAINERS: Final = {"PUBSUB", "XINFO"}
+# What servers call; KEY and CHANNEL stand for one of ours.
+SERVER: Final = _by_word(
+    """
+    EVAL 1 1 KEY; EVALSHA 0 1 KEY; EXISTS KEY; HDEL KEY x; HEXISTS KEY x; HGET KEY x; HGETALL KEY; HLEN KEY
+    HMGET KEY x; HSCAN KEY 0; HSET KEY x x y; HSETNX KEY x x; INFO replication; PEXPIRE KEY x; PING
+    PUBLISH CHANNEL x; PUBSUB NUMPAT; PUBSUB NUMSUB CHANNEL; SADD KEY x; SETRANGE KEY x x; SMEMBERS KEY
+    SREM KEY x; SUBSCRIBE CHANNEL; TIME; UNSUBSCRIBE CHANNEL; XADD KEY 0-0 x x; XDEL KEY x; XINFO STREAM KEY
+    XRANGE KEY - +; XTRIM KEY MAXLEN x; ZADD KEY x x; ZMSCORE KEY x; ZRANGE KEY 0 0; ZRANGEBYSCORE KEY 0 0
+    ZREM KEY x; ZREMRANGEBYSCORE KEY x x; ZSCORE KEY x
+    """
+)
 # And what turning the wheel of follow-ups needs beside it.
-FOLLOWUPS: Final = {"hincrby": "HINCRBY KEY x x", "zscan": "ZSCAN KEY 0"}
+FOLLOWUPS: Final = _by_word("HINCRBY KEY x x; ZSCAN KEY 0")
 # And what the process that serves operators needs to show events. Without it a server serves clients.
-EVENTS: Final = {"xread": "XREAD STREAMS KEY 0", "xrevrange": "XREVRANGE KEY + - COUNT 1"}
+EVENTS: Final = _by_word("XREAD STREAMS KEY 0; XREVRANGE KEY + - COUNT 1")
 
 # What nobody needs who serves. Each of these would fail at its arguments even if it were executed.
 TOO_MUCH: Final = {
@@ -80,15 +61,10 @@ KEYS_TRIED: Final = (
 
 
 class Rights(NamedTuple):
-    """What a user may do, who may do what a server has to.
+    """What a user may do, who may do what a server has to."""
 
-    Attributes:
-        too_much: what else the user may do though no server needs it, in words.
-        no_events: the command that lets the process for operators show events; "" if it may.
-    """
-
-    too_much: list[str]
-    no_events: str
+    too_much: list[str]  # what else the user may do though no server needs it, in words
+    no_events: str  # the command that lets the process for operators show events; "" if it may
 
 
 class MissingRight(StoreError):
