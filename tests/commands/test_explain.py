@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -91,40 +89,22 @@ def test_nothing_can_drive_a_terminal(redis_server: EmbeddedRedis, command: Comm
     assert not re.search(r"^forged", out, re.MULTILINE)
 
 
-# Real servers
-
-
-@asynccontextmanager
-async def serving(url: str, count: int, **settings: Any) -> AsyncIterator[list[tuple[Server, str, int]]]:
-    """Let servers serve on one Redis; give each with its address."""
-    servers = [Server(Settings(port=0, **settings), url, 10, Clock()) for _ in range(count)]
-    async with trio.open_nursery() as nursery:
-        yield [(server, *await nursery.start(server.serve)) for server in servers]
-        nursery.cancel_scope.cancel()
-
-
-async def explained(url: str, uid: str, satisfied: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Explain a user until that satisfies."""
-    with trio.fail_after(PATIENCE_S), Explainer(url) as explainer:
-        told = await trio.to_thread.run_sync(explainer.explain, uid)
-        while not satisfied(told):
-            told = await trio.to_thread.run_sync(explainer.explain, uid)
-    return told
-
-
 async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
-    settings = {"idle_timeout": 1.0, "min_idle_timeout": 1.0, "tick": 0.2, "disconnect_grace": 0.3}
-    async with serving(redis_server.url, 2, **settings) as ((server, host, port), _):
-        clients = {uid: Client(await trio.open_tcp_stream(host, port)) for uid in ("silent", "out", "lost")}
+    quick = {"idle_timeout": 1.0, "min_idle_timeout": 1.0, "tick": 0.2, "disconnect_grace": 0.3}
+    server, other = (Server(Settings(port=0, **quick), redis_server.url, 10, Clock()) for _ in range(2))  # type: ignore[arg-type]  # of numbers
+    async with trio.open_nursery() as nursery:
+        await nursery.start(other.serve)
+        address = await nursery.start(server.serve)
+        clients = {uid: Client(await trio.open_tcp_stream(*address)) for uid in ("silent", "out", "lost")}
         for uid, client in clients.items():
             await client.login(uid)
         await clients["out"].send(protocol.logout())
         await clients["lost"].stream.aclose()
-
-        def has_gone(told: dict[str, Any]) -> bool:
-            return told["event"] is not None and told["event"]["type"] == "offline"
-
-        told = {uid: await explained(redis_server.url, uid, has_gone) for uid in clients}
+        told: dict[str, Any] = {}
+        with trio.fail_after(PATIENCE_S), Explainer(redis_server.url) as explainer:
+            for uid in clients:
+                while (told.get(uid, {}).get("event") or {}).get("type") != "offline":
+                    told[uid] = await trio.to_thread.run_sync(explainer.explain, uid)
         reasons = {uid: each["event"]["reason"] for uid, each in told.items()}
         assert reasons == {"silent": "idle_timeout", "out": "logout", "lost": "closed"}
         assert "because nothing was heard of it for " in told["silent"]["why"]
@@ -139,3 +119,4 @@ async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
         assert [each["answer"] for each in told["out"]["nodes"]] == ["answered"] * 2
         for client in clients.values():
             await client.stream.aclose()
+        nursery.cancel_scope.cancel()

@@ -76,7 +76,7 @@ def test_list_as_json_is_one_object_of_states(command: Command, client: Redis, c
     "words",
     [
         *("status u", "status --count", "status --list", "tail", "kick u", "forget u", "nodes", "explain u"),
-        *("followups list", "followups run"),
+        *("followups list", "followups run", "timers list --kind queue --name t"),
     ],
 )
 def test_unreachable_redis_is_named_without_its_password(

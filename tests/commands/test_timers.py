@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.cli import main
 from presence.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
+from tests.commands.conftest import Command, Said
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -19,17 +19,13 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 class Timers:
     """The command on one timer, and the same timer from inside."""
 
-    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._url = url
-        self._capsys = capsys
+    def __init__(self, url: str, command: Command) -> None:
+        self._command = command
         self.scripting = Scripting(url)
         self.queue = DelayQueue(self.scripting, Keys("p").timer("t"), Leasing(attempts_max=1))
 
-    def run(self, action: str, *words: str, kind: str = "queue") -> tuple[int, str, str]:
-        place = ("--redis", self._url, "--prefix", "p", "--kind", kind, "--name", "t")
-        status = main(["timers", action, *place, *words])
-        said = self._capsys.readouterr()
-        return status, said.out, said.err
+    def run(self, action: str, *words: str, kind: str = "queue") -> Said:
+        return self._command("timers", action, "--prefix", "p", "--kind", kind, "--name", "t", *words)
 
     def kill(self, *names: str) -> None:
         """Make dead letters."""
@@ -47,29 +43,21 @@ class Timers:
 
 
 @pytest.fixture
-def timers(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> Iterator[Timers]:
-    timers = Timers(redis_server.url, capsys)
+def timers(redis_server: EmbeddedRedis, command: Command) -> Iterator[Timers]:
+    timers = Timers(redis_server.url, command)
     yield timers
     timers.scripting.close()
 
 
-def test_what_was_added_is_handed_out(timers: Timers) -> None:
+def test_what_is_added_once_is_handed_out_or_cancelled(timers: Timers) -> None:
     assert timers.run("add", "e", "--delay", "0", "--payload", "order 7") == (0, "", "")
     (due,) = timers.due(1)
     assert (due.id, due.payload) == ("e", b"order 7")
-
-
-def test_an_id_that_waits_is_not_added_again(timers: Timers) -> None:
-    timers.run("add", "e", "--delay", "60")
-    status, _, complaint = timers.run("add", "e", "--delay", "0")
-    assert (status, complaint) == (1, "presence: e: there is an event of this id that is not done yet\n")
-    assert timers.queue.due() == []
-
-
-def test_what_was_cancelled_is_gone_and_what_is_missing_is_named(timers: Timers) -> None:
-    timers.run("add", "e", "--delay", "60")
-    status, _, complaint = timers.run("cancel", "e", "other")
-    assert (status, complaint) == (1, "presence: other: there is no such event\n")
+    timers.run("add", "f", "--delay", "60")
+    assert timers.run("add", "f", "--delay", "0") == (
+        *(1, "", "presence: f: there is an event of this id that is not done yet\n"),
+    )
+    assert timers.run("cancel", "f", "other") == (1, "", "presence: other: there is no such event\n")
     assert timers.queue.state().waiting == 0
 
 
@@ -125,30 +113,10 @@ def test_what_makes_no_sense_is_refused(timers: Timers, words: tuple[str, ...], 
     assert complaint in said
 
 
-def test_a_ring_of_other_slots_is_refused(timers: Timers) -> None:
-    assert timers.run("add", "e", "--delay", "60", "--slots", "10", kind="ring")[0] == 0
-    status, _, said = timers.run("list", "--slots", "12", kind="ring")
-    assert (status, said) == (
-        2,
-        "presence: this ring has 10 slots of 1000 ms: the settings differ\n",
-    )
-
-
-def test_a_timer_of_another_kind_is_refused(timers: Timers) -> None:
-    assert timers.run("add", "e", "--delay", "60", kind="ring")[0] == 0
+def test_a_timer_of_another_kind_or_other_slots_is_refused(timers: Timers) -> None:
+    assert timers.run("add", "e", "--delay", "60", "--slots", "10", kind="ring").status == 0
+    complaint = "presence: this ring has 10 slots of 1000 ms: the settings differ\n"
+    assert timers.run("list", "--slots", "12", kind="ring") == (2, "", complaint)
     for words in (("add", "other", "--delay", "0"), ("cancel", "e"), ("list",)):
-        status, _, said = timers.run(*words, kind="queue")
+        status, _, said = timers.run(*words)
         assert (status, "of another kind: ring" in said) == (2, True)
-
-
-def test_without_redis_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timers", "list", "--kind", "queue", "--name", "t"]) == 2
-    assert "--redis URL" in capsys.readouterr().err
-
-
-def test_redis_away_is_said_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
-    url = "redis://:secret@127.0.0.1:1"
-    assert main(["timers", "list", "--kind", "queue", "--name", "t", "--redis", url]) == 1
-    said = capsys.readouterr().err
-    assert "cannot reach Redis at redis://:***@127.0.0.1:1" in said
-    assert "secret" not in said

@@ -207,7 +207,7 @@ def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server
     added = {"status": "", "status_ms": ""}
     entries = [{**entry, **added} for entry in events(server.client) if entry["uid"] == "u"]
     assert [{**{name: str(value) for name, value in hint.items()}, **added} for hint in hints] == entries
-    assert hints[0]["at_ms"] == NOW_MS, "numbers are numbers"
+    assert (hints[0]["at_ms"], hints[3]["grace_ms"]) == (NOW_MS, 9000), "numbers are numbers"
 
 
 def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> None:

@@ -152,19 +152,6 @@ def test_the_end_of_a_terminals_input_logs_out(server: QuickServer, uid: str, st
     assert server.told(uid) == ["online login", "offline logout"]
 
 
-def test_it_comes_back_to_a_server_that_lost_it(server: QuickServer, uid: str, start: StartClient) -> None:
-    client = start(uid, "--device", "phone")
-    assert line(client).startswith("online: ")
-    server.process.process.send_signal(signal.SIGSTOP)
-    lost = line(client)
-    server.process.process.send_signal(signal.SIGCONT)
-    assert lost.startswith("lost the connection (dead_server: ")
-    said = line(client)
-    while said.startswith("lost the connection"):
-        said = line(client)
-    assert said.startswith("online again: ")
-
-
 def test_nobody_to_read_ends_it_quietly(uid: str, start: StartClient) -> None:
     client = start(uid)
     assert line(client).startswith("online: ")
