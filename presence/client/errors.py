@@ -44,13 +44,9 @@ class RequestTimeout(Uncertain, TimeoutError):
 
 
 class _Coded(PresenceError):
-    """Carries a reason code of the protocol.
+    """Carries a reason code of the protocol, which `protocol.Code` need not know, its name and a message.
 
-    Attributes:
-        code: the number; one that `protocol.Code` does not know is possible.
-        reason: the code's name.
-        message: what is wrong, for people; may be empty.
-        retry_after: seconds before which another try is pointless; None if the server named none.
+    `retry_after`: seconds before which another try is pointless; None if the server named none.
     """
 
     def __init__(self, code: int, reason: str, message: str = "", retry_after: float | None = None) -> None:

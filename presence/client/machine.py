@@ -49,10 +49,7 @@ class Machine:
 
     Attributes:
         lasting: what it keeps over all connections: the login, which may be changed, and whom it watches.
-        state: where it stands.
         error: why it has ended; None while it has not, and after its own logout or close.
-        returns: how often it came online, and how often it had to come back.
-        beats: how many it sent.
 
     Raises:
         protocol.EncodeError: the login breaks a rule of the protocol.

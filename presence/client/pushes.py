@@ -16,92 +16,62 @@ class Connected:
 
     The client watches again by itself whom it watched, and shows itself as it did (meta, away). What has
     changed meanwhile follows as `PresenceChanged`.
-
-    Attributes:
-        session: the server's name for this session, as in its logs and events.
-        idle_timeout: seconds of silence after which the server ends the session.
-        keepalive: seconds between two beats, as the server wants them.
-        time_ms: the server's clock, Unix milliseconds; None if it did not tell.
-        again: whether this client was online before.
     """
 
-    session: str
-    idle_timeout: float
-    keepalive: float
-    time_ms: int | None
-    again: bool
+    session: str  # the server's name for this session, as in its logs and events
+    idle_timeout: float  # seconds of silence after which the server ends the session
+    keepalive: float  # seconds between two beats, as the server wants them
+    time_ms: int | None  # the server's clock, Unix milliseconds; None if it did not tell
+    again: bool  # whether this client was online before
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """The connection is lost, or an attempt to come back failed; the client tries again by itself.
 
-    Attributes:
-        reason: why: the server's reason, or ``closed`` (it closed, or the network did), ``unreachable``
-            (no connection), ``no_token`` (the program has given none), ``login_timeout`` (no answer to the
-            login), ``dead_server`` (no answer to a beat), ``bad_server`` (its bytes break the protocol).
-        message: the same for people; may be empty.
-        retry_in: seconds until the next attempt.
-        code: the server's code; None where the client noticed by itself.
+    The reason is the server's, or ``closed`` (it closed, or the network did), ``unreachable`` (no
+    connection), ``no_token`` (the program has given none), ``login_timeout`` (no answer to the login),
+    ``dead_server`` (no answer to a beat), ``bad_server`` (its bytes break the protocol).
     """
 
     reason: str
-    message: str
-    retry_in: float
-    code: int | None = None
+    message: str  # the same for people; may be empty
+    retry_in: float  # seconds until the next attempt
+    code: int | None = None  # the server's; None where the client noticed by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The server has announced that it closes the connection; what follows from that comes next.
+    """The server has announced that it closes the connection; what follows from that comes next."""
 
-    Attributes:
-        code: a reason code.
-        reason: its name.
-        reconnect: whether the client comes back (then `Disconnected` follows) or has ended.
-        retry_after: seconds that the server asks it to stay away; None if it did not say.
-        message: for people; may be empty.
-    """
-
-    code: int
-    reason: str
-    reconnect: bool
-    retry_after: float | None
-    message: str
+    code: int  # a reason code
+    reason: str  # its name
+    reconnect: bool  # whether the client comes back (then `Disconnected` follows) or has ended
+    retry_after: float | None  # seconds that the server asks it to stay away; None if it did not say
+    message: str  # for people; may be empty
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message from another user.
+    """A message from another user."""
 
-    Attributes:
-        sender: uid of who sent it.
-        body: as it was sent.
-        at_ms: when the server took it, Unix milliseconds.
-    """
-
-    sender: str
-    body: Any
-    at_ms: int
+    sender: str  # uid of who sent it
+    body: Any  # as it was sent
+    at_ms: int  # when the server took it, Unix milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """A user's presence.
+    """A user's presence: ``online``, ``away``, ``offline`` or ``unknown``; treat any other as ``unknown``.
 
-    Attributes:
-        status: ``online``, ``away``, ``offline`` or ``unknown``; treat any other as ``unknown``.
-            With several devices: online if one of them is, else away if one is.
-        since_ms: when this status began, Unix milliseconds; None if not told.
-        last_seen_ms: last sign of life; None while online or away, or if the server does not know.
-        id: of the event that led to it; None in an answer about an offline user.
-        meta: as the user's devices set it: that of the latest login among those that have the status.
+    With several devices a user is online if one of them is, else away if one is. `meta` is as the devices set
+    it: that of the latest login among those that have the status.
     """
 
     status: str
-    since_ms: int | None = None
-    last_seen_ms: int | None = None
-    id: str | None = None
+    since_ms: int | None = None  # when this status began, Unix milliseconds; None if not told
+    last_seen_ms: int | None = None  # last sign of life; None while online, or if the server does not know
+    id: str | None = None  # of the event that led to it; None in an answer about an offline user
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def is_newer_than(self, other: "UserState") -> bool:
@@ -114,12 +84,9 @@ class UserState:
 class PresenceChanged:
     """A watched user's state has changed. Of one user each comes once, and the older before the newer.
 
-    Attributes:
-        uid: whose.
-        state: the new one.
-        reason: name of the code that caused it; ``watched`` for the first state of a user given to
-            `watch_nowait`; ``meanwhile`` for what had changed when the client came back from a lost
-            connection (what lay between is not told).
+    The reason is the name of the code that caused it; ``watched`` for the first state of a user given to
+    `watch_nowait`; ``meanwhile`` for what had changed when the client came back from a lost connection (what
+    lay between is not told).
     """
 
     uid: str
@@ -132,18 +99,12 @@ class WatchEnded:
     """The server refused a watch that nobody waits for, after a return, say: no changes of these users come.
 
     What passes, a busy server, say, is no reason: then the client tries again by itself.
-
-    Attributes:
-        uids: whose.
-        code: a reason code.
-        reason: its name.
-        message: for people; may be empty.
     """
 
     uids: tuple[str, ...]
-    code: int
-    reason: str
-    message: str
+    code: int  # a reason code
+    reason: str  # its name
+    message: str  # for people; may be empty
 
 
 Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded

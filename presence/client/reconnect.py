@@ -65,12 +65,6 @@ class Returning:
         server: its address, for people.
         persistent: whether a first attempt that fails is repeated like any later one.
         fetches: whether the program may have another token than the one that was refused.
-        chance: see above.
-
-    Attributes:
-        refusal: of the token of the last login, if that is to be tried with another; None without one.
-        logins: how often the client came online.
-        losses: how often a connection was lost, or could not be had.
     """
 
     def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:
@@ -79,8 +73,9 @@ class Returning:
         self._fetches = fetches
         self._chance = chance
         self._backoff = Backoff()
-        self.refusal: PresenceError | None = None
-        self.logins = self.losses = 0
+        self.refusal: PresenceError | None = None  # of the last login's token, if another is to be tried
+        self.logins = 0  # how often it came online
+        self.losses = 0  # how often a connection was lost, or could not be had
 
     def online(self) -> None:
         """A login was granted."""

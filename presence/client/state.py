@@ -114,18 +114,8 @@ class Lasting:
     """Follows what the server has granted, so that the next connection is as the last one was.
 
     A request that failed, in whatever way, changes nothing here; only an unwatch holds from the moment it is
-    sent, for nothing that the server says can make it void.
-
-    Args:
-        login: what to log in with.
-        names_token: whether a token is put in before each login, and need not be there yet.
-
-    Attributes:
-        login: the same by now.
-        watches: whom it watches.
-
-    Raises:
-        protocol.EncodeError: the login breaks a rule of the protocol.
+    sent, for nothing that the server says can make it void. With `names_token` a token is put into the login
+    later. `EncodeError` is raised where the login breaks a rule of the protocol.
     """
 
     def __init__(self, login: Packet, *, names_token: bool = False) -> None:

@@ -34,25 +34,15 @@ CONNECTED: Final = frozenset({State.LOGGING_IN, State.ONLINE, State.LOGGING_OUT}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counters since the start.
+    """Counters since the start."""
 
-    Attributes:
-        logins: how often it came online.
-        losses: how often a connection was lost, or an attempt failed.
-        beats: how many were sent.
-        round_trip_s: of the last beat with an answer on this connection; None before one.
-        pushes_waiting: pushes that nobody took yet.
-        pushes_superseded: changes of presence that went, where too many waited, for a later one of the user.
-        pushes_dropped: the oldest ones that went because there were none of those.
-    """
-
-    logins: int
-    losses: int
-    beats: int
-    round_trip_s: float | None
-    pushes_waiting: int
-    pushes_superseded: int
-    pushes_dropped: int
+    logins: int  # how often it came online
+    losses: int  # how often a connection was lost, or an attempt failed
+    beats: int  # how many were sent
+    round_trip_s: float | None  # of the last beat with an answer on this connection; None before one
+    pushes_waiting: int  # that nobody took yet
+    pushes_superseded: int  # changes that went, where too many waited, for a later one of the user
+    pushes_dropped: int  # the oldest ones that went because there were none of those
 
 
 # Tokens come from the program. Whether they are good, the server says.

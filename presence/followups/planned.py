@@ -21,43 +21,25 @@ _ARMED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A follow-up that waits.
-
-    Attributes:
-        id: its own.
-        name: of its rule, or what it was added as.
-        uid: the user.
-        due_ms: when it is due, Unix ms by Redis' clock; None: the user is online, and it is armed for when he
-            goes offline.
-        after_s: how long after that.
-        payload: for whoever does it.
-        reason: of the offline event that it follows; "" where that is not known.
-        offline_id: the entry id of that event, or "".
-    """
+    """A follow-up that waits."""
 
     id: str
-    name: str
+    name: str  # of its rule, or what it was added as
     uid: str
-    due_ms: int | None
-    after_s: float
-    payload: str
-    reason: str
-    offline_id: str
+    due_ms: int | None  # Unix ms by Redis' clock; None: armed for when the user, who is online, goes offline
+    after_s: float  # how long after that
+    payload: str  # for whoever does it
+    reason: str  # of the offline event that it follows; "" where that is not known
+    offline_id: str  # the entry id of that event, or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of an `add`.
+    """What became of an `add`."""
 
-    Attributes:
-        id: of the follow-up.
-        is_new: whether it was not there before.
-        due_ms: see `Pending`.
-    """
-
-    id: str
-    is_new: bool
-    due_ms: int | None
+    id: str  # of the follow-up
+    is_new: bool  # whether it was not there before
+    due_ms: int | None  # see `Pending`
 
 
 class FollowUps:

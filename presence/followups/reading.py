@@ -17,36 +17,24 @@ if TYPE_CHECKING:  # programs without trio need not load it
 class FollowUp:
     """Something that is to be done now, for a user who is offline.
 
-    Attributes:
-        shard: the user's shard.
-        entry_id: of its stream.
-        id: the follow-up's own: whoever does it twice, because it comes at least once, knows it by that.
-        name: of its rule, or what it was added as.
-        uid: the user.
-        payload: the text of the rule, or what it was added with.
-        reason, code: of the offline event that it follows; "" and 0 where that is not known.
-        offline_id: the entry id of that event, or "".
-        offline_at_ms: when that was, None if not known; Unix ms by Redis' clock, as all times but the next.
-        last_seen_ms: when the user was last seen, by the server's clock; None if not known.
-        due_ms: when it was due.
-        at_ms: when it was told.
-        deliveries: how often this consumer group was given it, this time included.
+    It comes at least once: whoever does it twice knows it by its `id`. Times are Unix milliseconds by Redis'
+    clock, but for `last_seen_ms`, which is by the server's.
     """
 
-    shard: int
-    entry_id: str
+    shard: int  # the user's
+    entry_id: str  # of its stream
     id: str
-    name: str
+    name: str  # of its rule, or what it was added as
     uid: str
-    payload: str
-    reason: str
-    code: int
-    offline_id: str
-    offline_at_ms: int | None
-    last_seen_ms: int | None
-    due_ms: int
-    at_ms: int
-    deliveries: int = 1
+    payload: str  # the text of the rule, or what it was added with
+    reason: str  # of the offline event that it follows; "" where that is not known
+    code: int  # the same; 0 where that is not known
+    offline_id: str  # the entry id of that event, or ""
+    offline_at_ms: int | None  # when that was, None if not known
+    last_seen_ms: int | None  # when the user was last seen; None if not known
+    due_ms: int  # when it was due
+    at_ms: int  # when it was told
+    deliveries: int = 1  # how often this consumer group was given it, this time included
 
 
 def decode(item: Item) -> FollowUp | Gap | None:

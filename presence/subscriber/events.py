@@ -23,63 +23,37 @@ def _no_meta() -> Meta:
 
 
 class Entry(NamedTuple):
-    """An entry of a shard's stream as it was written.
-
-    Attributes:
-        shard: the shard's number.
-        id: the entry id, such as ``1700000000000-0``.
-        fields: as `redis-cli` shows them.
-        deliveries: how often this consumer group was given it, this time included; 1 without a group.
-    """
+    """An entry of a shard's stream as it was written."""
 
     shard: int
-    id: str
-    fields: Mapping[str, str]
-    deliveries: int = 1
+    id: str  # such as ``1700000000000-0``
+    fields: Mapping[str, str]  # as `redis-cli` shows them
+    deliveries: int = 1  # how often this consumer group was given it, this time included; 1 without a group
 
 
 @dataclass(frozen=True, slots=True)
 class _Transition:
-    """What all events of a user tell.
+    """What all events of a user tell; times are Unix milliseconds."""
 
-    Attributes:
-        shard: the user's shard.
-        id: the entry id. Of two events of a user, the one with the higher id is the newer.
-        uid: the user.
-        device: the device of the session that caused it; ``""`` is the default one.
-        session: the session's id.
-        node: the server node that told it.
-        code: why, see the classes.
-        reason: the code's name.
-        at_ms: Unix milliseconds of the decision, as of all times here.
-        since_ms: beginning of this online period.
-        last_seen_ms: the session's last valid frame before the event.
-    """
-
-    shard: int
-    id: str
+    shard: int  # the user's
+    id: str  # the entry id. Of two events of a user, the one with the higher id is the newer
     uid: str
-    device: str
+    device: str  # of the session that caused it; ``""`` is the default one
     session: str
-    node: str
-    code: int
-    reason: str
-    at_ms: int
-    since_ms: int
-    last_seen_ms: int
+    node: str  # the server node that told it
+    code: int  # why, see the classes
+    reason: str  # the code's name
+    at_ms: int  # of the decision
+    since_ms: int  # beginning of this online period
+    last_seen_ms: int  # the session's last valid frame before the event
 
 
 @dataclass(frozen=True, slots=True)
 class Online(_Transition):
     """A user came online: his first session logged in.
 
-    Attributes as of `_Transition`; `code` is 1 login, 2 returned (registered anew after a sweep, or after
-    Redis lost data).
-
-    Attributes:
-        deliveries: how often this consumer group was given the event, this time included.
-        status: how the user shows himself from now on.
-        meta: what his client says of itself; empty if nothing.
+    `code` is 1 login, 2 returned (registered anew after a sweep, or after Redis lost data). `status` and
+    `meta` are how he shows himself from now on, `deliveries` is as of `Entry`.
     """
 
     deliveries: int = 1
@@ -91,16 +65,11 @@ class Online(_Transition):
 class Offline(_Transition):
     """A user went offline: his last session ended.
 
-    Attributes as of `Online` without the last two; `code` says why, for example 100 logout, 200 closed,
-    201 idle_timeout.
-
-    Attributes:
-        since_id: the entry id of the online event that this one ends.
-        grace_ms: how long the server waited for his return, if that was longer than for others since he came
-            and went so often; else 0.
+    `code` says why, for example 100 logout, 200 closed, 201 idle_timeout. `grace_ms` is how long the server
+    waited for his return, if that was longer than for others since he came and went so often; else 0.
     """
 
-    since_id: str
+    since_id: str  # the entry id of the online event that this one ends
     deliveries: int = 1
     grace_ms: int = 0
 
@@ -109,33 +78,23 @@ class Offline(_Transition):
 class Away(_Transition):
     """A user who stays online went away, or came back: all of his sessions are away, or not all any more.
 
-    Attributes as of `Online`; `code` is 3 away, 4 back. The session is the one that caused it, by what its
-    client said or did not do, or because it came or ended.
-
-    Attributes:
-        since_id: the entry id of the online event of this online period.
-        status: ``away`` or ``online``, since `at_ms`.
-        meta: what the user shows with it.
+    `code` is 3 away, 4 back. The session is the one that caused it, by what its client said or did not do, or
+    because it came or ended.
     """
 
-    since_id: str
-    status: Status
+    since_id: str  # the entry id of the online event of this online period
+    status: Status  # since `at_ms`
     deliveries: int = 1
-    meta: Meta = field(default_factory=_no_meta, hash=False)
+    meta: Meta = field(default_factory=_no_meta, hash=False)  # what the user shows with it
 
 
 @dataclass(frozen=True, slots=True)
 class Updated(_Transition):
-    """A user who stays online as he is, or away, shows other `meta`. Attributes as of `Away`; `code` is 5.
+    """A user who stays online as he is, or away, shows other `meta`, or none any more; `code` is 5."""
 
-    Attributes:
-        status_ms: since when his status stands.
-        meta: what he shows from now on; empty if nothing any more.
-    """
-
-    since_id: str
+    since_id: str  # as of `Away`
     status: Status
-    status_ms: int
+    status_ms: int  # since when his status stands
     deliveries: int = 1
     meta: Meta = field(default_factory=_no_meta, hash=False)
 
@@ -144,25 +103,18 @@ class Updated(_Transition):
 class Gap:
     """Events are missing here. Whoever keeps a view of who is online should take a new snapshot.
 
-    Attributes:
-        shard: where.
-        id: of a gap that the server wrote: its entry id; otherwise the id after which events are missing.
-        reason: ``dropped``: the server's own queue was full while Redis was away; it wrote this entry, and
-            what follows brings a view of the users up to date. ``trimmed``: the stream's cap removed entries
-            before they were read. ``lost_writes``: Redis no longer has what it had. An empty Redis that was
-            filled again before anybody looked may count as trimmed.
-        dropped: how many events are missing, where that is known.
-        from_ms: Unix ms at which the gap began, where the server wrote it.
-        to_ms: Unix ms at which it ended.
-        deliveries: as of `Online`.
+    ``dropped``: the server's own queue was full while Redis was away; it wrote this entry, and what follows
+    brings a view of the users up to date. ``trimmed``: the stream's cap removed entries before they were
+    read. ``lost_writes``: Redis no longer has what it had. An empty Redis that was filled again before
+    anybody looked may count as trimmed.
     """
 
     shard: int
-    id: str
+    id: str  # of a gap that the server wrote: its entry id; otherwise the id after which events are missing
     reason: GapReason
-    dropped: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
+    dropped: int | None = None  # how many events are missing, where that is known
+    from_ms: int | None = None  # Unix ms at which the gap began, where the server wrote it
+    to_ms: int | None = None  # at which it ended
     deliveries: int = 1
 
 

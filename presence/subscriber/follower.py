@@ -28,8 +28,6 @@ class Follower(Source[Item]):
     """A source of items from all streams. It keeps its place over failed calls: call again.
 
     Args:
-        link: its connection, which nobody else uses.
-        prefix: what the keys begin with.
         after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the
             last event that was seen, by shard (others begin at ``0``); None for new events only.
         per_read: how many entries of each shard are read at once; None: `EVENTS_PER_READ`.

@@ -37,23 +37,17 @@ _NO_WORD = "its consumer died, or left the loop without a word"
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which consumer of which group, and how it treats what is not acknowledged.
+    """Which consumer of which group, and how it treats what is not acknowledged; see `subscribe`.
 
-    Attributes:
-        group: the group; created when it is not there.
-        consumer: this consumer's name. No two that live at once may share it; one that keeps its name over
-            a restart goes on at once with what it had not acknowledged.
-        max_deliveries: after so many an entry becomes a dead letter.
-        claim_idle_s: an entry is taken from a consumer that was silent for so long; a handler must be
-            faster, or others get the same event.
-        prefetch: entries read ahead, over all shards.
+    No two consumers that live at once may share a name; one that keeps its name over a restart goes on at
+    once with what it had not acknowledged.
     """
 
     group: str
     consumer: str
     max_deliveries: int = 5
     claim_idle_s: float = 60.0
-    prefetch: int = 100
+    prefetch: int = 100  # entries read ahead, over all shards
 
     def __post_init__(self) -> None:
         if not (self.group and self.consumer):
@@ -74,12 +68,8 @@ class GroupConsumer(Source[Item]):
     """A source of items from all streams, each of which is settled before the next is taken.
 
     Args:
-        link: its connection, which nobody else uses.
-        prefix: what the keys begin with.
-        member: which consumer it is.
         start: where a group begins that is created now: after this entry id, ``0`` for all that is kept,
             None for new events only.
-        clock: monotonic seconds.
         kind: names of the streams, if they are not those of events.
     """
 

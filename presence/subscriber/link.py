@@ -153,14 +153,9 @@ class Looks:
 
 
 class Shards:
-    """The shards that there are to read: one, until a server has stored how many.
+    """The shards that there are to read, by `keys`: one, until a server has stored how many.
 
-    Args:
-        prefix: what the keys begin with.
-        kind: whose names: `events` is the stream that is read.
-
-    Attributes:
-        keys: names for the shards known.
+    `kind` says whose names they have: `events` is the stream that is read.
     """
 
     def __init__(self, prefix: str, kind: type[Keys] = Keys) -> None:

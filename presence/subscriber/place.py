@@ -17,13 +17,7 @@ _LAST_SEQUENCE = 2**64 - 1
 
 
 class GroupPlace:
-    """Where one group stands in all shards. All calls raise `RedisError`.
-
-    Args:
-        shards: the shards to read.
-        group: the group's name.
-        start: where a group begins that is created: an entry id, ``0`` or None for new entries only.
-    """
+    """Where one group stands in all shards. All calls raise `RedisError`."""
 
     def __init__(self, shards: Shards, group: str, start: str | None) -> None:
         self._shards = shards

@@ -37,25 +37,14 @@ USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of R
 
 
 class Period(NamedTuple):
-    """The online period that a user is in.
-
-    Attributes:
-        since_ms: its beginning, Unix milliseconds.
-        id: the entry id of its online event.
-    """
+    """The online period that a user is in: its beginning, Unix milliseconds, and its online event's id."""
 
     since_ms: int
     id: str
 
 
 class Shown(NamedTuple):
-    """How a user who is online shows himself.
-
-    Attributes:
-        status: ``online`` or ``away``.
-        since_ms: since when that stands, Unix milliseconds.
-        meta: what his client says of itself; empty if nothing.
-    """
+    """How a user who is online shows himself, and since when, Unix milliseconds, his status stands."""
 
     status: Status
     since_ms: int
@@ -66,26 +55,17 @@ class Shown(NamedTuple):
 class Snapshot:
     """Who was online at one moment of each shard's stream.
 
-    Attributes:
-        online: uid to the user's online period.
-        positions: for each shard the entry id up to which its events are contained.
-        shown: of those who are away or show `meta`, how; all others are online and show none. Empty unless
-            it was asked for.
+    `shown` has those who are away or show `meta`; all others are online and show none. It is empty unless it
+    was asked for.
     """
 
     online: Mapping[str, Period]
-    positions: Mapping[int, str]
+    positions: Mapping[int, str]  # for each shard the entry id up to which its events are contained
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 class SnapshotFollower(Source[Item | Snapshot]):
-    """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot.
-
-    Args:
-        link: its connection, which nobody else uses.
-        prefix: what the keys begin with.
-        shows: whether snapshots tell how users show themselves, too.
-    """
+    """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
 
     def __init__(self, link: Link, prefix: str, shows: bool = False) -> None:
         self._link = link

@@ -66,14 +66,9 @@ def _packed(uid: str, state: State, reason: str) -> bytes:
 
 
 class Pushes:
-    """Hands out changes to those who watch.
+    """Hands out changes to those who watch; a connection that cannot be written to ends.
 
-    Args:
-        watches: says who.
-        faults: contains mistakes: a connection that cannot be written to ends.
-
-    Attributes:
-        number: of the change told last; a watch that is answered now knows of all up to it.
+    A watch that is answered now knows of all up to `number`, that of the change told last.
     """
 
     def __init__(self, watches: Watches, faults: Faults) -> None:

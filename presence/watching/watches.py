@@ -10,17 +10,10 @@ from presence.registry import Session
 
 
 class Shares:
-    """How many watches all connections of a worker may hold together.
+    """How many watches all connections of a worker may hold together; `used` of the pool are held.
 
     A watch costs memory here and, through the subscription to its user, in Redis. So each connection has a
     few of its own, which nobody can take from it, and what goes beyond these comes out of one pool for all.
-
-    Args:
-        own: watches that a session may hold in any case.
-        pool: watches beyond these, of all sessions together.
-
-    Attributes:
-        used: how many of the pool are held.
     """
 
     def __init__(self, own: int, pool: int) -> None:
