@@ -1,38 +1,16 @@
-r"""A client of the presence server: it beats, notices a dead server, and comes back by itself.
+"""A client of the presence server: it beats, notices a dead server, and comes back by itself.
 
-On trio:
+On trio::
 
->>> import trio
->>> from presence.client import PresenceChanged, RecipientOffline, connect
->>> async def main():
-...     async with connect("127.0.0.1", 7400, uid="ann", device="phone") as client:
-...         states = await client.watch(["bob"])
-...         print("bob is", states["bob"].status)
-...         try:
-...             print("sessions reached:", await client.send_message("bob", "hello"))
-...         except RecipientOffline:
-...             print("mail him instead")
-...         async with connect("127.0.0.1", 7400, uid="bob"):
-...             async for push in client:
-...                 if isinstance(push, PresenceChanged):
-...                     print(push.uid, "is", push.state.status)
-...                     break
->>> trio.run(main)
-bob is offline
-mail him instead
-bob is online
+    async with connect("127.0.0.1", 7400, uid="ann", device="phone") as client:
+        states = await client.watch(["bob"])
+        async for push in client:
+            if isinstance(push, PresenceChanged):
+                print(push.uid, "is", push.state.status)
 
-In a script, with a thread in the background that keeps the user online:
-
->>> from presence.client import connect_blocking
->>> with connect_blocking("127.0.0.1", 7400, uid="eve") as client:
-...     print(client.receive(timeout=5).idle_timeout)
-...     print(client.query(["eve"])["eve"].status in ("online", "offline"))  # it may not have got round yet
-30
-True
-
-Both log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without
-I/O, for those who bring an event loop of their own.
+In a script `connect_blocking` is the same, with a thread in the background that keeps the user online. Both
+log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without I/O, for
+those who bring an event loop of their own. The page is `presence/docs/apps.md`.
 """
 
 from typing import TYPE_CHECKING, Any

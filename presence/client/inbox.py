@@ -10,13 +10,6 @@ class Inbox:
 
     Where it is full, an older change of presence goes for which a later one of the same user waits: whoever
     reads on sees the newest state of everybody. Only where there is none the oldest push goes, of any type.
-
-    Args:
-        most: how many may wait.
-
-    Attributes:
-        dropped: how many oldest pushes went.
-        superseded: how many stale changes went.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,7 +18,8 @@ class Inbox:
         self._latest: dict[str, int] = {}  # uid to its newest change that waits
         self._stale: deque[int] = deque()  # changes that a later one supersedes; some may be taken by now
         self._next = 0
-        self.dropped = self.superseded = 0
+        self.dropped = 0  # how many oldest pushes went
+        self.superseded = 0  # how many stale changes went
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -192,16 +192,10 @@ class Machine:
         return caused
 
     def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
-        """Send a request; its `Answer` comes later, exactly once.
-
-        Returns:
-            The id that the answer will carry.
-
-        With `retries` a message waits for a recipient who may return, see `Session.request`.
+        """Send a request and return its id; its `Answer` comes later, exactly once. See `Session.request`.
 
         Raises:
-            NotConnected: not logged in now.
-            Ended: over for good.
+            NotConnected, Ended: not logged in now, or over for good.
             protocol.EncodeError: the packet breaks a rule of the protocol.
         """
         if self.state is State.ENDED:
@@ -235,9 +229,7 @@ class Machine:
     def watch_nowait(self, uids: list[str], now: float) -> None:
         """Watch some from now on, with a connection or without one; what they are comes as a change.
 
-        Raises:
-            Ended: over for good.
-            protocol.EncodeError: what is given are no uids, or too many.
+        Raises `Ended`, or `protocol.EncodeError` for what are no uids, or too many.
         """
         if self.state is State.ENDED:
             raise self.over().with_traceback(None)
@@ -249,9 +241,7 @@ class Machine:
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
         """Watch some no more, or nobody; None: no server has to be told, for there is no connection.
 
-        Raises:
-            Ended: over for good.
-            protocol.EncodeError: what is given are no uids.
+        Raises `Ended`, or `protocol.EncodeError` for what are no uids.
         """
         try:
             return self.request(protocol.unwatch(uids), timeout_s, now)

@@ -15,7 +15,7 @@ from trio.abc import Stream
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import Machine
-from presence.client.session import Answer, Caused
+from presence.client.session import Answer, Caused, Result
 from presence.client.shell import READ_BYTES, why
 from presence.client.types import Payload, State, TokenSource
 
@@ -40,7 +40,8 @@ class Link:
         self.news = trio.lowlevel.ParkingLot()
         self._open_stream = open_stream
         self._source = source
-        self._waiting: dict[int, _Slot] = {}
+        self._waiting: dict[int, trio.Event] = {}  # requests without an answer
+        self._answers: dict[int, Result] = {}
         self._running = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._fetching = trio.CancelScope()
@@ -49,24 +50,25 @@ class Link:
 
     async def answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
-        slot = self._waiting[id] = _Slot()
+        done = self._waiting[id] = trio.Event()
         self.perform([])
         try:
-            await slot.done.wait()
+            await done.wait()
         finally:
-            self._waiting.pop(id, None)
-        if isinstance(slot.result, PresenceError):
-            raise slot.result.with_traceback(None)
-        return slot.result
+            del self._waiting[id]
+            result = self._answers.pop(id, {})
+        if isinstance(result, PresenceError):
+            raise result.with_traceback(None)
+        return result
 
     def perform(self, caused: Caused) -> None:
         """Hand on what the machine caused, and let the tasks know what it wants now."""
         for each in caused:
             if not isinstance(each, Answer):
                 self.inbox.put(each)
-            elif (slot := self._waiting.get(each.id)) is not None:
-                slot.result = each.result
-                slot.done.set()
+            elif (done := self._waiting.get(each.id)) is not None:
+                self._answers[each.id] = each.result
+                done.set()
         ended = self.machine.state is State.ENDED
         if caused or ended:
             self.news.unpark_all()
@@ -163,14 +165,6 @@ class Link:
             else:
                 self._wish = trio.Event()
                 await self._wish.wait()
-
-
-class _Slot:
-    """Where a request waits for its answer."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.result: Payload | PresenceError = {}
 
 
 async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> Stream:

@@ -1,6 +1,6 @@
 """What a subscriber gets: typed events, made from the entries of the streams."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -133,50 +133,30 @@ def decode(item: Item) -> Event | None:
     if isinstance(item, Gap):
         return item
     try:
-        return _READERS[item.fields["type"]](item)
+        return _event_of(item, item.fields)
     except (KeyError, ValueError):
         return None
 
 
-def _online(entry: Entry) -> Online:
-    fields = entry.fields
-    return Online(*_common(entry), entry.deliveries, _status(fields), read_meta(fields.get("meta", "")))
-
-
-def _offline(entry: Entry) -> Offline:
-    fields = entry.fields
-    return Offline(*_common(entry), fields["since_id"], entry.deliveries, int(fields.get("grace_ms", 0)))
-
-
-def _away(entry: Entry) -> Away:
-    fields = entry.fields
+def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
+    kind, deliveries = fields["type"], entry.deliveries
+    if kind == "gap":
+        span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
+        return Gap(entry.shard, entry.id, "dropped", *span, deliveries)
+    common = _common(entry)
+    if kind == "offline":
+        return Offline(*common, fields["since_id"], deliveries, int(fields.get("grace_ms", 0)))
+    status: Status = "away" if fields.get("status") == "away" else "online"
     meta = read_meta(fields.get("meta", ""))
-    return Away(*_common(entry), fields["since_id"], _status(fields), entry.deliveries, meta)
-
-
-def _update(entry: Entry) -> Updated:
-    fields = entry.fields
-    shown = fields["since_id"], _status(fields), int(fields["status_ms"])
-    return Updated(*_common(entry), *shown, entry.deliveries, read_meta(fields.get("meta", "")))
-
-
-def _gap(entry: Entry) -> Gap:
-    fields = entry.fields
-    span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
-    return Gap(entry.shard, entry.id, "dropped", *span, entry.deliveries)
-
-
-_READERS: Final[Mapping[str, Callable[[Entry], Event]]] = {
-    "online": _online,
-    "offline": _offline,
-    "away": _away,
-    "update": _update,
-    "gap": _gap,
-}
-
-
-def _status(fields: Mapping[str, str]) -> Status:
-    return "away" if fields.get("status") == "away" else "online"
+    match kind:
+        case "online":
+            return Online(*common, deliveries, status, meta)
+        case "away":
+            return Away(*common, fields["since_id"], status, deliveries, meta)
+        case "update":
+            return Updated(*common, fields["since_id"], status, int(fields["status_ms"]), deliveries, meta)
+        case _:
+            return None
 
 
 def read_meta(text: str) -> Meta:

@@ -31,18 +31,12 @@ class Link:
     """Connections, used from one thread at a time; closed and never reused once a call has failed.
 
     One that was closed between two calls fails the next call, too: so all that was read without a failure was
-    read from the same servers, and none of them was started again meanwhile.
-
-    Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
-        reconnects: see `Access`; for those to whom what they have read before does not matter.
+    read from the same servers, and none of them was started again meanwhile. But for those who are to
+    reconnect (see `Access`): to them what they have read before does not matter.
 
     Attributes:
         name: the URL without its password.
         losses: how often connections were closed so far; when it rises, Redis may be another.
-
-    Raises:
-        ValueError: the URL's scheme or form is not known.
     """
 
     def __init__(self, url: str, *, reconnects: bool = False) -> None:
@@ -81,14 +75,8 @@ class Link:
         """Do some work on the shards that are `reachable`; if it fails, do it again without who failed it.
 
         So a server of a cluster that is away delays the events of its shards and of no others. Whoever is
-        left out is asked again before long.
-
-        Args:
-            work: it may be begun again after any failure.
-            shards: those that there are.
-
-        Raises:
-            RedisError: no shard can be reached, or what failed is no connection.
+        left out is asked again before long. `RedisError`: no shard can be reached, or what failed is no
+        connection.
         """
         with self.calling() as access:
             access.readmit()
