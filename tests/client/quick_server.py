@@ -1,13 +1,13 @@
 """One server for all tests of a module, who keep apart by their uids; T is a second."""
 
 import contextlib
-import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from presence.embedded import embedded_redis
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
+from tests.waiting import wait_for
 
 T = 1.0
 GRACE_S = 0.3
@@ -25,11 +25,12 @@ class QuickServer(NamedTuple):
 
     def told(self, uid: str, until: int = 2, seconds: float = 5.0) -> list[str]:
         """Return a user's events, as ``offline logout``, once there are so many."""
-        give_up = time.monotonic() + seconds
-        while len(events := [e for e in read_events(self.redis_url) if e["uid"] == uid]) < until:
-            assert time.monotonic() < give_up, events
-            time.sleep(0.02)
-        return [" ".join(filter(None, (e["device"], e["type"], e["reason"]))) for e in events]
+
+        def come() -> list[dict[str, Any]]:
+            return [e for e in read_events(self.redis_url) if e["uid"] == uid]
+
+        wait_for(lambda: len(come()) >= until, seconds)
+        return [" ".join(filter(None, (e["device"], e["type"], e["reason"]))) for e in come()]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Follow-ups inside ``presence serve``: a server with rules turns the wheel, and says what it did."""
 
 import socket
-import time
 from pathlib import Path
 
 import protocol
@@ -9,6 +8,7 @@ from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 from tests.live.server_process import running_server
+from tests.waiting import wait_for
 
 DEADLINE_S = 40.0
 
@@ -18,26 +18,17 @@ def test_a_server_with_rules_tells_what_follows_a_logout_and_reports_it(
 ) -> None:
     config = tmp_path / "presence.toml"
     config.write_text('[[followups]]\nname = "bye"\nafter = 0.2\nreasons = ["logout"]\n')
-    deadline = time.monotonic() + DEADLINE_S
+    state, shard = "presence:{0}:followup:state", Shard(client, module_redis.url)
     with running_server("--redis", module_redis.url, "--config", str(config)) as server:
-        while not client.exists("presence:{0}:followup:state"):  # what went before the first turn is history
-            assert time.monotonic() < deadline, server.lines
-            time.sleep(0.02)
+        wait_for(lambda: client.exists(state), DEADLINE_S)  # what went before the first turn is history
         with socket.create_connection(server.address) as ann:
             ann.sendall(protocol.encode(protocol.login("ann")))
             assert ann.recv(4096)
             ann.sendall(protocol.encode(protocol.logout()))
             ann.recv(4096)  # the server hangs up
-        shard = Shard(client, module_redis.url)
-        while not shard.told():
-            assert time.monotonic() < deadline, server.lines
-            time.sleep(0.02)
-        turned = client.hget("presence:{0}:followup:state", "until_ms")
-        while (
-            client.hget("presence:{0}:followup:state", "until_ms") == turned
-        ):  # the answer was not read before
-            assert time.monotonic() < deadline, server.lines
-            time.sleep(0.02)
+        wait_for(shard.told, DEADLINE_S)
+        turned = client.hget(state, "until_ms")
+        wait_for(lambda: client.hget(state, "until_ms") != turned, DEADLINE_S)  # the answer was read before
     (told,) = shard.told()
     assert (told["name"], told["uid"], told["reason"]) == ("bye", "ann", "logout")
     assert int(told["at_ms"]) >= int(told["due_ms"]) == int(told["offline_at_ms"]) + 200

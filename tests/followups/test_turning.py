@@ -1,6 +1,5 @@
 """When turns are made: for each shard of its own, and again after an outage."""
 
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -16,11 +15,7 @@ from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - a thread makes it come true
-        await trio.sleep(0.01)
+from tests.waiting import until
 
 
 def test_a_quiet_shard_is_looked_at_once_a_second(shard: Shard) -> None:

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any
@@ -23,6 +23,7 @@ from presence.store.keys import Keys
 from presence.store.scripting import digest
 from protocol import Kind, Packet
 from tests.transports.harness import Client
+from tests.waiting import until
 
 KEYS = Keys()
 PATIENCE_S = 10.0
@@ -30,12 +31,6 @@ SENDERS, RECIPIENTS = ["ann", "abe", "amy"], ["bob", "ben", "bea", "bix"]
 MESSAGES = 120  # of each sender
 FAULTS = 12
 MOVES = 8
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - Redis rings no bell
-            await trio.sleep(0.005)
 
 
 class Pair:

@@ -13,12 +13,12 @@ from presence.store.failures import passes
 from presence.store.keys import Keys
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields
+from tests.waiting import wait_for
 
 SHARDS = 16
 USERS = 400
 PAUSE_S = 0.002
 RETRY_S = 0.02
-SETTLE_S = 20.0
 
 
 class People:
@@ -60,10 +60,8 @@ class People:
 
     def wait_for(self, transitions: int) -> None:
         """Wait until there were so many more."""
-        enough, give_up = self.transitions + transitions, time.monotonic() + SETTLE_S
-        while self.transitions < enough:
-            assert time.monotonic() < give_up, "changes go on"
-            time.sleep(PAUSE_S)
+        enough = self.transitions + transitions
+        wait_for(lambda: self.transitions >= enough)
 
     def _run(self) -> None:
         chance = random.Random(5)
@@ -125,7 +123,9 @@ class View:
 
     def follow_until(self, last: set[str], events: BlockingSubscription[Snapshot | Event]) -> None:
         """Take what comes until these are online, however long shards of a lost server are left out."""
-        give_up = time.monotonic() + SETTLE_S
-        while not last <= self.online:
+
+        def is_there() -> bool:
             self.follow(events)
-            assert time.monotonic() < give_up, "what was written last comes"
+            return last <= self.online
+
+        wait_for(is_there)

@@ -21,8 +21,8 @@ def consumer(url: str, name: str = "c1", **more: object) -> BlockingSubscription
     return subscribe_sync(url, group="g", consumer=name, **more)  # type: ignore[arg-type] # of the test's choice
 
 
-def next_within(subscription: BlockingSubscription[Event], seconds: float = DEADLINE_S) -> Event:
-    deadline = time.monotonic() + seconds
+def next_within(subscription: BlockingSubscription[Event]) -> Event:
+    deadline = time.monotonic() + DEADLINE_S
     while (event := subscription.poll()) is None:
         assert time.monotonic() < deadline, "no event came"
     return event

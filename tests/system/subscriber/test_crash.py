@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.subscriber.streams import Streams
+from tests.waiting import wait_for
 
 EVENTS = 20_000
 DEADLINE_S = 60.0
@@ -35,13 +36,6 @@ def handled(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "in time"
-        time.sleep(0.05)
-
-
 def test_one_of_three_workers_is_killed_and_one_event_is_poisoned(
     streams: Streams, start: Start, tmp_path: Path
 ) -> None:
@@ -55,14 +49,14 @@ def test_one_of_three_workers_is_killed_and_one_event_is_poisoned(
     killed = start("killed")
     start("w1")
     start("w2")
-    wait_until(lambda: len(handled(tmp_path / "killed")) > 500)
+    wait_for(lambda: len(handled(tmp_path / "killed")) > 500, DEADLINE_S)
     killed.kill()
     left = streams.pending()
 
     def distinct() -> int:
         return len({each for name in ("killed", "w1", "w2") for each in handled(tmp_path / name)})
 
-    wait_until(lambda: distinct() >= EVENTS and streams.pending() == 0)
+    wait_for(lambda: distinct() >= EVENTS and streams.pending() == 0, DEADLINE_S)
     seconds = time.monotonic() - begun
     by_worker = {name: handled(tmp_path / name) for name in ("killed", "w1", "w2")}
     times = Counter(each for done in by_worker.values() for each in done)
