@@ -35,13 +35,12 @@ CLIENTS_A_WORKER: Final = 4
 CLIENTS_BESIDE: Final = 32  # operators, readers, whoever looks
 SLOW_MS: Final = 10.0  # far above a LAN: a login is told to others that much later
 HANGING_MS: Final = 500.0  # servers take it for an outage
-IDLE_S: Final = 60  # a shorter `timeout` closes readers between two questions
 LAG_S: Final = 10
 SLOTS: Final = 16_384  # of every Redis Cluster
 _NAMED: Final = 5  # nodes, in one line
 _SET: Final = "redis-cli CONFIG SET {0} {1}, and {0} {1} in redis.conf"
 
-_CLUSTER_CHECKS: Final = ("slots", "slots' replicas", "full coverage")
+_CLUSTER_CHECKS: Final = ("slots", "slots' replicas")
 _SHARED_CHECKS: Final = ("replicas", "data", "nodes", "nodes' settings")
 _REDIS_CHECKS: Final = tuple(name for name in CHECKS if name.startswith("redis "))
 
@@ -97,10 +96,12 @@ def servers(settings: Settings, found: RedisFacts, connections: Wanted) -> list[
 
 def _server(settings: Settings, server: RedisServer, connections: Wanted, of: int) -> list[Finding]:
     info = server.info
-    findings = [latency(server), *_of_config(server)]
     if isinstance(info, Unknown):
-        names = ("version", "role", "persistence", "eviction", "memory", "clients")
-        return findings + [not_tried(f"redis {name}", "INFO", info.why, _may("info")) for name in names]
+        names = [
+            f"redis {name}" for name in ("version", "role", "persistence", "eviction", "memory", "clients")
+        ]
+        mend = "to have it looked at: ACL SETUSER with '+info', or give --redis with another user"
+        return [not_tried(name, "INFO", info.why, mend) for name in (*names, "replicas")] + [latency(server)]
     return [
         version(info),
         role(info),
@@ -108,8 +109,8 @@ def _server(settings: Settings, server: RedisServer, connections: Wanted, of: in
         eviction(info),
         memory(settings, info, connections, of),
         clients(settings, info),
-        replicas(server.config, info),
-        *findings,
+        replicas(info),
+        latency(server),
     ]
 
 
@@ -193,20 +194,15 @@ def clients(settings: Settings, info: Mapping[str, Any]) -> Finding:
     return fail("redis clients", need, have, _SET.format("maxclients", now + 2 * wanted))
 
 
-def replicas(config: Mapping[str, str] | Unknown, info: Mapping[str, Any]) -> Finding:
-    """Whether every replica follows, and writes are not refused for want of one."""
-    check, need = "replicas", "each follows closely, as many as min-replicas-to-write asks for"
+def replicas(info: Mapping[str, Any]) -> Finding:
+    """Whether every replica follows."""
+    check, need = "replicas", "each follows closely"
     known = [each for n in range(int(info.get("connected_slaves", 0))) if (each := info.get(f"slave{n}"))]
     late = [
         f"{each.get('ip')}:{each.get('port')} ({each.get('state')}, {each.get('lag')} s behind)"
         for each in known
         if each.get("state") != "online" or int(each.get("lag", 0)) > LAG_S
     ]
-    least = 0 if isinstance(config, Unknown) else int(config.get("min-replicas-to-write", "0"))
-    good = int(info.get("min_slaves_good_slaves", len(known) - len(late)))
-    if good < least:
-        mend = f"start the missing ones, or {_SET.format('min-replicas-to-write', 0)}"
-        return fail(check, need, f"{good} of {least}: nothing is written", mend)
     if late:
         return warn(check, need, f"late: {', '.join(late)}", "look at that replica's log and network")
     return ok(check, need, f"{len(known)} replicas" if known else "no replica")
@@ -220,43 +216,6 @@ def latency(server: RedisServer) -> Finding:
         return ok("redis latency", need, have)
     mend = "put Redis into the same network as the servers; redis-cli --latency, SLOWLOG GET"
     return (fail if took > HANGING_MS else warn)("redis latency", need, have, mend)
-
-
-def _of_config(server: RedisServer) -> list[Finding]:
-    config = server.config
-    if isinstance(config, Unknown):
-        mend = _may("config|get")
-        return [
-            not_tried("redis fsync", "appendfsync everysec", config.why, mend),
-            not_tried("redis idle clients", "timeout 0, tcp-keepalive above 0", config.why, mend),
-        ]
-    return [fsync(config, server.info), idle_clients(config)]
-
-
-def fsync(config: Mapping[str, str], info: Mapping[str, Any] | Unknown) -> Finding:
-    """Whether what was written is on the disk a second later."""
-    need, have = "appendfsync everysec, or always", config.get("appendfsync", "none is told")
-    if not isinstance(info, Unknown) and not info.get("aof_enabled"):
-        return not_tried("redis fsync", need, "there is no append-only file")
-    if have in {"everysec", "always"}:
-        return ok("redis fsync", need, have)
-    return warn("redis fsync", need, have, _SET.format("appendfsync", "everysec"))
-
-
-def idle_clients(config: Mapping[str, str]) -> Finding:
-    """Whether Redis closes who waits, and notices who vanished."""
-    need = f"timeout 0, or {IDLE_S} and more; tcp-keepalive above 0"
-    timeout, keepalive = int(config.get("timeout", "0")), int(config.get("tcp-keepalive", "300"))
-    have = f"timeout {timeout}, tcp-keepalive {keepalive}"
-    if 0 < timeout < IDLE_S:
-        return warn("redis idle clients", need, have, _SET.format("timeout", 0))
-    if not keepalive:
-        return warn("redis idle clients", need, have, _SET.format("tcp-keepalive", 300))
-    return ok("redis idle clients", need, have)
-
-
-def _may(command: str) -> str:
-    return f"to have it looked at: ACL SETUSER with '+{command}', or give --redis with another user"
 
 
 def rights(found: RedisFacts) -> Finding:
@@ -283,9 +242,9 @@ def cluster(found: RedisFacts) -> list[Finding]:
     if isinstance(found.slots, Unknown):
         return [
             not_tried(name, "CLUSTER SLOTS", found.slots.why, "ACL SETUSER with '+cluster|slots'")
-            for name in ("slots", "slots' replicas")
+            for name in _CLUSTER_CHECKS
         ]
-    return [slots(found.slots), slots_replicas(found.slots), full_coverage(found)]
+    return [slots(found.slots), slots_replicas(found.slots)]
 
 
 def slots(found: Sequence[Slots]) -> Finding:
@@ -306,24 +265,6 @@ def slots_replicas(found: Sequence[Slots]) -> Finding:
     have = f"{bare:,} slots of primaries without one: if such a primary is lost, its shards stand still"
     mend = "redis-cli --cluster add-node NEW EXISTING --cluster-slave"
     return warn("slots' replicas", need, have, mend)
-
-
-def full_coverage(found: RedisFacts) -> Finding:
-    """Whether a primary that is lost stops the others, too."""
-    check, need = "full coverage", "cluster-require-full-coverage no"
-    told = [each.config for each in found.servers]
-    refused = [each.why for each in told if isinstance(each, Unknown)]
-    if refused:
-        return not_tried(check, need, refused[0], "ACL SETUSER with '+config|get'")
-    yes = [
-        server.name
-        for server, config in zip(found.servers, told, strict=True)
-        if not isinstance(config, Unknown) and config.get("cluster-require-full-coverage", "no") != "no"
-    ]
-    if not yes:
-        return ok(check, need, "no")
-    mend = f"redis-cli CONFIG SET {need}, and in redis.conf, at each server"
-    return warn(check, need, f"yes at {', '.join(yes)}: one that is lost stops all shards", mend)
 
 
 def data(settings: Settings, found: RedisFacts) -> Finding:

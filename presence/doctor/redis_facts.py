@@ -20,13 +20,6 @@ from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
 
 PINGS: Final = 9
-CONFIGS: Final = (
-    "appendfsync",
-    "cluster-require-full-coverage",
-    "min-replicas-to-write",
-    "tcp-keepalive",
-    "timeout",
-)
 T = TypeVar("T")
 
 
@@ -37,13 +30,11 @@ class RedisServer:
     Attributes:
         name: where it is.
         info: what it tells of itself.
-        config: some of its settings.
         pings_ms: how long it took to answer nothing.
     """
 
     name: str
     info: Mapping[str, Any] | Unknown
-    config: Mapping[str, str] | Unknown
     pings_ms: Sequence[float]
 
 
@@ -133,20 +124,7 @@ def _server(client: Redis) -> RedisServer:
         pings.append((time.perf_counter() - begun) * 1000)
     where = client.connection_pool.connection_kwargs
     name = str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
-    return RedisServer(
-        name=name,
-        info=_asked(client.info),
-        config=_asked(lambda: _config(client)),
-        pings_ms=pings,
-    )
-
-
-def _config(client: Redis) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in CONFIGS:  # one by one: Redis 6.2 takes no list
-        answer: Any = client.config_get(name)
-        found |= {_text(key): _text(value) for key, value in answer.items()}
-    return found
+    return RedisServer(name=name, info=_asked(client.info), pings_ms=pings)
 
 
 def _slots(access: Access) -> list[Slots]:

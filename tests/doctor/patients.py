@@ -34,14 +34,7 @@ INFO: dict[str, Any] = {
     "connected_clients": 5,
     "connected_slaves": 0,
 }
-CONFIG = {
-    "appendfsync": "everysec",
-    "cluster-require-full-coverage": "no",
-    "min-replicas-to-write": "0",
-    "tcp-keepalive": "300",
-    "timeout": "0",
-}
-SERVER = RedisServer(name="redis-a:6379", info=INFO, config=CONFIG, pings_ms=[0.2, 0.3, 90.0])
+SERVER = RedisServer(name="redis-a:6379", info=INFO, pings_ms=[0.2, 0.3, 90.0])
 REFUSED = Unknown("this user has no permissions to run the 'config|get' command")
 NODE = NodeState(
     node="node-a",
