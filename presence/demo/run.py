@@ -1,9 +1,10 @@
 """The demo itself: an embedded Redis, a server, clients, a picture, a verdict, all in one process."""
 
+import math
 import random
 import secrets
 import signal
-from collections.abc import Iterator
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,10 @@ from functools import partial
 import trio
 from rich.console import Console
 
+import protocol
 from presence import files
 from presence.clock import Clock
 from presence.config import Settings
-from presence.demo.devices import Device
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.operators import Operators, serving
@@ -22,6 +23,7 @@ from presence.server import Server
 from presence.store.access import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
 from presence.ticks import SLOTS_PER_TICK
+from protocol import Kind
 
 IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0
@@ -137,16 +139,47 @@ async def _send_in(stage: _Stage, host: str, port: int) -> None:
     """Start every client at its moment."""
     last_deed_s = min(LAST_DEED_S, stage.seconds - PATIENCE_S - SETTLE_S)
     async with trio.open_nursery() as nursery:
-        for client, starts_at in zip(stage.clients, _spread(stage), strict=True):
+        for number, client in enumerate(stage.clients):
             acts_at = stage.begun + random.uniform(FIRST_DEED_S, last_deed_s)  # noqa: S311 - a demo's chance
-            await trio.sleep_until(starts_at)
-            device = Device(client, float("inf") if client.deed is Deed.BEATS else acts_at)
-            nursery.start_soon(device.run, host, port)
+            await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
+            nursery.start_soon(_live, client, math.inf if client.deed is Deed.BEATS else acts_at, host, port)
 
 
-def _spread(stage: _Stage) -> Iterator[float]:
-    for number in range(len(stage.clients)):
-        yield stage.begun + LOGIN_SPAN_S * number / len(stage.clients)
+async def _live(client: Client, acts_at: float, host: str, port: int) -> None:
+    """Be a client: log in, beat, do the deed at `acts_at`; who falls silent stays until it is cancelled.
+
+    The client library would come back after every loss; these must be able to misbehave on purpose, and know
+    exactly what they did when.
+    """
+    async with await trio.open_tcp_stream(host, port) as stream:
+
+        async def send(frame: bytes) -> None:
+            client.last_act = time.time()
+            await stream.send_all(frame)
+
+        await send(protocol.encode(protocol.login(client.uid, id=1)))
+        decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+        while (answer := decoder.next()) is None:
+            if not (data := await stream.receive_some(4096)):
+                return
+            decoder.feed(data)
+        client.logged_in = answer.kind == Kind.OK
+        if not client.logged_in:
+            return
+        interval_s = answer.payload["keepalive"]
+        due = trio.current_time() + random.uniform(0, interval_s)  # noqa: S311 - spreads load
+        while due < acts_at:
+            await trio.sleep_until(due)
+            await send(protocol.KEEPALIVE)
+            due += interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
+        await trio.sleep_until(acts_at)
+        if client.deed is Deed.LOGS_OUT:
+            await send(protocol.encode(protocol.logout()))
+        elif client.deed is Deed.CLOSES:
+            client.last_act = time.time()
+        client.done = True
+        if client.deed is Deed.FALLS_SILENT:
+            await trio.sleep_forever()
 
 
 async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:

@@ -30,13 +30,13 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Connected, Guest, Session
 from presence.transports import tcp
+from presence.transports.acceptor import Acceptor, Listening
 from presence.transports.connections import (
     ATTENTIVE,
     PACES,
     PROMPT,
     Connections,
 )
-from presence.transports.entrance import Entrance, Listening
 from presence.transports.limits import (
     TURN_CHORES,
     TURN_CONNECTIONS,
@@ -86,7 +86,7 @@ class EpollTransport:
         self._connections = Connections(core, limits, clock, admission)
         self._reading = Reading(core, self._connections)
         listening = Listening(listeners, tls, proxies)
-        self._entrance = Entrance(
+        self._acceptor = Acceptor(
             core, self, self._connections, self._reading, listening, admission=admission, clock=clock
         )
         self._parting: deque[int] = deque()
@@ -103,9 +103,9 @@ class EpollTransport:
                 nursery.start_soon(self._do_chores)
                 nursery.start_soon(self._part)
                 nursery.start_soon(self._reading.finish)
-                nursery.start_soon(self._entrance.run)
+                nursery.start_soon(self._acceptor.run)
         finally:
-            self._entrance.close()
+            self._acceptor.close()
             self._connections.close_all()
 
     async def _serve_set(self, pace: int) -> None:
@@ -142,7 +142,7 @@ class EpollTransport:
             await deadlines.wait()
             while fds := deadlines.take_overdue(TURN_CHORES):
                 for fd in fds:
-                    with self._entrance.contained(fd):
+                    with self._acceptor.contained(fd):
                         self._time_is_up(fd)
                 await trio.lowlevel.checkpoint()
 
@@ -153,13 +153,13 @@ class EpollTransport:
                 self._parting_begun = trio.Event()
                 await self._parting_begun.wait()
             for _ in range(min(PARTINGS_A_TURN, len(self._parting))):
-                with self._entrance.contained(fd := self._parting.popleft()):
+                with self._acceptor.contained(fd := self._parting.popleft()):
                     self._connections.part(fd)
             await trio.sleep(PARTING_PAUSE_S)
 
     async def stop_accepting(self) -> None:
         """Take in what waits already, and close the listeners; connections stay."""
-        await self._entrance.acceptor.stop()
+        await self._acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
@@ -170,7 +170,7 @@ class EpollTransport:
             paces=connections.watched_by(),
             tls_connections=len(connections.wires),
             handshakes_underway=len(connections.shaking),
-            awaiting_proxy_headers=len(self._entrance.headers.awaited),
+            awaiting_proxy_headers=len(self._acceptor.headers.awaited),
             addresses_kept=len(connections.addresses.told),
         )
 
@@ -218,7 +218,7 @@ class EpollTransport:
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]
         if isinstance(peer, Guest):
-            self._entrance.time_is_up(fd, peer)
+            self._acceptor.time_is_up(fd, peer)
         elif isinstance(peer, Session):
             self._connections.lose_patience(fd)
         elif peer is not None:

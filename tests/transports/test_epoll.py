@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import protocol
-from presence.transports.accepting import ADMISSIONS_A_TURN
+from presence.transports.acceptor import ADMISSIONS_A_TURN
 from presence.transports.connections import ATTENTIVE, CALM_BEATS, PATIENT, PROMPT, SHAKING
 from presence.transports.limits import DRAIN_S
 from protocol import KEEPALIVE, Code, Kind

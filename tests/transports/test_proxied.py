@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import protocol
 from presence.admission import AdmissionLimits
-from presence.transports import proxy_v2
+from presence.transports import proxy_protocol
 from presence.transports.limits import Limits
-from presence.transports.proxy_v2 import FIXED_BYTES, HEADER_MAX_BYTES, SIGNATURE, HeaderError, missing
+from presence.transports.proxy_protocol import FIXED_BYTES, HEADER_MAX_BYTES, SIGNATURE, HeaderError, missing
 from protocol import Code, Kind
 from tests.transports.certificates import client_hello
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, serving
@@ -40,7 +40,7 @@ def parsed(data: bytes) -> str | None:
         if not piece:
             raise EOFError
         begun += piece
-    return proxy_v2.client(begun)
+    return proxy_protocol.client(begun)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_after_a_pause_of_ours_a_header_and_a_login_that_waited_are_read()
         client = await server.dial()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
         os.write(client.tcp.socket.fileno(), of_client(CLIENT) + LOGIN)
-        (fd,) = server.epoll._entrance.headers.awaited
+        (fd,) = server.epoll._acceptor.headers.awaited
         server.epoll._time_is_up(fd)  # before the set of those who wait is looked at
         assert (await client.take(1))[0].kind == Kind.OK
         assert address(server) == CLIENT

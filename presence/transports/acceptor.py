@@ -1,4 +1,10 @@
-"""The way in: from the accept to a connection that is watched as a guest.
+"""The way in: from the kernel's queue of new connections to a connection that is watched as a guest.
+
+The kernel's queue is short (`net.core.somaxconn`), and what it drops comes back a second later. So
+connections are taken out of it quickly, and wait here for their turn to be let in, which costs more: as a
+rule their login has come along. Both happen in bites, between which others are read. No more than
+`WAITING_MAX` wait; a crowd beyond is sent away. Being sent away takes a descriptor, too, for a second: where
+many are, others stay in the kernel's queue.
 
 A connection is accepted and counted; if a proxy made it, its header tells for whom; its address is counted;
 if it is to be TLS, its handshake is made; its login is read, which is here as a rule. Whoever is turned away
@@ -7,11 +13,15 @@ is told so in plain words, except before a handshake, when there are none.
 The time for all of this together is that for the login: it runs from the accept and is never prolonged.
 """
 
+import errno
+import os
 import socket
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import structlog
 import trio
 
 from presence import networks
@@ -19,16 +29,22 @@ from presence.admission import FULL_RETRY_S, Admission, Refusal
 from presence.buckets import RETRY_MIN_S, spread
 from presence.clock import Clock
 from presence.core import Core
+from presence.logs import RateLimited
 from presence.registry import Guest, Link
 from presence.transports import tcp
-from presence.transports.accepting import WAITING_MAX, Acceptor
 from presence.transports.connections import READ, Connections
 from presence.transports.handshakes import Handshakes
 from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, told
-from presence.transports.proxy_headers import ProxyHeaders
+from presence.transports.proxy_protocol import ProxyHeaders
 from presence.transports.reading import Reading
 from presence.transports.tls import TlsListening
 from protocol import Code
+
+ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
+WAITING_MAX = 20_000  # a burst that is welcome, and little more than a second of work; beyond, busy
+ADMISSIONS_A_TURN = 64  # each with its login, as a rule: some milliseconds
+ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,7 @@ class Listening:
     proxies: tuple[networks.Network, ...] = ()
 
 
-class Entrance:
+class Acceptor:
     """Whoever comes in, until the login is read.
 
     Args:
@@ -59,7 +75,7 @@ class Entrance:
         clock: monotonic time.
 
     Attributes:
-        acceptor, headers, handshakes: the stages of the way.
+        headers, handshakes: stages of the way.
     """
 
     def __init__(
@@ -81,14 +97,12 @@ class Entrance:
         self._clock = clock
         tls = listening.tls
         secured = () if tls is None else tls.listeners
-        self.acceptor = Acceptor(
-            listening.listeners,
-            secured,
-            lambda: admission.has_room(connections.counted.connections),
-            self._enter,
-            self._admit,
-            counted=connections.counted,
-        )
+        self._listeners = [*listening.listeners, *secured]
+        self._secured = frozenset(secured)
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._waiting: deque[int] = deque()  # accepted, and not let in yet
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
         self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on, connections.counted)
         self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
 
@@ -97,7 +111,8 @@ class Entrance:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handshakes.run)
             nursery.start_soon(self.headers.run)
-            nursery.start_soon(self.acceptor.run)
+            for listener in self._listeners:
+                nursery.start_soon(self._accept_from, listener)
 
     @contextmanager
     def contained(self, fd: int) -> Iterator[None]:
@@ -108,22 +123,83 @@ class Entrance:
             self.headers.forget(fd)
             self._reading.failed(fd, error)
 
+    # Out of the kernel's queue
+
+    async def _accept_from(self, listener: socket.socket) -> None:
+        while listener.fileno() >= 0:
+            try:
+                if self._waiting:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.wait_readable(listener)
+            except trio.ClosedResourceError:  # closed while it waited
+                return
+            accept_again_at = trio.current_time()
+            if not self._accept(listener):
+                accept_again_at += ACCEPT_PAUSE_S
+            while self._admit_some() and trio.current_time() < accept_again_at:
+                await trio.lowlevel.checkpoint()  # who was accepted comes in, though nobody else can be
+            await trio.sleep_until(accept_again_at)
+
+    def _accept(self, listener: socket.socket) -> bool:
+        """Take some connections out of the kernel's queue; False: there is no room for more."""
+        # What `accept` calls; the socket object that it makes for each costs as much as the call.
+        accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
+        secured, counted = listener in self._secured, self._connections.counted
+        for _ in range(ACCEPTS_A_TURN if listener.fileno() >= 0 else 0):
+            if not self._admission.has_room(counted.connections):
+                return False
+            try:
+                fd, address = accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._note(error)
+                    return False
+                continue  # the client went away while it was queueing
+            os.set_blocking(fd, False)
+            counted.accepted += 1
+            with self.contained(fd):
+                if self._is_welcome(fd, secured, address[0] if isinstance(address, tuple) else ""):
+                    self._waiting.append(fd)
+        return True
+
+    def _note(self, error: OSError) -> None:
+        counted = self._connections.counted
+        counted.accept_errors += 1
+        self._log.error("accept_failed", error=error.strerror, accepted=counted.accepted)
+
+    async def stop(self) -> None:
+        """Take in what waits already, which closing would reset, and close the listeners."""
+        for listener in self._listeners:
+            for _ in range(0, tcp.BACKLOG + 1, ACCEPTS_A_TURN):
+                before = self._connections.counted.accepted
+                self._accept(listener)
+                while self._admit_some():
+                    await trio.lowlevel.checkpoint()
+                if self._connections.counted.accepted == before:
+                    break
+        self._close_listeners()
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            trio.lowlevel.notify_closing(listener)
+            listener.close()
+        self._listeners = []
+
     def close(self) -> None:
         """Close what is neither a connection nor one of their sets."""
-        self.acceptor.close()
+        self._close_listeners()
         self.headers.close()
 
-    def _enter(self, fd: int, secured: bool, address: str) -> bool:
-        """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
-        with self.contained(fd):
-            if self._is_welcome(fd, secured, address):
-                return True
-        return False
+    # In
 
     def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:
+        """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
         connections = self._connections
         retry_after = self._admission.connection(connections.counted.connections, self._clock.now())
-        if retry_after is None and self.acceptor.waiting >= WAITING_MAX:
+        if retry_after is None and len(self._waiting) >= WAITING_MAX:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
         connections.enter(fd, self._core.opened(self._link, fd), secured=secured)
         if retry_after is not None:
@@ -146,22 +222,19 @@ class Entrance:
         except OSError:  # the user's limit of watches, or no memory
             self._connections.close(fd)
 
-    def _admit(self, fds: list[int]) -> None:
-        """Let connections in that were accepted.
-
-        Raises:
-            OSError: one or more could not be watched, and are closed.
-        """
-        failed = None
-        for fd in fds:
-            with self.contained(fd):
+    def _admit_some(self) -> bool:
+        """Let some of those in who wait; return whether more do."""
+        waiting, failed = self._waiting, None
+        for _ in range(min(ADMISSIONS_A_TURN, len(waiting))):
+            with self.contained(fd := waiting.popleft()):
                 try:
                     self._let_in(fd)
-                except OSError as error:
+                except OSError as error:  # it could not be watched, and is closed
                     failed = error
         self._connections.pay()
         if failed is not None:
-            raise failed
+            self._note(failed)
+        return bool(waiting)
 
     def _go_on(self, fd: int) -> None:
         """More of a header has arrived, and what is behind it, too."""
