@@ -140,7 +140,13 @@ class Viewer:
                 if "event" in fields and event in {None, fields["event"]}:
                     return fields
 
+    async def begun(self) -> None:
+        """Wait until he is told of what is new: he was sent the place where he begins."""
+        with trio.fail_after(ANSWER_S):
+            self._rest += await self._taken.receive()
+
     def leave(self) -> None:
+        """Go; whoever stays goes with the application."""
         self._gone.set()
 
 
@@ -165,6 +171,12 @@ class Operators:
     def look(self, target: str, **headers: str) -> Viewer:
         viewer = Viewer()
         self._nursery.start_soon(partial(viewer.look, self.app, target, **headers))
+        return viewer
+
+    async def looking(self, target: str) -> Viewer:
+        """Return somebody who is told of what is new."""
+        viewer = self.look(target)
+        await viewer.begun()
         return viewer
 
     def answers(self, place: int) -> dict[str, Callable[..., Any]]:

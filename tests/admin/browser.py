@@ -1,6 +1,5 @@
 """A browser without a window, and what it noted: console, requests, breaches of the content policy."""
 
-import base64
 import contextlib
 import json
 import time
@@ -85,14 +84,6 @@ class Browser:
         field = self.find("search-uid")
         field.clear()
         field.send_keys(uid + "\n")
-
-    def picture(self, path: Path) -> bytes:
-        """Take a picture of what is seen, with nothing of the browser in it, and keep it."""
-        self.command("Emulation.setScrollbarsHidden", hidden=True)
-        self.run("document.activeElement.blur()")
-        data = base64.b64decode(self.command("Page.captureScreenshot", format="png")["data"])
-        path.write_bytes(data)
-        return data
 
     def complaints(self) -> list[str]:
         """Return what the console has since it was asked last, without mere information."""

@@ -42,7 +42,6 @@ async def refusals(running: Operators) -> None:
         if method != "HEAD":
             assert answered.json()["error"]["retry_after"] == int(answered.headers["retry-after"])
         assert took_s < REDIS_S + SLACK_S, target
-        print(f"{method} {target}: 503 within {took_s:.2f} s")
 
 
 async def metrics_say(running: Operators, line: bytes) -> None:
@@ -70,7 +69,6 @@ async def test_who_needs_redis_is_refused_in_time_and_health_is_told(
         assert explained["redis"]
         viewer = running.look("/v1/live")
         assert b'"status":"away"' in (await viewer.message("sample"))["data"].encode()
-        viewer.leave()
 
 
 async def test_many_who_wait_take_few_threads(away: tuple[EmbeddedRedis, signal.Signals]) -> None:
@@ -99,7 +97,6 @@ async def test_an_event_stream_goes_on_when_redis_is_back(
             client.client_kill_filter(_type="normal", skipme=True)
             streams.write("ann")
             assert (await viewer.message())["event"] == "online"
-            viewer.leave()
 
 
 async def test_a_worker_that_says_nothing_is_told(redis_server: EmbeddedRedis) -> None:
@@ -140,4 +137,3 @@ async def test_a_user_without_the_rights_to_follow_streams(redis_server: Embedde
         assert (await running.ask("/v1/online")).status == 200
         viewer = running.look("/v1/live")
         assert (await viewer.message("sample"))["event"] == "sample"
-        viewer.leave()

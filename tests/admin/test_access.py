@@ -1,0 +1,352 @@
+"""Who may ask for what, and what trace it leaves: each verb asked by everybody, canaries in all places."""
+
+import base64
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import structlog.testing
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from presence.admin import app, audit, guard, views
+from presence.clock import Clock
+from presence.embedded import EmbeddedRedis
+from presence.kicking import Kicked
+from presence.server import Server
+from presence.settings import Settings
+from presence.store.client import open_client
+from protocol import Code
+from tests.admin.asking import JSON, Answered, Operators, operators, scope_of, until
+from tests.admin.hands import a_hand
+from tests.store.driving import login
+from tests.transports.harness import Client
+
+READ, ACT = "canary-of-read-0123456789", "canary-of-act-0123456789"
+REDIS = "canary-of-redis-0123456789"
+OFFERED = "canary-of-a-guess-0123456789"
+CANARIES = (READ, ACT, REDIS, OFFERED)
+# Verbs, an instance of each, and its body.
+OPEN: Final = ("GET /healthz", "GET /readyz")
+READS: Final = {
+    "GET /metrics": "/metrics",
+    "GET /v1/presence/{uid}": "/v1/presence/ann",
+    "POST /v1/presence/query": "/v1/presence/query",
+    "GET /v1/online": "/v1/online",
+    "GET /v1/nodes": "/v1/nodes",
+    "GET /v1/events": "/v1/events",
+    "GET /v1/live": "/v1/live",
+    "GET /v1/explain/{uid}": "/v1/explain/ann",
+    "GET /openapi.json": "/openapi.json",
+    "GET /": "/",
+    "GET /static/{file}": "/static/icon.svg",
+}
+ACTS: Final = {"POST /v1/kick": "/v1/kick"}
+TARGETS: Final = {**{each: each.partition(" ")[2] for each in OPEN}, **READS, **ACTS}
+BODIES: Final = {"POST /v1/presence/query": b'{"uids":["ann"]}', "POST /v1/kick": b'{"uid":"ann"}'}
+
+
+class Who(NamedTuple):
+    """Somebody who asks, and what he is answered when he reads, and when he acts; what is open is 200."""
+
+    headers: Mapping[str, str]
+    with_tokens: bool
+    read: int
+    act: int
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+CROSS: Final = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "cors", "origin": "http://evil.example"}
+WHO: Final = {
+    "near, without tokens": Who({}, False, 200, 200),
+    "no token": Who({}, True, 401, 401),
+    "a wrong token": Who(bearer(OFFERED), True, 401, 401),
+    "may read": Who(bearer(READ), True, 200, 403),
+    "may act": Who(bearer(ACT), True, 200, 200),
+    "another page, without tokens": Who(CROSS, False, 403, 403),
+    "another page, with a browser's token": Who({**bearer(ACT), **CROSS}, True, 403, 403),
+    "by a wrong name, without tokens": Who({"host": "evil.example:7480"}, False, 403, 403),
+}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(guard, "GUESS_DELAY_S", 0.0)
+    path = tmp_path / "tokens"
+    path.write_text(f"# of tests\nread grafana {READ}\nact ann {ACT}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+async def secured(redis_server: EmbeddedRedis, tokens: Path) -> AsyncIterator[Operators]:
+    async with operators(redis_server.url, admin_tokens=tokens) as running:
+        yield running
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+async def answer(running: Operators, verb: str, headers: Mapping[str, str]) -> Answered:
+    """Ask; of a stream the head."""
+    method, target = verb.partition(" ")[0], TARGETS[verb]
+    if verb in {"GET /v1/events", "GET /v1/live"}:
+        method = "HEAD"  # ends after the head
+    given = {"content_type": JSON["content-type"], **headers} if verb in BODIES else headers
+    return await running.ask(target, method, BODIES.get(verb, b""), **given)
+
+
+async def kick(running: Operators, secret: str = "", **body: Any) -> Answered:
+    return await running.ask("/v1/kick", "POST", {"uid": "ann", **body}, **(bearer(secret) if secret else {}))
+
+
+async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
+    redis_server: EmbeddedRedis, tokens: Path
+) -> None:
+    for with_tokens in (False, True):
+        async with operators(redis_server.url, admin_tokens=tokens if with_tokens else None) as running:
+            table = running.app.table
+            for verb, route in zip(table.verbs, table.routes, strict=True):
+                assert {*(route.methods or ())} - {"HEAD"} == {verb.method}
+            assert {f"{verb.method} {verb.path}" for verb in table.verbs} == set(TARGETS), "each has a row"
+            for name, who in WHO.items():
+                for asked in TARGETS if who.with_tokens is with_tokens else ():
+                    running.context.http.acts["kick", "done"] = 0
+                    expected = 200 if asked in OPEN else who.act if asked in ACTS else who.read
+                    answered = await answer(running, asked, who.headers)
+                    assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
+                    for header, value in guard.HEADERS.items():
+                        assert answered.headers[header.lower()] == value, asked
+                    acted = asked in ACTS and who.act == 200
+                    assert running.context.http.acts["kick", "done"] == int(acted), f"{asked}, {name}"
+    assert "unsafe" not in guard.HEADERS["Content-Security-Policy"]
+
+
+async def test_who_may_not_is_told_so_and_nothing_else(secured: Operators) -> None:
+    told = await secured.ask("/nothing")
+    assert (told.status, told.headers["content-security-policy"]) == (
+        401,
+        guard.HEADERS["Content-Security-Policy"],
+    )
+    assert told.headers["www-authenticate"].startswith('Basic realm="presence"')
+    assert (await secured.ask("/nothing", **bearer(READ))).code == "not_found"
+    headers: dict[str, Any] = {**bearer(ACT), "content_type": "text/plain"}
+    assert (await secured.ask("/v1/kick", "POST", b'{"uid":"ann"}', **headers)).code == "not_json"
+    for origin in ("null", "", "http://"):  # a page that nobody may know of, whatever the host
+        headers = {**bearer(ACT), "host": "", "origin": origin}
+        assert (await secured.ask("/v1/kick", "POST", {"uid": "ann"}, **headers)).code == "cross_site"
+        assert (await secured.ask("/v1/nodes", **headers)).code == "cross_site"
+    basic = base64.b64encode(f"anybody:{READ}".encode()).decode()
+    assert (await secured.ask("/v1/nodes", authorization=f"Basic {basic}")).status == 200
+    assert (await secured.ask("/v1/nodes", authorization="Basic %%%")).code == "wrong_token"
+
+
+async def test_beyond_loopback_without_tokens_nobody_comes_in() -> None:
+    async with operators(host="192.0.2.1") as running:
+        assert (await running.ask("/v1/nodes")).code == "no_token"
+        assert (await running.ask("/healthz")).status == 200
+
+
+async def test_a_loopback_name_is_ours_and_a_link_from_another_page_may_lead_to_the_live_page(
+    redis_server: EmbeddedRedis,
+) -> None:
+    async with operators(redis_server.url) as running:
+        for name in ("localhost:7480", "127.0.0.1", "[::1]:7480", "LOCALHOST"):
+            assert (await running.ask("/v1/nodes", host=name)).status == 200, name
+        answered = await running.ask("/", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
+        assert (answered.status, answered.kind) == (200, "text/html")
+
+
+async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None:
+    async with operators() as running:
+        scope = scope_of("GET", "/v1/nodes", {"origin": "http://127.0.0.1:7480"})
+        scope["headers"].append((b"origin", b"http://evil.example"))
+        statuses = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            statuses.append(message.get("status"))
+
+        await running.app.asgi(scope, receive, send)
+        assert statuses[0] == 403
+
+
+async def test_wrong_tokens_are_slow_and_few_at_once(
+    secured: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "GUESSES_MAX", 0)
+    answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
+    assert (answered.status, answered.code) == (429, "too_many_guesses")
+    assert secured.context.http.refusals["guesses"] == 1
+
+
+async def test_a_process_that_begins_with_a_bad_file_lets_nobody_in_until_it_is_sound(
+    redis_server: EmbeddedRedis, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TOKENS_S", 0.01)
+    good = tokens.read_text()  # noqa: ASYNC240 - nobody else waits
+    tokens.write_text("read grafana short\n")  # noqa: ASYNC240 - as above
+    async with operators(redis_server.url, admin_tokens=tokens) as running:
+        assert (await running.ask("/healthz")).status == 200
+        for given in ({}, bearer(READ)):
+            told = await running.ask("/v1/nodes", **given)
+            assert (told.status, told.code) == (503, "no_tokens")
+        tokens.write_text(good)  # noqa: ASYNC240 - as above
+        with trio.fail_after(10):
+            while (await running.ask("/v1/nodes", **bearer(READ))).status != 200:  # noqa: ASYNC110 - as files do, it rings no bell
+                await trio.sleep(0.01)
+
+
+async def test_tokens_are_read_again_and_a_bad_file_changes_nothing(secured: Operators, tokens: Path) -> None:
+    for text, codes in ((f"act ann {ACT} more\n", (200, 200)), (f"act ann {ACT}\n", (401, 200))):
+        tokens.write_text(text)  # noqa: ASYNC240 - nobody else waits
+        secured.app.reload()
+        assert [(await secured.ask("/v1/nodes", **bearer(each))).status for each in (READ, ACT)] == [*codes]
+
+
+# Traces
+
+
+@pytest.mark.parametrize("password", [REDIS, f"wrong-{REDIS}"], ids=["right", "wrong"])
+async def test_no_secret_is_in_an_answer_or_in_the_log(
+    redis_server: EmbeddedRedis,
+    tokens: Path,
+    logged: list[Any],
+    caplog: pytest.LogCaptureFixture,
+    password: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with open_client(redis_server.url) as client:
+        client.config_set("requirepass", REDIS)
+    url = redis_server.url.replace("://", f"://:{password}@")
+    async with operators(url, admin_tokens=tokens) as running:
+        answers = [
+            await answer(running, verb, bearer(secret)) for secret in (READ, ACT, OFFERED) for verb in TARGETS
+        ]
+        viewer = running.look("/v1/live", **bearer(READ))
+        picture = await viewer.message("sample")
+        viewer.leave()
+        tokens.write_text(f"act ann {ACT} more\n")  # noqa: ASYNC240 - nobody else waits
+        running.app.reload()
+    shown = [each.body + str(each.headers).encode() for each in answers]
+    assert {each.status for each in answers} >= {200, 401, 403}
+    everything = (*shown, picture, *logged, caplog.text)
+    assert [canary for canary in CANARIES if any(canary in str(each) for each in everything)] == []
+
+
+async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, logged: list[Any]) -> None:
+    with a_hand(redis_server.url) as hand:
+        hand.apply(login("bob", "s1", "phone"))
+        async with operators(redis_server.url, admin_tokens=tokens) as running:
+            await kick(running, ACT)
+            await kick(running, ACT, uid="bob", device="phone", wait_s=0)
+            await kick(running, ACT, uid="a b")
+            for secret in (READ, OFFERED, ""):
+                await kick(running, secret)
+            acts = running.context.http.acts
+            assert (acts["kick", "done"], acts["kick", "failed"], acts["kick", "refused"]) == (1, 1, 4)
+    lines = [line for line in logged if line["event"] == "audit"]
+    told = [(line["who"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
+    assert told == [
+        ("ann", "act", "ann", None, "done"),
+        ("ann", "act", "bob", "phone", "failed"),
+        ("ann", "act", None, None, "refused"),
+        ("grafana", "read", None, None, "refused"),
+        ("none", "none", None, None, "refused"),
+        ("none", "none", None, None, "refused"),
+    ]
+    assert {line["peer"] for line in lines} == {"127.0.0.1:5555"}
+    assert [line.get("reason") for line in lines[3:]] == ["wrong_role", "wrong_token", "no_token"]
+
+
+async def test_strangers_do_not_fill_the_log(
+    tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "REFUSED_BURST", 3)
+    monkeypatch.setattr(audit, "REFUSED_PER_S", 0.001)
+    async with operators(admin_tokens=tokens) as running:
+        for _ in range(20):
+            assert (await kick(running)).status == 401
+        assert running.context.http.acts["kick", "refused"] == 20
+    assert sum(line["event"] == "audit" for line in logged) == 3
+
+
+async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> None:
+    secret = "what is in a failure"
+
+    async def fails(_request: Request) -> Response:
+        raise RuntimeError(secret)
+
+    async with operators() as running:
+        routes = running.app.table.routes
+        (place,) = [at for at, verb in enumerate(running.app.table.verbs) if verb.path == "/v1/nodes"]
+        routes[place] = type(routes[place])("/v1/nodes", fails)
+        answered = await running.ask("/v1/nodes")
+        assert (answered.status, answered.code) == (500, "internal")
+        assert secret not in answered.body.decode()
+        assert [line["event"] for line in logged] == ["a request of an operator failed"]
+        assert running.context.http.requests["/v1/nodes", "5xx"] == 1
+        for number in range(5):
+            await running.ask(f"/{number}")
+        await running.ask("/static/main.js")
+        assert running.context.http.requests["other", "4xx"] == 5, "whatever strangers make up"
+        assert running.context.http.requests["/static", "2xx"] == 1
+
+
+@pytest.mark.parametrize("target", ["/v1/explain%2Fann", "/%76%31/explain/ann", "/%761/presence/ann"])
+async def test_a_path_that_encodes_more_than_the_uid_is_of_nobody(target: str) -> None:
+    async with operators() as running:
+        answered = await running.ask(target)
+        assert (answered.status, answered.code) == (404, "not_found")
+        assert running.asked["explain"] == 0
+
+
+async def test_one_kick_too_many_is_told_so(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def wait(*_: object, **__: object) -> Kicked:
+        ends.wait(30)
+        return Kicked([], {})
+
+    monkeypatch.setattr(views, "kick", wait)
+    async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
+        limiter = running.app.sources.views._acting
+        for _ in range(views.ACTING_THREADS):
+            nursery.start_soon(kick, running)
+        await until(lambda: not limiter.available_tokens)
+        told = await kick(running)
+        assert (told.status, told.code) == (503, "busy")
+        ends.set()
+
+
+async def test_a_kick_ends_one_device_or_all(redis_server: EmbeddedRedis) -> None:
+    server = Server(Settings(port=0), redis_server.url, 10, Clock())
+    async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
+        address = await nursery.start(server.serve)
+        devices = [Client(await trio.open_tcp_stream(*address)) for _ in range(3)]
+        for device, name in zip(devices, ("phone", None, "tv"), strict=True):
+            await device.login("ann", name)
+        with trio.fail_after(30):
+            while len((await running.ask("/v1/presence/ann")).json()["sessions"]) < 3:  # noqa: ASYNC110 - Redis rings no bell
+                await trio.sleep(0.01)
+        for device, body in zip(devices, ({"device": "phone"}, {"device": ""}, {}), strict=True):
+            told = await kick(running, **body)
+            assert (told.status, told.json()) == (200, {"uid": "ann", "sessions": 1, "left": []})
+            (goodbye,) = await device.rest()
+            assert (goodbye.payload["code"], goodbye.payload["reconnect"]) == (Code.KICKED, False)
+            await device.stream.aclose()
+        nursery.cancel_scope.cancel()
