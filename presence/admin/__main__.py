@@ -27,7 +27,7 @@ def main() -> int:
         import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
         try:
-            from presence.admin.process import run  # noqa: PLC0415 - as above; what fails is told in the log
+            from presence.admin.app import run  # noqa: PLC0415 - as above; what fails is told in the log
 
             run(start, line)
         except Exception:  # the server starts another

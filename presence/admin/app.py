@@ -1,5 +1,9 @@
-"""The HTTP interface, wired: what may be asked, who answers, the tasks beside it."""
+"""The HTTP interface, wired: what may be asked, who answers, the tasks beside it, the server's orders."""
 
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -8,16 +12,18 @@ from starlette.types import ASGIApp
 
 from presence.admin import token_file
 from presence.admin.access import Access, Need
-from presence.admin.audit import Audit
 from presence.admin.backlog_pages import BacklogPages
-from presence.admin.guard import Guard, Table, Verb
+from presence.admin.guard import Audit, Guard, Verb
 from presence.admin.handlers import Context, Handlers, Sources
+from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
+from presence.admin.startup import Start
 from presence.admin.tidings import Tidings
 from presence.admin.token_file import TokenFileError, Tokens
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+from presence.orders import ALIVE, interval_s
 
 TOKENS_S: Final = 30.0  # between two looks at a file that could not be used
 
@@ -32,7 +38,7 @@ class App:
 
     Attributes:
         asgi: what answers requests.
-        table: what may be asked.
+        verbs: what may be asked.
         sources: who knows what is answered.
     """
 
@@ -52,8 +58,8 @@ class App:
             audit=audit,
         )
         self._handlers = Handlers(context, self.sources)
-        self.table = table(self._handlers, PageFiles())
-        self.asgi: ASGIApp = Guard(self.table, self._access, figures, audit)
+        self.verbs = verbs(self._handlers, PageFiles())
+        self.asgi: ASGIApp = Guard(self.verbs, self._access, figures, audit)
 
     async def run(self) -> None:
         """Run all tasks until cancelled."""
@@ -90,24 +96,75 @@ class App:
             self.reload()
 
 
-def table(handlers: Handlers, page: PageFiles) -> Table:
+def verbs(handlers: Handlers, page: PageFiles) -> list[Verb]:
     """Return what may be asked, and what it takes."""
     read, act, anybody = Need.READ, Need.ACT, Need.OPEN
-    return Table(
-        [
-            Verb("GET", "/healthz", anybody, handlers.healthz),
-            Verb("GET", "/readyz", anybody, handlers.readyz),
-            Verb("GET", "/metrics", read, handlers.metrics),
-            Verb("GET", "/v1/presence/{uid}", read, handlers.presence),
-            Verb("POST", "/v1/presence/query", read, handlers.query),
-            Verb("GET", "/v1/online", read, handlers.online),
-            Verb("GET", "/v1/nodes", read, handlers.nodes),
-            Verb("GET", "/v1/events", read, handlers.events),
-            Verb("GET", "/v1/live", read, handlers.live),
-            Verb("GET", "/v1/explain/{uid}", read, handlers.explain),
-            Verb("POST", "/v1/kick", act, handlers.kick, act="kick"),
-            Verb("GET", "/openapi.json", read, page.describe),
-            Verb("GET", "/", read, page.index),
-            Verb("GET", "/static/{file}", read, page.file),
-        ]
+    return [
+        Verb("GET", "/healthz", anybody, handlers.healthz),
+        Verb("GET", "/readyz", anybody, handlers.readyz),
+        Verb("GET", "/metrics", read, handlers.metrics),
+        Verb("GET", "/v1/presence/{uid}", read, handlers.presence),
+        Verb("POST", "/v1/presence/query", read, handlers.query),
+        Verb("GET", "/v1/online", read, handlers.online),
+        Verb("GET", "/v1/nodes", read, handlers.nodes),
+        Verb("GET", "/v1/events", read, handlers.events),
+        Verb("GET", "/v1/live", read, handlers.live),
+        Verb("GET", "/v1/explain/{uid}", read, handlers.explain),
+        Verb("POST", "/v1/kick", act, handlers.kick, act="kick"),
+        Verb("GET", "/openapi.json", read, page.describe),
+        Verb("GET", "/", read, page.index),
+        Verb("GET", "/static/{file}", read, page.file),
+    ]
+
+
+def run(start: Start, line: socket.socket) -> None:
+    """Serve until the line ends.
+
+    Args:
+        start: what this process was told.
+        line: from the server.
+    """
+    trio.run(_serve, start, line)
+
+
+async def _serve(start: Start, line: socket.socket) -> None:
+    stop = trio.Event()
+    context = Context(
+        settings=start.settings,
+        redis_url=start.redis_url,
+        lines=tuple(socket.socket(fileno=each) for each in start.lines),
+        host=start.address.host,
+        url=start.url,
     )
+    line.setblocking(False)
+    listeners = [socket.socket(fileno=each) for each in start.listeners]
+    async with trio.open_nursery() as nursery:
+        app = App(context)
+        nursery.start_soon(_obey, line, app.reload, stop)
+        nursery.start_soon(_beat, line, start.settings.hang_timeout)
+        nursery.start_soon(app.run)
+        log.info("operators are served", url=start.url, pid=os.getpid())
+        await serve_http(app.asgi, listeners, context.http, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _beat(line: socket.socket, hang_timeout_s: float) -> None:
+    """Tell the server that this loop turns."""
+    while True:
+        with suppress(OSError):  # the server is stopped, or gone, as `_obey` sees
+            line.send(ALIVE)
+        await trio.sleep(interval_s(hang_timeout_s))
+
+
+async def _obey(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
+    """Take the orders of the server, until it is gone."""
+    orders = trio.socket.from_stdlib_socket(line)
+    while True:
+        try:
+            order = await orders.recv(64)
+        except OSError:
+            order = b""
+        if not order:
+            stop.set()
+            return
+        reload()

@@ -1,11 +1,11 @@
-"""Who asks, may he, and what became of it: stands before everything that is answered.
+"""Who asks, may he, and what became of it: stands before everything that is answered, and logs acts.
 
 No request reaches a handler but through here, and what no verb was found for is treated as one that reads:
 so nothing new is open by mistake.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import structlog
 import trio
@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from presence.admin.access import NOBODY, Access, Need, Operator, Refused
 from presence.admin.answers import ApiError, not_found
-from presence.admin.audit import Audit
 from presence.admin.http_figures import OTHER, HttpFigures
+from presence.buckets import Buckets
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
 GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
@@ -45,59 +45,39 @@ _REFUSALS: Final = {
     "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
 }
 
+REFUSED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
+REFUSED_BURST: Final = 50.0
+
+Outcome = Literal["done", "failed", "refused"]
+
 log = structlog.get_logger("presence.admin")
 
 Handler = Callable[[Request], Awaitable[Response]]
 _CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may hold a slash
 
 
-class Verb(NamedTuple):
+class Verb(Route):
     """Something that may be asked.
 
-    Attributes:
+    Args:
         method: ``GET`` (``HEAD`` is then answered, too) or ``POST``.
-        path: as the description of the interface has it.
+        template: its path as the description of the interface has it.
         need: what it takes.
         handler: who answers.
         act: what the log calls it, if it changes anything.
     """
 
-    method: str
-    path: str
-    need: Need
-    handler: Handler
-    act: str | None = None
-
-
-class Table:
-    """The verbs, and which one a request means.
-
-    Args:
-        verbs: all of them.
-
-    Attributes:
-        verbs: as given.
-        routes: of each verb, in the same order.
-    """
-
-    def __init__(self, verbs: Iterable[Verb]) -> None:
-        self.verbs = list(verbs)
-        self.routes = [_route(verb) for verb in self.verbs]
-
-    def find(self, scope: dict[str, Any]) -> tuple[Verb | None, Route | None, list[str]]:
-        """Return the verb and its route; else the methods that there are for this path.
-
-        What the path holds is added to the scope.
-        """
-        allowed: list[str] = []
-        for verb, route in zip(self.verbs, self.routes, strict=True):
-            match, found = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(found)
-                return verb, route, []
-            if match is Match.PARTIAL:
-                allowed += sorted(route.methods or ())
-        return None, None, allowed
+    def __init__(
+        self, method: str, template: str, need: Need, handler: Handler, act: str | None = None
+    ) -> None:
+        path = template
+        for plain, converted in _CONVERTERS.items():
+            path = path.replace(plain, converted)
+        super().__init__(path, handler, methods=[method])
+        self.method = method
+        self.template = template
+        self.need = need
+        self.act = act
 
 
 def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
@@ -109,25 +89,18 @@ def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _route(verb: Verb) -> Route:
-    path = verb.path
-    for plain, converted in _CONVERTERS.items():
-        path = path.replace(plain, converted)
-    return Route(path, verb.handler, methods=[verb.method])
-
-
 class Guard:
     """The application.
 
     Args:
-        table: what may be asked.
+        verbs: what may be asked.
         access: the rules.
         figures: where requests are counted.
         audit: told of acts that are refused.
     """
 
-    def __init__(self, table: Table, access: Access, figures: HttpFigures, audit: Audit) -> None:
-        self._table = table
+    def __init__(self, verbs: Sequence[Verb], access: Access, figures: HttpFigures, audit: "Audit") -> None:
+        self._verbs = verbs
         self._access = access
         self._figures = figures
         self._audit = audit
@@ -135,18 +108,33 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
-        verb, route, allowed = self._table.find(scope)  # type: ignore[arg-type]  # it is a dict
+        verb, allowed = self._find(scope)
         answer = _Answer(send, self._figures, _counted_as(verb))
         try:
             scope["operator"] = await self._admit(verb, scope)
-            await (route.handle if route else _not_there(allowed))(scope, receive, answer)
+            await (verb.handle if verb else _not_there(allowed))(scope, receive, answer)
         except ApiError as error:
             if error.reason:
                 self._figures.refused(error.reason)
             await answer.fail(error, scope, receive)
         except Exception:
-            log.exception("a request of an operator failed", path=verb.path if verb else None)
+            log.exception("a request of an operator failed", path=verb.template if verb else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
+
+    def _find(self, scope: Scope) -> tuple[Verb | None, list[str]]:
+        """Return the verb that a request means, else the methods that there are for its path.
+
+        What the path holds is added to the scope.
+        """
+        allowed: list[str] = []
+        for verb in self._verbs:
+            match, found = verb.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                return verb, []
+            if match is Match.PARTIAL:
+                allowed += sorted(verb.methods or ())
+        return None, allowed
 
     async def _admit(self, verb: Verb | None, scope: Scope) -> Operator:
         """Return who asks.
@@ -220,7 +208,7 @@ class _Answer:
 def _counted_as(verb: Verb | None) -> str:
     if verb is None:
         return OTHER
-    return "/static" if verb.path.startswith("/static") else verb.path
+    return "/static" if verb.template.startswith("/static") else verb.template
 
 
 def _not_there(allowed: list[str]) -> ASGIApp:
@@ -235,3 +223,65 @@ def operator_of(scope: Any) -> Operator:
     """Return who asks, of a request that was let in."""
     operator: Operator = scope["operator"]
     return operator
+
+
+class Audit:
+    """Writes the lines, and counts.
+
+    Args:
+        figures: where acts are counted.
+    """
+
+    def __init__(self, figures: HttpFigures) -> None:
+        self._figures = figures
+        self._refusals: Buckets[str] = Buckets(REFUSED_PER_S, REFUSED_BURST)
+        self._unsaid = 0
+
+    def acted(
+        self,
+        operator: Operator,
+        scope: Mapping[str, Any],
+        verb: str,
+        outcome: Outcome,
+        *,
+        uid: str | None = None,
+        device: str | None = None,
+        **details: object,
+    ) -> None:
+        """Tell what an operator did.
+
+        Args:
+            operator: who.
+            scope: of the request.
+            verb: what.
+            outcome: how it ended.
+            uid, device: to whom; no device: to all of them.
+            details: what else is to be known.
+        """
+        self._figures.acted(verb, outcome)
+        level = log.info if outcome == "done" else log.warning
+        level(
+            "audit",
+            who=operator.name,
+            role=operator.role if operator is not NOBODY else "none",
+            peer=_peer(scope),
+            verb=verb,
+            uid=uid,
+            device=device,
+            outcome=outcome,
+            **details,
+        )
+
+    def refused(self, scope: Mapping[str, Any], verb: str, code: str, operator: Operator = NOBODY) -> None:
+        """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
+        if not self._refusals.take("", trio.current_time()):
+            self._figures.acted(verb, "refused")
+            self._unsaid += 1
+            return
+        unsaid, self._unsaid = self._unsaid, 0
+        self.acted(operator, scope, verb, "refused", reason=code, unsaid=unsaid)
+
+
+def _peer(scope: Mapping[str, Any]) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else "unknown"

@@ -14,10 +14,9 @@ from starlette.responses import Response
 from presence import __version__
 from presence.admin import requests
 from presence.admin.answers import NO_STORE, ApiError, bad_request, json_answer, to_json
-from presence.admin.audit import Audit, Outcome
 from presence.admin.backlog_pages import BacklogPages
 from presence.admin.event_feed import TYPES, EventFeed, parse_place
-from presence.admin.guard import operator_of
+from presence.admin.guard import Audit, Outcome, operator_of
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape, render
 from presence.admin.sampler import Sampler

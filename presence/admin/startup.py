@@ -17,7 +17,6 @@ from presence.settings import Settings
 RELOAD: Final = b"h"  # files are to be read again
 NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts
 _SIZE: Final = struct.Struct(">I")
-_PIECE_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,5 @@ def read(line: socket.socket) -> Start | None:
 
 
 def _exactly(line: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        piece = line.recv(min(size - len(found), _PIECE_BYTES))
-        if not piece:
-            return None
-        found += piece
-    return bytes(found)
+    found = line.recv(size, socket.MSG_WAITALL)
+    return found if len(found) == size else None

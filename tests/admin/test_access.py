@@ -13,7 +13,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from presence.admin import app, audit, guard, views
+from presence.admin import app, guard, views
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.kicking import Kicked
@@ -115,10 +115,9 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
 ) -> None:
     for with_tokens in (False, True):
         async with operators(redis_server.url, admin_tokens=tokens if with_tokens else None) as running:
-            table = running.app.table
-            for verb, route in zip(table.verbs, table.routes, strict=True):
-                assert {*(route.methods or ())} - {"HEAD"} == {verb.method}
-            assert {f"{verb.method} {verb.path}" for verb in table.verbs} == set(TARGETS), "each has a row"
+            verbs = running.app.verbs
+            assert all({*(verb.methods or ())} - {"HEAD"} == {verb.method} for verb in verbs)
+            assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
             for name, who in WHO.items():
                 for asked in TARGETS if who.with_tokens is with_tokens else ():
                     running.context.http.acts["kick", "done"] = 0
@@ -274,8 +273,8 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
 async def test_strangers_do_not_fill_the_log(
     tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "REFUSED_BURST", 3)
-    monkeypatch.setattr(audit, "REFUSED_PER_S", 0.001)
+    monkeypatch.setattr(guard, "REFUSED_BURST", 3)
+    monkeypatch.setattr(guard, "REFUSED_PER_S", 0.001)
     async with operators(admin_tokens=tokens) as running:
         for _ in range(20):
             assert (await kick(running)).status == 401
@@ -290,9 +289,9 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
         raise RuntimeError(secret)
 
     async with operators() as running:
-        routes = running.app.table.routes
-        (place,) = [at for at, verb in enumerate(running.app.table.verbs) if verb.path == "/v1/nodes"]
-        routes[place] = type(routes[place])("/v1/nodes", fails)
+        verbs = running.app.verbs
+        (place,) = [at for at, verb in enumerate(verbs) if verb.template == "/v1/nodes"]
+        verbs[place] = guard.Verb("GET", "/v1/nodes", verbs[place].need, fails)
         answered = await running.ask("/v1/nodes")
         assert (answered.status, answered.code) == (500, "internal")
         assert secret not in answered.body.decode()
