@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadtest.checker.periods import Periods
 from presence.store.client import open_client
 from presence.store.keys import Keys
 
@@ -37,15 +38,10 @@ def of_type(events: list[dict[str, Any]], kind: str) -> dict[str, list[dict[str,
 
 def assert_alternation(events: list[dict[str, Any]]) -> None:
     """Each uid goes online, offline, online …, and each offline names the online event that it ends."""
-    last: dict[str, dict[str, Any]] = {}
+    periods = Periods()
     for event in events:
-        if event["type"] not in {"online", "offline"}:
-            continue
-        before = last.get(event["uid"])
+        uid, session = event.get("uid", ""), event.get("session", "")
         if event["type"] == "online":
-            assert before is None or before["type"] == "offline", event
-        else:
-            assert before is not None, event
-            assert before["type"] == "online", event
-            assert event["since_id"] == before["entry"], event
-        last[event["uid"]] = event
+            assert not periods.came(uid, session, event["entry"], 0.0)
+        elif event["type"] == "offline":
+            assert not periods.went(uid, session, event["since_id"])

@@ -22,7 +22,6 @@ from tests.store.servers import Server as Redis
 from tests.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "2", "--tick", "0.1", "--disconnect-grace", "0", "--lease", "1")
-AT_ONCE_S = 0.5
 
 
 @pytest.fixture
@@ -54,30 +53,6 @@ def log_in(swarm: Swarm, *uids: str) -> list[Client]:
     clients = swarm.log_in(uids)
     swarm.run(10, until=swarm.logged_in)
     return clients
-
-
-def test_a_watch_is_answered_and_every_change_follows(redis: Redis) -> None:
-    with running_server("--redis", redis.url, "--workers", "2", *FLAGS) as server:
-        with Swarm(server.address, beat_s=0.5) as swarm:
-            watchers = log_in(swarm, *(f"watcher-{number}" for number in range(6)))
-            for watcher in watchers:
-                answer = ask(swarm, watcher, protocol.watch(["ann", "bob"], id=5))
-                offline = {"status": "offline", "since_ms": None, "last_seen_ms": None, "id": None}
-                assert answer.payload["presence"] == {"ann": offline, "bob": offline}
-            begun = time.monotonic()
-            (ann,) = log_in(swarm, "ann")
-            swarm.run(5, until=lambda: all(pushes(watcher) for watcher in watchers))
-            seconds = time.monotonic() - begun
-            ask(swarm, ann, protocol.update(meta={"mood": b"\x00"}, status="away", id=7))
-            ask(swarm, ann, protocol.logout(id=8))
-            swarm.run(5, until=lambda: all(len(pushes(watcher)) == 3 for watcher in watchers))
-            late = ask(swarm, watchers[0], protocol.watch(["ann"], id=9))
-    told = [packet.payload for packet in pushes(watchers[0])]
-    assert [each["status"] for each in told] == ["online", "away", "offline"]
-    assert [each["reason"] for each in told] == ["login", "away", "logout"]
-    assert told[1]["meta"] == {"mood": b"\x00"}
-    assert late.payload["presence"]["ann"] == {**offline, "last_seen_ms": told[2]["last_seen_ms"]}
-    assert seconds < AT_ONCE_S
 
 
 def test_while_redis_is_away_requests_are_refused_in_time(redis: Redis) -> None:
