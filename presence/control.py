@@ -61,7 +61,7 @@ class Control:
             _log,
             away=LOST,
             refused=LOST,
-            back="control self.channel is back",
+            back="control channel is back",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
