@@ -1,23 +1,24 @@
 """`presence serve` with a certificate: both ports, several workers, and another certificate under way."""
 
 import signal
+import socket
 import ssl
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import protocol
 from presence.embedded import EmbeddedRedis
 from protocol import Kind
-from tests.live.server_process import Line, running_server
+from tests.live.phone import PATIENCE_S, Phone
+from tests.live.server_process import running_server
 from tests.transports import certificates
 from tests.waiting import wait_for
 
 
-def peer(line: Line) -> bytes | None:
+def peer(phone: Phone) -> bytes | None:
     """The certificate that a connection was shown."""
-    assert isinstance(line.sock, ssl.SSLSocket)
-    return line.sock.getpeercert(binary_form=True)
+    assert isinstance(phone.socket, ssl.SSLSocket)
+    return phone.socket.getpeercert(binary_form=True)
 
 
 def test_tls_beside_plain_tcp_and_another_certificate_that_drops_nobody(
@@ -32,19 +33,21 @@ def test_tls_beside_plain_tcp_and_another_certificate_that_drops_nobody(
         wait_for(lambda: len(server.said("serving tls")) == 2)
         (port,) = {line["port"] for line in server.said("serving tls")}
 
-        def login(uid: str, *secured: Any) -> Line:
-            address = (server.address[0], port) if secured else server.address
-            line = stack.enter_context(closing(Line(address, *secured)))
-            assert line.ask(protocol.login(uid, id=1)).kind == Kind.OK
-            return line
+        def login(uid: str, port: int) -> Phone:
+            connection = socket.create_connection((server.address[0], port), PATIENCE_S)
+            if port != server.address[1]:
+                context = certificates.client_context()
+                connection = context.wrap_socket(connection, server_hostname=certificates.HOST)
+            phone = stack.enter_context(closing(Phone(connection)))
+            assert phone.ask(protocol.login(uid, id=1)).kind == Kind.OK
+            return phone
 
-        tls = (certificates.client_context(), certificates.HOST)
-        plain = login("ann")
-        before = [login(f"user-{n}", *tls) for n in range(8)]
+        plain = login("ann", server.address[1])
+        before = [login(f"user-{n}", port) for n in range(8)]
         certificates.write(tmp_path, number=1)
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: len(server.said("certificate renewed")) == 2)
-        after = login("bob", *tls)
+        after = login("bob", port)
         assert {peer(each) for each in before} != {peer(after)}
-        assert {line.beat().kind for line in (plain, *before)} == {Kind.OK}
+        assert {phone.beat().kind for phone in (plain, *before)} == {Kind.OK}
     assert sum(line["transport"]["handshakes"] for line in server.said("stopped")) == 9

@@ -8,7 +8,8 @@ from pathlib import Path
 from presence.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
 from tests.credentials import SECRET, token, write_keys
-from tests.live.server_process import Line, running_server
+from tests.live.phone import Phone
+from tests.live.server_process import running_server
 from tests.live.test_serve import failed_start
 from tests.waiting import wait_for
 
@@ -22,8 +23,8 @@ def login(uid: str | None, proof: str | None) -> Packet:
 
 def answered(address: tuple[str, int], uid: str | None, proof: str | None) -> int:
     """Return the kind of the answer to a login, or the code of the error."""
-    with closing(Line(address)) as line:
-        answer = line.ask(login(uid, proof))
+    with closing(Phone(address)) as phone:
+        answer = phone.ask(login(uid, proof))
     return answer.payload["code"] if answer.kind == Kind.ERROR else answer.kind
 
 
@@ -32,7 +33,7 @@ def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_
     flags = ("--redis", redis_server.url, "--host", "0.0.0.0", "--token-keys", str(path), "--workers", "2")
     with running_server(*flags) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.address[1])
-        ann = stack.enter_context(closing(Line(address)))
+        ann = stack.enter_context(closing(Phone(address)))
         assert ann.ask(login(None, token("ann"))).kind == Kind.OK
         assert answered(address, "eve", token("ann")) == Code.AUTH_FAILED
         assert answered(address, "eve", None) == Code.AUTH_FAILED
@@ -47,7 +48,7 @@ def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_
         refused_to_renew = "no more workers are renewed: a successor did not come to work"
         wait_for(lambda: server.said(refused_to_renew))
         assert ann.beat().kind == Kind.OK
-    assert sum(line["tokens"]["granted"] for line in server.lines if line["event"] == "stopped") == 2
+    assert sum(line["tokens"]["granted"] for line in server.said("stopped")) == 2
 
 
 def test_files_that_cannot_be_used_refuse_to_start_and_are_named(tmp_path: Path) -> None:
@@ -56,10 +57,8 @@ def test_files_that_cannot_be_used_refuse_to_start_and_are_named(tmp_path: Path)
     short.write_text("read grafana short\n")
     short.chmod(0o600)
     files = {"token-keys": bad, "tls-cert": away, "admin-tokens": short}
-    flags = ["--admin", "127.0.0.1:0"]
-    for name, file in files.items():
-        flags += [f"--{name}", str(file)]
-    status, said, _ = failed_start(*flags)
+    flags = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    status, said, _ = failed_start("--admin", "127.0.0.1:0", *flags)
     assert status == 2
     for name, file in files.items():
         assert f"{name.replace('-', '_')}: {file}: " in said

@@ -14,7 +14,8 @@ from presence.store.client import Redis, open_client
 from protocol import Code, Kind, Packet
 from tests.credentials import token, write_keys
 from tests.docs.roles import ask, permissions
-from tests.live.server_process import Line, ServerProcess, running_server
+from tests.live.phone import Phone
+from tests.live.server_process import ServerProcess, running_server
 from tests.live.test_tokens import answered, login
 from tests.transports import certificates
 from tests.waiting import wait_for
@@ -58,7 +59,7 @@ def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None
     def told(event: str, times: int) -> None:
         wait_for(lambda: len(server.said(event)) >= times)
 
-    with closing(Line(server.address)) as ann:
+    with closing(Phone(server.address)) as ann:
         assert ann.ask(login("ann", good)).kind == Kind.OK
         for proof in (forged, OPAQUE, None):
             assert answered(server.address, "bob", proof) == Code.AUTH_FAILED
