@@ -46,13 +46,8 @@ class Faults:
 
     def _act(self, fault: Fault) -> Callable[[], None]:
         def act() -> None:
-            self._world.note(
-                "fault: {} place {} for {:.1f} s, {:.2f}",
-                fault.kind.name,
-                fault.node,
-                fault.seconds,
-                fault.amount,
-            )
+            told = fault.kind.name, fault.node, fault.seconds, fault.amount
+            self._world.note("fault: {} place {} for {:.1f} s, {:.2f}", *told)
             self.done[fault.kind] = self.done.get(fault.kind, 0) + 1
             getattr(self, f"_{_HANDLERS.get(fault.kind, fault.kind.name.lower())}")(fault)
 
@@ -80,18 +75,12 @@ class Faults:
 
         stutter()
 
-    def _crash_reset(self, fault: Fault) -> None:
-        self._kill(fault, silently=False)
-
-    def _crash_silent(self, fault: Fault) -> None:
-        self._kill(fault, silently=True)
-
-    def _kill(self, fault: Fault, *, silently: bool) -> None:
+    def _crash(self, fault: Fault) -> None:
         host = self._host(fault)
         if not host.machine.alive:
             return
         others = [each for each in self._world.hosts if each.machine.alive and each is not host]
-        host.crash(silently=silently)
+        host.crash(silently=fault.kind is Kind.CRASH_SILENT)
         if fault.seconds < float("inf") or not others:
             self._later(min(fault.seconds, 60.0), lambda: self._world.start_host(host.place))
 
@@ -197,4 +186,4 @@ class Faults:
         self._world.judge.redis_forgot(None)
 
 
-_HANDLERS: Final = dict.fromkeys(CUTS, "cut")
+_HANDLERS: Final = dict.fromkeys(CUTS, "cut") | dict.fromkeys((Kind.CRASH_RESET, Kind.CRASH_SILENT), "crash")

@@ -28,21 +28,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Guard:
-    """One guard.
+    """One guard."""
 
-    Attributes:
-        name: as in the command line.
-        scripts: what is changed in scripts.
-        attributes: (owner, name) to what takes its place.
-        seed: found it, when that was last looked for.
-        covered_by: the guard that keeps every promise though this one is off; "" if none does.
-    """
-
-    name: str
-    scripts: tuple[Change, ...] = ()
-    attributes: Mapping[tuple[Any, str], Any] | None = None
-    seed: int = 0
-    covered_by: str = ""
+    name: str  # as in the command line
+    scripts: tuple[Change, ...] = ()  # what is changed in scripts
+    attributes: Mapping[tuple[Any, str], Any] | None = None  # (owner, name) to what takes its place
+    seed: int = 0  # found it, when that was last looked for
+    covered_by: str = ""  # the guard that keeps every promise though this one is off; "" if none does
 
     @contextmanager
     def off(self) -> Iterator[None]:

@@ -83,19 +83,12 @@ ENDS: Final = frozenset({"end", "restore"})
 
 
 class Kept(NamedTuple):
-    """What Redis is known to have at one moment.
+    """What Redis is known to have at one moment."""
 
-    Attributes:
-        at: true time.
-        online: see `Periods`.
-        shown: see `Showing`.
-        renewed_at: by node, when its lease was renewed last.
-    """
-
-    at: float
-    online: dict[str, str]
-    shown: dict[str, Shown]
-    renewed_at: dict[str, float]
+    at: float  # true time
+    online: dict[str, str]  # see `Periods`
+    shown: dict[str, Shown]  # see `Showing`
+    renewed_at: dict[str, float]  # by node, when its lease was renewed last
 
 
 class Judge:

@@ -21,39 +21,24 @@ SCRIPTS: Final = tuple(
 
 
 class Entry(NamedTuple):
-    """An entry of a stream, as it was written.
+    """An entry of a stream, as it was written."""
 
-    Attributes:
-        at: true time.
-        key: of the stream.
-        id: the entry's.
-        fields: what it says.
-        script: who wrote it.
-        caller: the node that called the script.
-    """
-
-    at: float
-    key: str
-    id: str
-    fields: dict[str, str]
-    script: str
-    caller: str
+    at: float  # true time
+    key: str  # of the stream
+    id: str  # the entry's
+    fields: dict[str, str]  # what it says
+    script: str  # who wrote it
+    caller: str  # the node that called the script
 
 
 class Ran(NamedTuple):
-    """A call of a script that was not refused by an error.
+    """A call of a script that was not refused by an error."""
 
-    Attributes:
-        script: its name.
-        keys, arguments, reply: as they were.
-        is_new: of a batch, whether its number was none that had been applied before.
-    """
-
-    script: str
-    keys: tuple[bytes, ...]
+    script: str  # its name
+    keys: tuple[bytes, ...]  # as they were, like the next two
     arguments: tuple[bytes, ...]
     reply: Any
-    is_new: bool
+    is_new: bool  # of a batch, whether its number was none that had been applied before
 
 
 class ObservedRedis(FakeRedis):

@@ -23,56 +23,34 @@ class Deed(Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """A deed at a moment.
+    """A deed at a moment."""
 
-    Attributes:
-        at: true seconds.
-        deed: what.
-        seconds: how long it lasts; infinity: for good.
-    """
-
-    at: float
-    deed: Deed
-    seconds: float = 0.0
+    at: float  # true seconds
+    deed: Deed  # what
+    seconds: float = 0.0  # how long it lasts; infinity: for good
 
 
 @dataclass(frozen=True)
 class Saying:
-    """How a device shows itself from a moment on.
+    """How a device shows itself from a moment on."""
 
-    Attributes:
-        at: true seconds.
-        away: whether it says that it is away.
-        meta: what it says of itself.
-    """
-
-    at: float
-    away: bool = False
-    meta: str = ""
+    at: float  # true seconds
+    away: bool = False  # whether it says that it is away
+    meta: str = ""  # what it says of itself
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """One device of one user.
+    """One device of one user."""
 
-    Attributes:
-        name: unique; seeds what it draws.
-        uid, device: as it logs in.
-        idle_timeout: as it wishes, seconds; None: the server's.
-        asks: whether it notices a dead server and goes elsewhere, as the client library does.
-        start: true seconds of its first login.
-        actions: in order.
-        sayings: in order.
-    """
-
-    name: str
+    name: str  # unique; seeds what it draws
     uid: str
     device: str
-    idle_timeout: float | None
-    asks: bool
-    start: float
-    actions: tuple[Action, ...]
-    sayings: tuple[Saying, ...] = ()
+    idle_timeout: float | None  # as it wishes, seconds; None: the server's
+    asks: bool  # whether it notices a dead server and goes elsewhere, as the client library does
+    start: float  # true seconds of its first login
+    actions: tuple[Action, ...]  # in order
+    sayings: tuple[Saying, ...] = ()  # in order
 
 
 class Kind(Enum):
@@ -102,44 +80,27 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        at: true seconds.
-        kind: what.
-        seconds: how long.
-        node: whose; the number of a place, taken by one process after another. Redis' faults have none.
-        amount: of REDIS_BACK, how many seconds it goes back; of LOSS and LATE a probability; of REDIS_SLOW
-            the longest delay one way in seconds.
-    """
-
-    at: float
-    kind: Kind
-    seconds: float
+    at: float  # true seconds
+    kind: Kind  # what
+    seconds: float  # how long
+    # whose; the number of a place, taken by one process after another. Redis' faults have none.
     node: int = 0
+    # of REDIS_BACK, how many seconds it goes back; of LOSS and LATE a probability; of REDIS_SLOW the longest
+    # delay one way in seconds
     amount: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is decided before.
+    """All that is decided before."""
 
-    Attributes:
-        seed: what the plan was drawn from, and everything else is.
-        settings: of every node.
-        nodes: places at first.
-        rates: of the clocks of each place's machine.
-        devices: who connects.
-        faults: in order.
-        heal_at: true seconds from which nothing goes wrong any more.
-        end_at: true seconds of the final comparison.
-    """
-
-    seed: int
-    settings: Settings
-    nodes: int
-    rates: tuple[float, ...]
-    devices: tuple[DevicePlan, ...]
-    faults: tuple[Fault, ...]
-    heal_at: float
-    end_at: float
+    seed: int  # what the plan was drawn from, and everything else is
+    settings: Settings  # of every node
+    nodes: int  # places at first
+    rates: tuple[float, ...]  # of the clocks of each place's machine
+    devices: tuple[DevicePlan, ...]  # who connects
+    faults: tuple[Fault, ...]  # in order
+    heal_at: float  # true seconds from which nothing goes wrong any more
+    end_at: float  # true seconds of the final comparison

@@ -21,21 +21,13 @@ FRAMES = 4  # of an exception, those next to where it was raised
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed.
+    """What came of a seed."""
 
-    Attributes:
-        seed: which.
-        violations: broken promises, or an exception.
-        faults: how often each kind was carried out.
-        entries: events and gaps written.
-        virtual_s: simulated seconds.
-    """
-
-    seed: int
-    violations: tuple[str, ...]
-    faults: Counter[str]
-    entries: int
-    virtual_s: float
+    seed: int  # which
+    violations: tuple[str, ...]  # broken promises, or an exception
+    faults: Counter[str]  # how often each kind was carried out
+    entries: int  # events and gaps written
+    virtual_s: float  # simulated seconds
 
 
 @contextmanager

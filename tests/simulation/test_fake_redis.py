@@ -112,18 +112,6 @@ def test_a_restart_has_another_history_and_no_scripts(server: FakeRedis) -> None
     assert a.send(a.batch([login("ann", "s1")], 2)).status.value == "history"
 
 
-def test_who_subscribes_hears_and_is_counted(server: FakeRedis) -> None:
-    heard: list[tuple[bytes, bytes]] = []
-    leave = server.subscribe(b"presence:online", lambda channel, message: heard.append((channel, message)))
-    assert server.execute(b"PUBSUB", b"NUMSUB", b"presence:online") == [b"presence:online", 1]
-    a = opened(server)
-    a.apply(login("ann", "s1"))
-    leave()
-    a.apply(end("ann", "s1"), login("bob", "s2"))
-    assert [channel for channel, _ in heard] == [b"presence:online"]
-    assert b'"uid":"ann"' in heard[0][1]
-
-
 def test_a_scan_of_a_large_hash_gives_all_who_stay(server: FakeRedis) -> None:
     fields = [b"f%d" % i for i in range(2000)]
     server.data[b"h"] = Hash(dict.fromkeys(fields, b"v"))

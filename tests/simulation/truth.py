@@ -15,36 +15,21 @@ LONG_AGO = -1e9
 
 @dataclass(eq=False)
 class Life:
-    """A session.
+    """A session."""
 
-    Attributes:
-        id: the session's id.
-        key: uid and device.
-        host: the process that granted it.
-        connection: which it was granted on.
-        arrived: when the login became readable.
-        handled: when it was granted.
-        idle_timeout: seconds.
-        readable: when its last packet became readable.
-        fin_at: when its client's FIN became readable.
-        logout_at: when its logout became readable.
-        ended_at, end_code: when and why its process ended it.
-        displaced_at: when its process gave it up to another login.
-    """
-
-    id: str
-    key: Key
-    host: Host
-    connection: Connection
-    arrived: float
-    handled: float
-    idle_timeout: float
-    readable: float
-    fin_at: float | None = None
-    logout_at: float | None = None
-    ended_at: float | None = None
-    end_code: int = 0
-    displaced_at: float | None = None
+    id: str  # the session's id
+    key: Key  # uid and device
+    host: Host  # the process that granted it
+    connection: Connection  # which it was granted on
+    arrived: float  # when the login became readable
+    handled: float  # when it was granted
+    idle_timeout: float  # seconds
+    readable: float  # when its last packet became readable
+    fin_at: float | None = None  # when its client's FIN became readable
+    logout_at: float | None = None  # when its logout became readable
+    ended_at: float | None = None  # when its process ended it
+    end_code: int = 0  # and why
+    displaced_at: float | None = None  # when its process gave it up to another login
 
     def is_held(self) -> bool:
         """Whether its process has it now."""

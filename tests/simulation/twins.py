@@ -99,11 +99,10 @@ class Twins:
         """Begin anew with no keys, in the history of the real server."""
         self._real.flushall()
         info: Any = self._real.info("replication")
-        self.fake = FakeRedis(lambda: self._time_us / 1_000_000, commands=self._commands)
+        self.fake = FakeRedis(
+            lambda: self._time_us / 1_000_000, commands=self._commands, channels=self._channels
+        )
         self.fake.replication_id = info["master_replid"]
-        self._heard: list[tuple[bytes, bytes]] = []
-        for channel in self._channels:
-            self.fake.subscribe(channel, lambda channel, message: self._heard.append((channel, message)))
 
     def close(self) -> None:
         """Stop listening."""
@@ -145,7 +144,7 @@ class Twins:
         heard = []
         while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
             heard.append((message["channel"], message["data"]))
-        _compare("what was published", canonical(heard), canonical(self._heard))
+        _compare("what was published", canonical(heard), canonical(self.fake.heard))
 
     def _real_keys(self) -> dict[bytes, Any]:
         """Return deadline and content of each key of the real server."""

@@ -12,8 +12,6 @@ from tests.simulation.fake.commands import COMMANDS, Command
 from tests.simulation.fake.lua import engine
 from tests.simulation.fake.values import WRONG_TYPE, Reply, ReplyError, Value
 
-Hear = Callable[[bytes, bytes], None]  # channel, message
-
 V = TypeVar("V", bound=Value)
 
 
@@ -31,10 +29,19 @@ class FakeRedis:
         now: Unix seconds, looked at once for each command or script.
         seed: what replication ids are made of.
         commands: what it can do; a test may plant a fault here.
+        channels: that somebody listens to.
+
+    Attributes:
+        heard: channel and message of all that was published there.
     """
 
     def __init__(
-        self, now: Callable[[], float], *, seed: str = "", commands: Mapping[bytes, Command] = COMMANDS
+        self,
+        now: Callable[[], float],
+        *,
+        seed: str = "",
+        commands: Mapping[bytes, Command] = COMMANDS,
+        channels: Iterable[bytes] = (),
     ) -> None:
         self.data: dict[bytes, Value] = {}
         self.deadlines: dict[bytes, int] = {}  # key to the last Unix ms at which it is there
@@ -43,7 +50,8 @@ class FakeRedis:
         self._now = now
         self._now_us = 0
         self._commands = commands
-        self._heard: dict[bytes, list[Hear]] = {}
+        self.channels = frozenset(channels)
+        self.heard: list[tuple[bytes, bytes]] = []
         self._seed = seed
         self._histories = 0
         self.replication_id = ""
@@ -69,15 +77,6 @@ class FakeRedis:
                 return self.run_script(self._load(text), rest[: int(count)], rest[int(count) :])
         return self._call(words[0], words[1:])
 
-    def subscribe(self, channel: bytes, hear: Hear) -> Callable[[], None]:
-        """Have `hear` called for each message, in the middle of the script; return what ends that."""
-        self._heard.setdefault(channel, []).append(hear)
-
-        def unsubscribe() -> None:
-            self._heard[channel].remove(hear)
-
-        return unsubscribe
-
     # What may happen to a server
 
     def snapshot(self) -> Snapshot:
@@ -102,10 +101,9 @@ class FakeRedis:
         self.replication_id = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def restart(self, kept: Snapshot | None = None) -> None:
-        """Come back with what was kept, without scripts and subscribers, in another history."""
+        """Come back with what was kept, without scripts, in another history."""
         self.restore(kept or Snapshot({}, {}))
         self.scripts.clear()
-        self._heard.clear()
         self.new_history()
 
     # What commands are made of
@@ -142,17 +140,6 @@ class FakeRedis:
         for key in [key for key, until_ms in self.deadlines.items() if until_ms < self._now_us // 1000]:
             self.remove(key)
         self._next_deadline = min(self.deadlines.values(), default=float("inf"))
-
-    def publish(self, channel: bytes, message: bytes) -> int:
-        """Tell who listens; return how many they are."""
-        hearers = self._heard.get(channel, ())
-        for hear in tuple(hearers):
-            hear(channel, message)
-        return len(hearers)
-
-    def listeners(self, channel: bytes) -> int:
-        """Return how many listen to a channel."""
-        return len(self._heard.get(channel, ()))
 
     # Scripts
 
