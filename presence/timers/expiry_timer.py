@@ -47,23 +47,20 @@ class Hearing:
 class ExpiryTimer(SharedTimer):
     """Events beside each of which stands a key that expires when it is due; a `LeasedTimer`.
 
-    What Redis does, and does not. It removes an expired key when somebody asks for it, and else in cycles, 10
-    a second, each of which tries some keys at random and ends once fewer than a tenth (Redis before 6: a
-    quarter) of them had expired, or 25 ms of processor time are spent. Only then it tells. So how late it
-    tells depends on how many keys there are, others' too; there is no bound. It tells each server's own keys,
-    to those who listen at that moment, the name without the value, and it tells everybody who listens. A key
-    that expired while Redis was down is gone when it is back, without a word.
+    Redis removes an expired key when it is asked for, and otherwise in cycles, 10 per second, each of which
+    tries some keys at random. Only then it tells, to those who listen at that moment, the name without the
+    value. So how late it tells depends on how many keys there are, and there is no bound; of a key that
+    expired while Redis was down it tells nothing.
 
-    So the key is an alarm and no more. The event, its payload and its time are kept as in a `DelayQueue`; who
-    hears an alarm claims the event, and gets it if its time has come and nobody else had it. All that was
-    missed is found by a scan, every `reconcile_s`, after each (re)connection, and when what was heard found
-    no room. That, and not Redis, bounds how late an event can be, as long as somebody calls `due`: by
+    So the key is an alarm and no more. The event, its payload and its time are kept as in a `DelayQueue`; a
+    process that hears an alarm claims the event, and gets it if its time has come and no other had it. All
+    that was missed is found by a scan, every `reconcile_s`, after each (re)connection, and when what was
+    heard found no room. That bounds how late an event can be, as long as some process calls `due`: by
     `reconcile_s`, or longer where more are missed than are handled.
 
     Never early by Redis' clock. At least once: what a worker that died had claimed comes again after its
-    lease, at whose end an alarm goes off, too. Every process that listens is told of every event and asks for
-    it, so with N of them N - 1 calls are in vain: to take it where a few listen. Otherwise a `DelayQueue`
-    does all of this at less cost.
+    lease, at whose end an alarm goes off, too. Every process that listens asks for every event, so with N of
+    them N - 1 calls are in vain: for few listeners. Otherwise a `DelayQueue` does all of this at less cost.
 
     Threads of its own listen, from the first `due` or `wait` to `close`; the methods are called from one
     thread at a time.

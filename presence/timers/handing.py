@@ -73,10 +73,10 @@ class TimerState:
     """How a timer stands.
 
     Attributes:
-        waiting, leased, dead: events that wait for their time; that are handed out or pause after a retry;
-            dead letters.
-        next_s: until when nothing will be due, in seconds from now; 0: something may be due; None: nothing is
-            waited for.
+        waiting: events that wait for their time.
+        leased: events that are handed out, or pause after a retry.
+        dead: dead letters.
+        next_s: seconds until something may be due; None: nothing is waited for.
         counts: how many there ever were: scheduled, refused, cancelled, handed (first attempts), again
             (further attempts), returned (given back), done, dead.
     """
@@ -106,12 +106,7 @@ class SharedTimer:
     """
 
     def __init__(
-        self,
-        scripting: Scripting,
-        base: str,
-        leasing: Leasing,
-        events_max: int,
-        place: tuple[bytes, str],
+        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, place: tuple[bytes, str]
     ) -> None:
         self.leasing = leasing
         self._scripting = scripting
@@ -120,11 +115,19 @@ class SharedTimer:
         self._keys = [f"{base}:{name}" for name in ("work", where, "leased", "dead", "counts", "absent")]
 
     def schedule(self, event: Event) -> bool:
-        """Add an event; see `Timer.schedule`."""
+        """Add an event; return False, and change nothing, if its id is known and not done yet.
+
+        Raises:
+            TimerError: it breaks a limit, or the timer is full.
+        """
         return self.schedule_many([event]) == 1
 
     def schedule_many(self, events: Iterable[Event]) -> int:
-        """Add events, a call for each `ITEMS_A_CALL` or `BYTES_A_CALL`; see `Timer.schedule_many`."""
+        """Add events, a call for each `ITEMS_A_CALL` or `BYTES_A_CALL`; return how many were added.
+
+        Raises:
+            TimerError: see `schedule`; what was added before stays.
+        """
         return sum(self._run("schedule", batch, self._events_max)[1] for batch in batches(events))
 
     def cancel(self, event_id: str) -> bool:
@@ -132,7 +135,7 @@ class SharedTimer:
         return bool(self._run("cancel", checked_id(event_id))[1])
 
     def reschedule(self, event_id: str, delay_s: float) -> bool:
-        """Give a waiting event another time; see `Timer.reschedule`."""
+        """Make a waiting event due `delay_s` from now; False if it is not known or was handed out."""
         return not self.reschedule_many([event_id], delay_s)
 
     def reschedule_many(self, event_ids: Iterable[str], delay_s: float) -> list[str]:
@@ -165,23 +168,11 @@ class SharedTimer:
         return sum(self._run("extend", batch, self._lease_ms())[1] for batch in tokens(dues))
 
     def give_back(self, dues: Iterable[Due]) -> int:
-        """Let others have at once what was not begun; this attempt does not count, and makes no dead letter.
-
-        Returns:
-            Of how many it still was this caller's to say.
-        """
+        """Let others have what was not begun or cut off; see `LeasedTimer.give_back`."""
         return sum(self._run("give_back", batch)[1] for batch in tokens(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
-        """Give an event back, to be handed out again; after the last attempt it is a dead letter.
-
-        Args:
-            due: the event.
-            delay_s: after how long; None: see `Leasing.pause_s`.
-
-        Returns:
-            Whether it was still the caller's.
-        """
+        """See `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
         pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
         attempts_max = self.leasing.attempts_max
         return bool(self._run("retry", due.id, due.due_ms, due.attempt, delay_ms(pause_s), attempts_max)[1])

@@ -160,16 +160,9 @@ class Level(Generic[E]):
         assert slot is not None  # noqa: S101 # the bitmap said so
         return slot
 
-    def size(self, tick: int) -> int:
-        """Return how many places of the slot of `tick` are left to take."""
-        slot = self.slot(tick)
-        return len(slot) - slot.position
-
     def pop(self, tick: int) -> Slot[E]:
         """Take the slot of `tick` out of the ring."""
-        index = tick >> self.shift & RING - 1
-        slot = self.ring[index]
-        assert slot is not None  # noqa: S101 # see slot
+        slot, index = self.slot(tick), tick >> self.shift & RING - 1
         self.ring[index] = None
         self.occupied ^= 1 << index
         return slot
@@ -328,7 +321,8 @@ class Levels(Generic[E]):
         In time to be done when the windows in it are to go down themselves, and never before the level
         below has room for it.
         """
-        size = level.size(start)
+        slot = level.slot(start)
+        size = len(slot) - slot.position
         if size <= self._moves_per_tick:
             return start
         before = start - size // self._moves_per_tick

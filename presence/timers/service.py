@@ -12,30 +12,41 @@ catches up, oldest first, and skips nothing. After `SLICE_S` of callbacks everyb
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import structlog
 import trio
 
 from presence.ticks import Ticks
-from presence.timers.callbacks import ASYNC_MAX, Callbacks, ErrorHandler, log_error
 from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull, check_delay
 from presence.timers.levels import Entry, Levels
 
 T = TypeVar("T")
+Callback = Callable[..., object]
+ErrorHandler = Callable[[Exception, Callback], None]
 
 TICK_S: Final = 0.01
 TICK_S_MIN: Final = 0.001  # trio's own sleeps are no finer
 SLICE_S: Final = 0.002  # a fifth of a tick: so long, and a few callbacks more, others wait
 STEP: Final = 256  # timers taken from the wheel, or moved in it, at once
 MOVES_PER_S: Final = 200_000  # timers that may go down a level of the wheel: a fifth of a core
+ASYNC_MAX: Final = 1_000  # tasks of async callbacks at once: some 5 MB
 CLOCK_EVERY: Final = 8  # callbacks between two looks at the clock
 AWAKE: Final = -1  # no tick is before it: nobody has to wake the task
 ASLEEP: Final = 1 << 62
 NO_ROOM: Final = 1 << 62  # taken from what there is when the service closes; what is pending stays known
+
+_log = structlog.get_logger(__name__)
+
+
+def log_error(error: Exception, callback: Callback) -> None:
+    """Log what a callback raised, with its traceback."""
+    _log.error("timer callback failed", callback=_name(callback), exc_info=error)
 
 
 class TimerHandle(Entry):
@@ -51,7 +62,7 @@ class TimerHandle(Entry):
     __slots__ = ("args", "deadline", "fn")
 
     deadline: float
-    fn: Callable[..., object] | None
+    fn: Callback | None
     args: tuple[Any, ...]
 
 
@@ -62,7 +73,8 @@ class TimerStatistics:
     Attributes:
         pending: timers that wait, async callbacks in line among them.
         fired, cancelled: timers so far.
-        running, held, errors, handler_errors: see `Callbacks`; `held` is their number.
+        running, held: async callbacks that run as tasks, and that wait in line for others to end.
+        errors, handler_errors: callbacks that raised, and how often `on_error` itself did.
         slice_max_s: the longest time for which callbacks kept the loop from everybody else.
         late_sum_s, late_max_s: callback after deadline; a look at the clock counts for some callbacks.
     """
@@ -96,8 +108,10 @@ async def open_timer_service(
     Args:
         tick_s: how fine time is, seconds; at least `TICK_S_MIN`.
         pending_max: timers that may wait.
-        async_max: tasks of async callbacks at once; see `Callbacks` for what happens at the limit.
-        on_error: gets what a callback raised, and the callback; by default it is logged.
+        async_max: tasks of async callbacks at once. At the limit others wait in line, first come first
+            served: they are late, and never lost.
+        on_error: gets the `Exception` that a callback raised, and the callback; by default it is logged. What
+            it raises itself is logged and counted. Whatever is no `Exception` goes to the nursery.
 
     Raises:
         ValueError: `tick_s` is too small.
@@ -139,14 +153,17 @@ class TimerService:
         self._wheel: Levels[TimerHandle] = Levels(moves_per_tick=max(1, int(MOVES_PER_S * tick_s)))
         self._pending_max = self._room = pending_max
         self._closed = False
-        self._callbacks = Callbacks(nursery, async_max, on_error, self._begun_from_line)
+        self._nursery = nursery
+        self._async_max = async_max
+        self._on_error = on_error
+        self._line: deque[tuple[Callback, Coroutine[Any, Any, object]]] = deque()
         self.from_threads = FromThreads(self, self._now, trio.lowlevel.current_trio_token())
         self._sleeps_until = AWAKE
         self._sleep = trio.CancelScope()
         self._slice_began = 0.0
         self._figures = TimerStatistics()
 
-    def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+    def schedule(self, delay_s: float, fn: Callback, *args: Any) -> TimerHandle:
         """Call `fn(*args)` after `delay_s` seconds; return the handle with which to cancel it.
 
         Raises:
@@ -163,9 +180,7 @@ class TimerService:
         self._add(handle)
         return handle
 
-    def schedule_many(
-        self, timers: Iterable[tuple[float, Callable[..., object], *tuple[Any, ...]]]
-    ) -> list[TimerHandle]:
+    def schedule_many(self, timers: Iterable[tuple[float, Callback, *tuple[Any, ...]]]) -> list[TimerHandle]:
         """Schedule a (delay_s, fn, *args) each, all from the same moment; return the handles in that order.
 
         All or none. Keeps the loop for about 1 µs each.
@@ -212,10 +227,8 @@ class TimerService:
 
     def statistics(self) -> TimerStatistics:
         """Return the figures so far; they go on counting."""
-        figures, callbacks = self._figures, self._callbacks
-        figures.pending = self._pending_max - self._room
-        figures.running, figures.held = callbacks.running, len(callbacks.held)
-        figures.errors, figures.handler_errors = callbacks.errors, callbacks.handler_errors
+        figures = self._figures
+        figures.pending, figures.held = self._pending_max - self._room, len(self._line)
         return figures
 
     async def run(self) -> None:
@@ -234,7 +247,8 @@ class TimerService:
         self._closed = True
         self._room -= NO_ROOM
         self._pending_max -= NO_ROOM
-        self._callbacks.close()
+        while self._line:  # an async callback that runs may still end, and must find no other
+            self._line.pop()[1].close()
 
     def _add(self, handle: TimerHandle) -> None:
         tick = self._ticks.at_or_after(handle.deadline)
@@ -287,15 +301,48 @@ class TimerService:
                 try:
                     result = fn(*args)
                 except Exception as error:
-                    self._callbacks.failed(error, fn)
+                    self._failed(error, fn)
                 else:
                     if result is not None and isinstance(result, Coroutine):
-                        self._room -= not self._callbacks.start(fn, result)
+                        self._start(fn, result)
             position += CLOCK_EVERY
         return position
 
-    def _begun_from_line(self) -> None:
-        self._room += 1
+    def _start(self, fn: Callback, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run what an async callback returned, or let it wait in line."""
+        if self._figures.running < self._async_max:
+            self._figures.running += 1
+            self._nursery.start_soon(self._run_async, fn, coroutine, name=_name(fn))
+        else:
+            self._line.append((fn, coroutine))
+            self._room -= 1
+
+    async def _run_async(self, fn: Callback, coroutine: Coroutine[Any, Any, object]) -> None:
+        try:
+            await coroutine
+        except Exception as error:
+            self._failed(error, fn)
+        except BaseExceptionGroup as group:
+            errors, rest = group.split(Exception)
+            if errors is not None:
+                self._failed(errors, fn)
+            if rest is not None:
+                raise rest from None
+        finally:
+            self._figures.running -= 1
+        if self._line:
+            self._room += 1
+            self._start(*self._line.popleft())
+
+    def _failed(self, error: Exception, fn: Callback) -> None:
+        """Hand over what a callback raised; raise nothing."""
+        self._figures.errors += 1
+        try:
+            self._on_error(error, fn)
+        except Exception as second:
+            self._figures.handler_errors += 1
+            with suppress(Exception):
+                _log.error("the handler of timer errors failed", callback=_name(fn), exc_info=second)
 
     async def _turn(self) -> None:
         """Let everybody else run."""
@@ -323,7 +370,7 @@ class FromThreads:
         self._now = now
         self._token = token
 
-    def schedule(self, delay_s: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+    def schedule(self, delay_s: float, fn: Callback, *args: Any) -> TimerHandle:
         """Call `fn(*args)` in the event loop `delay_s` seconds after this call."""
         check_delay(delay_s)
         return self._run(partial(self._schedule_at, self._now() + delay_s, fn, *args))
@@ -332,7 +379,7 @@ class FromThreads:
         """See `TimerService.cancel`."""
         return self._run(partial(self._service.cancel, handle))
 
-    def _schedule_at(self, deadline: float, fn: Callable[..., object], *args: Any) -> TimerHandle:
+    def _schedule_at(self, deadline: float, fn: Callback, *args: Any) -> TimerHandle:
         return self._service.schedule(max(0.0, deadline - self._now()), fn, *args)
 
     def _run(self, verb: Callable[[], T]) -> T:
@@ -340,3 +387,7 @@ class FromThreads:
             return trio.from_thread.run_sync(verb, trio_token=self._token)
         except trio.RunFinishedError:
             raise TimerError("the event loop of the timer service has ended") from None
+
+
+def _name(callback: Callback) -> str:
+    return getattr(callback, "__qualname__", None) or repr(callback)
