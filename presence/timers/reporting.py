@@ -64,7 +64,8 @@ class Figures:
     def shown(self) -> dict[str, int]:
         """Return the figures as an operator reads them."""
         shown: dict[str, int] = asdict(self)
-        return {**shown, "late_ms_mean": round(shown.pop("late_ms_sum") / max(1, self.taken))}
+        shown["late_ms_mean"] = round(shown.pop("late_ms_sum") / max(1, self.taken))
+        return shown
 
 
 class Leases:
@@ -82,12 +83,7 @@ class Leases:
     """
 
     def __init__(
-        self,
-        timer: LeasedTimer,
-        lease_s: float,
-        caller: Caller,
-        outage: Outage,
-        reported: Callable[[], None],
+        self, timer: LeasedTimer, lease_s: float, caller: Caller, outage: Outage, reported: Callable[[], None]
     ) -> None:
         self._timer = timer
         self._lease_s = lease_s

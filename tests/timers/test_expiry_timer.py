@@ -3,12 +3,11 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis, find_binary
+from presence.embedded import EmbeddedRedis
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.expiries import SETTING
@@ -17,7 +16,6 @@ from presence.store.scripting import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
-from tests.store.servers import Server
 
 BASE = Keys().timer("orders")
 LONG_S = 60.0  # no test waits for a scan that comes by itself
@@ -159,7 +157,7 @@ def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
     assert sum(each.hearing().void for each in all_of_them) > 0
 
 
-def test_what_expired_while_the_connection_was_lost_is_found(timer: ExpiryTimer, client: Redis) -> None:
+def test_what_expired_while_nobody_listened_is_found(timer: ExpiryTimer, client: Redis) -> None:
     timer.schedule_many(Event(str(n), 0.5) for n in range(50))
     assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1  # type: ignore[no-untyped-call]  # redis-py's
     while alarms(client):  # looking at them removes them, and nobody hears
@@ -187,24 +185,6 @@ def test_what_nobody_tells_is_found_by_the_next_scan(timers: Timers, client: Red
     timer.schedule(Event("a", 0.01))
     assert names(take(timer)) == ["a"]
     assert timer.hearing().heard == 0
-
-
-def test_what_expired_while_redis_was_down_is_found(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = Path(tmp_path_factory.mktemp("r"))
-    server = Server(find_binary(), folder, keep=True)
-    timers = Timers(server.url)
-    try:
-        timer = timers()
-        timer.due()
-        timer.schedule(Event("a", 0.05, b"kept"))
-        server.kill()
-        time.sleep(0.06)
-        server.start()
-        assert timer.wait(3.0)
-        assert [due.payload for due in timer.due()] == [b"kept"]
-    finally:
-        timers.close()
-        server.close()
 
 
 @pytest.mark.parametrize("heard_max", [100, 0], ids=["heard", "missed"])

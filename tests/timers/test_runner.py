@@ -112,39 +112,37 @@ async def test_no_more_are_claimed_and_run_at_once_than_may(autojump_clock: Mock
     assert len(most) == 12
 
 
-async def test_what_failed_is_handled_again_after_a_pause_that_doubles(autojump_clock: MockClock) -> None:
-    timer, at = a_timer(attempts_max=3), list[float]()
-
-    async def fail(_due: Due) -> None:
-        at.append(trio.current_time())
-        raise ValueError("no")
-
-    with capture_logs() as logs:
-        async with working(timer, fail, terms(attempts=3)) as runner:
-            await trio.sleep(20)
-    first, second = at[1] - at[0], at[2] - at[1]
-    assert 0.5 <= first <= 1.2
-    assert 1.0 <= second <= 2.2
-    assert timer.dead == ["e0"]
-    assert [line["log_level"] for line in logs if line.get("id") == "e0"] == ["warning", "warning", "error"]
-    assert all(isinstance(line["exc_info"], ValueError) for line in logs if line.get("id") == "e0")
-    assert (runner.figures.failed, runner.figures.dead) == (3, 1)
-
-
-async def test_what_is_put_off_comes_again_when_it_said_and_is_no_failure(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("error", "pauses_s", "logged"),
+    [
+        (
+            ValueError("no"),
+            [(0.5, 1.1), (1.0, 2.1)],
+            ["warning", "warning"],
+        ),  # it doubles, half of it is random
+        (PutOff(0.7), [(0.7, 0.8), (0.7, 0.8)], []),
+    ],
+)
+async def test_what_was_not_handled_comes_again_after_a_pause(
+    autojump_clock: MockClock, error: Exception, pauses_s: list[tuple[float, float]], logged: list[str]
+) -> None:
     timer, at = a_timer(), list[float]()
 
-    async def later(_due: Due) -> None:
+    async def succeed_at_last(_due: Due) -> None:
         at.append(trio.current_time())
         if len(at) < 3:
-            raise PutOff(0.5)
+            raise error
 
     with capture_logs() as logs:
-        async with working(timer, later) as runner:
-            await trio.sleep(3)
-    assert all(0.5 <= after - before <= 0.7 for before, after in itertools.pairwise(at))
-    assert (runner.figures.put_off, runner.figures.failed, runner.figures.handled) == (2, 0, 1)
-    assert logs == []
+        async with working(timer, succeed_at_last):
+            await trio.sleep(20)
+    assert all(
+        least_s <= after - before <= most_s
+        for (before, after), (least_s, most_s) in zip(itertools.pairwise(at), pauses_s, strict=True)
+    )
+    assert timer.said[-1] == ("done", "e0")
+    assert [line["log_level"] for line in logs] == logged
+    assert all(line["exc_info"] is error for line in logs)
 
 
 async def test_the_lease_of_a_long_handler_is_extended(autojump_clock: MockClock) -> None:
