@@ -1,10 +1,11 @@
 """Settings: every bad one is refused by name and source, and the stronger source wins."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from presence.config import RULES, SPECS, ConfigError, Loaded, Settings, load, shown
+from presence.config import RULES, SPECS, ConfigError, Loaded, Settings, exposures, load, shown
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -110,20 +111,6 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     ]
 
 
-def test_unknown_key_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    path = written(tmp_path, "idle-timeout = 3\nidle_timout = 3\nzzz = 1")
-    assert problems({"config": path}) == [
-        f"'idle-timeout': unknown key (from file {path}); did you mean idle_timeout?",
-        f"'idle_timout': unknown key (from file {path}); did you mean idle_timeout?",
-        f"'zzz': unknown key (from file {path})",
-    ]
-
-
-def test_unknown_variable_is_refused_with_the_nearest_name() -> None:
-    (problem,) = problems(environ={"PRESENCE_IDLE_TIMOUT": "3"})
-    assert problem == "'PRESENCE_IDLE_TIMOUT': unknown variable; did you mean PRESENCE_IDLE_TIMEOUT?"
-
-
 @pytest.mark.parametrize(
     "variable", ["PRESENCE_SERVICE_HOST", "PRESENCE_PORT_7400_TCP_ADDR", "PRESENCE_PORT"]
 )
@@ -132,10 +119,13 @@ def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
     assert "enableServiceLinks" in problem
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path, "tik = 1\nshards = -1")
-    found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_FOO": "1"})
-    assert len(found) == 5
+def test_all_problems_are_told_at_once_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:
+    path = written(tmp_path, "idle-timeout = 3\nzzz = 1\nshards = -1")
+    found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_IDLE_TIMOUT": "1"})
+    assert len(found) == 6
+    assert f"'idle-timeout': unknown key (from file {path}); did you mean idle_timeout?" in found
+    assert f"'zzz': unknown key (from file {path})" in found
+    assert "'PRESENCE_IDLE_TIMOUT': unknown variable; did you mean PRESENCE_IDLE_TIMEOUT?" in found
 
 
 @pytest.mark.parametrize("content", [b"port 7", b"port = 7\nport = 8", b'prefix = "\xe9"'])
@@ -149,43 +139,37 @@ def test_file_that_is_not_there_is_refused() -> None:
     assert problem == "config: cannot read /nowhere/presence.toml: No such file or directory"
 
 
+REACHED = "can be reached from elsewhere, and nobody would have to prove who it is"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"tick": "16"}, "tick: 16 s is more than half of idle_timeout, 30 s"),
-        (
-            {"min_idle_timeout": "50", "max_idle_timeout": "40"},
-            "min_idle_timeout: 50 s is above max_idle_timeout, 40 s",
-        ),
+        ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
-        (
-            {"tick": "0.05", "batch_window_ms": "13"},
-            "batch_window_ms: 13 ms is more than a quarter of tick, 50 ms",
-        ),
+        ({"tick": "0.05", "batch_window_ms": "13"}, "batch_window_ms: 13 ms is more than a quarter of tick"),
         ({"tls_key": "k.pem"}, "tls_key: is the key of a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
-            {"tls_cert": "c.pem", "port": "7000", "tls_port": "7000"},
-            "tls_port: 7000 is port, too: choose another, or say --tls-only",
+            {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
+            "tls_port: 7000 is port, too",
         ),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
-        (
-            {"admin": "0.0.0.0:7480", "insecure": True},
-            "admin: 0.0.0.0:7480 can be reached from elsewhere, and nobody would have to prove who it is",
+        ({"admin": "0.0.0.0:7480", "insecure": True}, f"admin: 0.0.0.0:7480 {REACHED}"),
+        ({"admin": "127.0.0.1:7400"}, "admin: 7400 is port"),
+        ({"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True}, "admin: 7400 is port"),
+        ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is tls_port, too"),
+        *(
+            ({"host": host}, f"host: {host} {REACHED}")
+            for host in ("0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example")
         ),
-        ({"redis": "redis+cluster://h/1"}, "redis: must name no database"),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
     assert all(SPECS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert"})
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example"])
-def test_beyond_loopback_nobody_is_served_unproven(host: str) -> None:
-    (problem,) = problems({"host": host})
-    assert problem.startswith(f"host: {host} can be reached from elsewhere")
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
@@ -206,19 +190,6 @@ def test_the_default_batching_window_gives_way_to_a_short_tick() -> None:
 def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
     (problem,) = problems({"idle_timeout": "x" * 10_000, "tick": "16"})
     assert len(problem) < 200, "a long one is cut"
-
-
-@pytest.mark.parametrize(
-    ("flags", "port"),
-    [
-        ({"admin": "127.0.0.1:7400"}, "port"),
-        ({"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True}, "port"),
-        ({"admin": "127.0.0.1:7443", "tls_cert": "c.pem"}, "tls_port"),
-    ],
-)
-def test_operators_have_a_port_of_their_own(flags: dict[str, object], port: str) -> None:
-    (problem,) = problems(flags)
-    assert f"is {port}, too" in problem
 
 
 @pytest.mark.parametrize("flag", ["port", "tls_port"])
@@ -294,3 +265,43 @@ def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> No
 )
 def test_password_of_a_bad_url_is_not_told(url: str) -> None:
     assert "s3cret" not in "".join(problems({"redis": url}))
+
+
+# What is open to strangers
+
+KEYS, CERT = Path("keys.json"), Path("cert.pem")
+ANY_USER, BY_PROXY, IN_THE_CLEAR = "reaches this server", "a proxy lets in", "over plain TCP"
+OPERATORS_IN_THE_CLEAR = "over plain HTTP"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, []),
+        ({"host": "localhost", "token_keys": KEYS}, []),
+        ({"host": "::", "insecure": True}, [ANY_USER]),
+        ({"proxy_from": "10.0.0.0/8"}, [BY_PROXY]),
+        ({"proxy_from": "10.0.0.0/8", "token_keys": KEYS, "host": "::"}, []),
+        ({"host": "::", "token_keys": KEYS}, [IN_THE_CLEAR]),
+        ({"host": "::", "token_keys": KEYS}, ["set tls_cert, tls_only"]),
+        (
+            {"host": "::", "token_keys": KEYS, "tls_cert": CERT},
+            [f"{IN_THE_CLEAR} can be read on their way: set tls_only"],
+        ),
+        ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
+        ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
+        ({"admin": "[::1]:7480", "admin_tokens": KEYS}, []),
+        ({"admin": "0.0.0.0:7480", "no_admin": True}, []),
+    ],
+)
+def test_what_is_open_is_told(given: dict[str, Any], told: list[str]) -> None:
+    found = list(exposures(Settings(**given)))
+    assert len(found) == len(told)
+    for text, part in zip(found, told, strict=True):
+        assert part in text
+
+
+def test_what_nodes_had_better_have_alike_is_told_by_name() -> None:
+    told = dict(pair.split("=") for pair in Settings(lease=12.5, max_sessions=3).shared.split())
+    assert told.keys() <= SPECS.keys()
+    assert told.items() >= {"lease": "12.5", "max_sessions": "3", "session_policy": "oldest"}.items()
