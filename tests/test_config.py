@@ -169,7 +169,7 @@ REACHED = "can be reached from elsewhere, and nobody would have to prove who it 
 def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(SPECS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert"})
+    assert all(SPECS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
