@@ -22,6 +22,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.replies import News, Reply, Status, Superseded
 from tests.store.driving import events, online_sessions, owned, record
 from tests.store.servers import Server
+from tests.waiting import until
 
 KEYS = Keys()
 INBOX_LIMIT = 50  # see prelude.lua
@@ -50,6 +51,16 @@ def comparison(sessions: Sessions) -> tuple[Comparison, ShardWriter]:
 
 def answer(**fields: object) -> Reply:
     return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
+
+
+def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
+    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+    asked = []
+    for turn in range(6):
+        (step,) = compared.next([writer])
+        asked.append((len(step.sessions), step.cursor))
+        compared.differences(step, answer(cursor=str(turn + 1)))
+    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
 
 
 def test_ghosts_and_missing_ones_count_the_second_time() -> None:
@@ -119,12 +130,6 @@ class Mending:
             self.told.add(each.uid)
             self.sessions.live.pop(each.uid, None)
 
-    async def until_resynced(self, times: int) -> None:
-        with trio.fail_after(10):
-            while self.relay.statistics().resyncs < times or self.outbox.held:  # noqa: ASYNC110 - no event
-                await trio.sleep(0.02)
-            await trio.sleep(0.2)
-
 
 @pytest.fixture
 async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
@@ -142,34 +147,34 @@ async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     mending.store.close()
 
 
-async def test_deleted_records_are_written_again(mending: Mending, server: Server) -> None:
-    server.client.delete(KEYS.online(0))
-    await mending.until_resynced(1)
-    assert online_sessions(server.client) == {tuple(each) for each in mending.sessions.live.values()}
-    assert mending.relay.statistics().differences >= 20
-
-
-async def test_a_record_that_shows_a_session_otherwise_is_written_again(
-    mending: Mending, server: Server
+@pytest.mark.parametrize("what", ["records deleted", "shown otherwise", "a ghost"])
+async def test_what_is_not_on_record_as_it_is_here_is_written_again(
+    mending: Mending, server: Server, what: str
 ) -> None:
-    mending.sessions.profiles["u7"] = Profile(away=True, meta='{"mood":"busy"}')  # and the update was lost
-    mending.sessions.profiles["u8"] = Profile(away=True)
-    await mending.until_resynced(1)
-    shown = [record(server.client, uid)["sessions"][""] for uid in ("u6", "u7", "u8")]
-    assert [(each.get("away"), each.get("meta")) for each in shown] == [
-        (None, None),
-        (True, '{"mood":"busy"}'),
-        (True, None),
-    ]
-    assert mending.relay.statistics().differences == 2
+    sessions = mending.sessions
+    if what == "records deleted":
+        server.client.delete(KEYS.online(0))
+    elif what == "shown otherwise":  # and the update was lost
+        sessions.profiles |= {"u7": Profile(away=True, meta='{"mood":"busy"}'), "u8": Profile(away=True)}
+    else:  # gone, and nobody was told
+        del sessions.live["u7"]
+    await until(lambda: online_sessions(server.client) == {tuple(each) for each in sessions.live.values()})
+    await until(lambda: mending.relay.statistics().differences)
+    assert mending.relay.statistics().differences >= {"records deleted": 20, "shown otherwise": 2}.get(
+        what, 1
+    )
 
+    def shown(uid: str) -> tuple[object, object]:
+        session = record(server.client, uid)["sessions"][""]
+        return session.get("away"), session.get("meta")
 
-async def test_a_ghost_is_ended(mending: Mending, server: Server) -> None:
-    del mending.sessions.live["u7"]  # gone, and nobody was told
-    await mending.until_resynced(1)
-    assert ("u7", "", "s-u7") not in online_sessions(server.client) | owned(server.client, "a")
-    last = events(server.client)[-1]
-    assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
+    if what == "shown otherwise":
+        await until(lambda: (shown("u7"), shown("u8")) == ((True, '{"mood":"busy"}'), (True, None)))
+        assert shown("u6") == (None, None)
+    if what == "a ghost":
+        assert ("u7", "", "s-u7") not in owned(server.client, "a")
+        last = events(server.client)[-1]
+        assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
 
 
 async def test_where_nothing_differs_nothing_is_done(mending: Mending) -> None:
@@ -194,19 +199,7 @@ async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
         assert await here.relay.drain(5) == 0
         for n in range(INBOX_LIMIT + 10):
             there.login(f"u{n}", f"elsewhere-{n}")
-        with trio.fail_after(30):
-            while here.told != {f"u{n}" for n in range(INBOX_LIMIT + 10)}:  # noqa: ASYNC110 - no event
-                await trio.sleep(0.02)
+        await until(lambda: here.told == {f"u{n}" for n in range(INBOX_LIMIT + 10)})
         nursery.cancel_scope.cancel()
     here.store.close()
     there.store.close()
-
-
-def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
-    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
-    asked = []
-    for turn in range(6):
-        (step,) = compared.next([writer])
-        asked.append((len(step.sessions), step.cursor))
-        compared.differences(step, answer(cursor=str(turn + 1)))
-    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
