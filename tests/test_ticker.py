@@ -4,11 +4,13 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.clock import Clock
 from presence.histograms import Histogram
-from presence.ticker import Ticker
+from presence.runtime import TrioRuntime
+from presence.ticker import LAG_INTERVAL_S, Ticker, watch_lag
 from presence.ticks import StallGuard, Ticks
 
 
@@ -55,70 +57,66 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
     assert guard.credited_s == 41.0
 
 
-class Recorder:
-    """Counts what a ticker asks for; pretends that some slices are due."""
+class Ticking:
+    """A ticker of which nothing is due, and when its ticks were done."""
 
     awaits_readers = False
 
-    def __init__(self, slices: int = 0) -> None:
-        self.slices = slices
-        self.asked: list[int] = []
-        self.finished: list[float] = []
+    def __init__(self) -> None:
+        self.done: list[float] = []
+        self.lags = Histogram((0.1, 1.0))
+        self.guard = StallGuard(1.0, 30.0, trio.current_time())
+        clock = Clock(trio.current_time, lambda: 0.0)
+        self.ticker = Ticker(self, Ticks(0.5, clock.now()), self.guard, clock, lags=self.lags)
 
     def take_due(self, tick: int) -> bool:
-        self.asked.append(tick)
-        self.slices -= 1
-        return self.slices >= 0
+        return False
 
     def end_silent(self, now: float) -> int:
-        return 3
+        return 0
 
     def ticked(self, now: float) -> None:
-        self.finished.append(now)
+        self.done.append(now)
 
 
-def ticker_of(recorder: Recorder) -> tuple[Ticker, Clock]:
-    clock = Clock(trio.current_time, lambda: 0.0)
-    now = clock.now()
-    return Ticker(recorder, Ticks(0.5, now), StallGuard(1.0, 30.0, now), clock), clock
-
-
-async def test_ticks_stand_on_absolute_deadlines(autojump_clock: MockClock) -> None:
-    recorder = Recorder()
-    ticker, clock = ticker_of(recorder)
-    start = clock.now()
+async def test_ticks_stand_on_absolute_deadlines_and_time_before_the_first_is_no_stall(
+    autojump_clock: MockClock,
+) -> None:
+    ticking = Ticking()
+    await trio.sleep(20)
+    start = trio.current_time()
     with trio.move_on_after(10.2):
-        await ticker.run()
-    assert [round(at - start, 6) for at in recorder.finished] == [0.5 * n for n in range(1, 21)]
-    assert ticker.statistics().overrun_max_s < 1e-6
-
-
-async def test_each_tick_is_counted_with_what_it_was_late(autojump_clock: MockClock) -> None:
-    recorder, clock, lags = Recorder(), Clock(trio.current_time, lambda: 0.0), Histogram((0.1, 1.0))
-    now = clock.now()
-    ticker = Ticker(recorder, Ticks(0.5, now), StallGuard(1.0, 30.0, now), clock, lags=lags)
-    with trio.move_on_after(2.2):
-        await ticker.run()
-    assert lags.report() == {"bounds": [0.1, 1.0], "counts": [4, 0, 0], "sum": pytest.approx(0.0, abs=1e-6)}
+        await ticking.ticker.run()
+    assert [round(at - start, 6) for at in ticking.done] == [0.5 * n for n in range(1, 21)]
+    assert ticking.lags.report()["counts"] == [20, 0, 0]
+    statistics = ticking.ticker.statistics()
+    assert (statistics.ticks, statistics.stall_credit_s) == (20, 0.0)
+    assert statistics.overrun_max_s < 1e-6
 
 
 async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
-    recorder, clock = Recorder(), Clock(trio.current_time, lambda: 0.0)
-    now = clock.now()
-    guard = StallGuard(1.0, 30.0, now)
+    ticking = Ticking()
+    guard, now = ticking.guard, trio.current_time()
     guard.alive(now + 20.0)
     guard.last = now
-    ticker = Ticker(recorder, Ticks(0.5, now), guard, clock)
     with trio.move_on_after(10.2):
-        await ticker.run()
+        await ticking.ticker.run()
     assert guard.credited_s == 20.0
-    assert len(recorder.finished) == 20
-    assert clock.now() - guard.last < 0.5
+    assert len(ticking.done) == 20
+    assert trio.current_time() - guard.last < 0.5
 
 
-async def test_the_time_before_the_first_tick_is_no_stall(autojump_clock: MockClock) -> None:
-    ticker, _ = ticker_of(Recorder())
-    await trio.sleep(20)
-    with trio.move_on_after(5.2):
-        await ticker.run()
-    assert ticker.statistics().stall_credit_s == 0.0
+@pytest.mark.parametrize(("stopped_s", "logged"), [(1.0, []), (32.0, [32.0])])
+async def test_a_stall_of_the_loop_is_measured_and_a_long_one_logged_once_with_its_length(
+    stopped_s: float, logged: list[float], autojump_clock: MockClock
+) -> None:
+    lags = Histogram((0.1, 60.0))
+    with trio.move_on_after(stopped_s + 10.3), capture_logs() as lines:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_lag, lags, Clock(trio.current_time, lambda: 0.0), TrioRuntime())
+            await trio.sleep(LAG_INTERVAL_S / 2)
+            autojump_clock.jump(LAG_INTERVAL_S / 2 + stopped_s)
+            await trio.sleep_forever()
+    assert [line["seconds"] for line in lines] == logged
+    assert all(line["log_level"] == "warning" for line in lines)
+    assert lags.report()["counts"] == [40, 1, 0]
