@@ -1,15 +1,18 @@
 """The command line, as it is typed: exit statuses, what is printed where, and what happens on a signal."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from presence import __version__
+from presence import __main__, __version__, cli
 from presence.cli import COMMANDS, main
 from presence.config import SPECS
 
@@ -148,3 +151,34 @@ def test_package_runs_as_a_module() -> None:
         [sys.executable, "-m", "presence", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"presence {__version__}\n"
+
+
+# Before anything is loaded
+
+
+@pytest.fixture
+def hangups() -> Iterator[list[int]]:
+    """Count what SIGHUP does where nobody has it ignored."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _frame: came.append(number))
+    yield came
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("command", "heard"), [("serve", 0), ("tail", 1)])
+def test_a_hangup_that_comes_early_is_ignored_by_a_server_only(
+    hangups: list[int], monkeypatch: pytest.MonkeyPatch, command: str, heard: int
+) -> None:
+    def early() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return 7
+
+    monkeypatch.setattr(cli, "main", early)
+    monkeypatch.setattr(sys, "argv", ["presence", command])
+    assert __main__.main() == 7
+    assert len(hangups) == heard
+
+
+def test_that_is_decided_before_anything_is_loaded() -> None:
+    script = "import sys, presence.__main__; sys.exit('presence.cli' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,10 +1,13 @@
 """Connections are derived from the file limit; a limit that is too low is named."""
 
+import os
 import resource
+from pathlib import Path
 
 import pytest
 
 from presence import files
+from presence.files import opened
 
 
 class FakeLimit:
@@ -41,3 +44,24 @@ def test_a_limit_with_no_room_at_all_is_refused(monkeypatch: pytest.MonkeyPatch)
     FakeLimit(64, 64, monkeypatch)
     with pytest.raises(files.FileLimitError, match="too low"):
         files.claim(0)
+
+
+# Files that are opened at once, or not at all
+
+
+def test_a_file_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"text")
+    with opened(path) as file:
+        assert file.read() == b"text"
+
+
+def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for path in (fifo, tmp_path, Path(os.devnull)):
+        with pytest.raises(OSError, match="Not a regular file") as caught:
+            opened(path)
+        assert caught.value.filename == str(path)
+    assert before in (0, len(os.listdir("/proc/self/fd")))

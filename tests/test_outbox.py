@@ -8,6 +8,7 @@ import pytest
 from presence.changes import Change, Op
 from presence.histograms import Histogram
 from presence.outbox import STEP_MS, Ages, Gap, Outbox, size_of
+from presence.transitions import Told, Transitions
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
@@ -118,3 +119,32 @@ def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
             waiting.outbox.release(0, [held.pop(rng.randrange(len(held)))])
         oldest_s = max(((waiting.now_ms - each.at_ms) / 1000 for each in held), default=0.0)
         assert oldest_s <= waiting.ages.oldest_s() <= oldest_s + STEP_MS / 1000
+
+
+# What Redis told
+
+
+def test_counts_add_up_by_type_and_reason() -> None:
+    transitions = Transitions()
+    transitions.note([Told("online", 1, 2), Told("offline", 201, 1)])
+    transitions.note([Told("online", 1, 3), Told("online", 2, 1)])
+    assert transitions.report() == {
+        "online": {"login": 5, "returned": 1},
+        "offline": {"idle_timeout": 1},
+        "away": {},
+        "update": {},
+        "gap": {},
+    }
+
+
+def test_a_gap_is_its_own_reason() -> None:
+    transitions = Transitions()
+    transitions.note([Told("gap", 0, 1)])
+    assert transitions.report()["gap"] == {"gap": 1}
+
+
+def test_what_a_later_version_writes_is_counted_as_it_is_called() -> None:
+    transitions = Transitions()
+    transitions.note([Told("offline", 999, 1), Told("sleeping", 3, 1)])
+    assert transitions.report()["offline"] == {"999": 1}
+    assert transitions.report()["sleeping"] == {"away": 1}
