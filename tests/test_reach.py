@@ -16,11 +16,13 @@ from presence.reach import (
 from presence.relay import PROBE_INTERVAL_S
 
 
-def test_they_are_brief_until_nodes_at_rest_have_noticed() -> None:
-    assert BRIEF_S >= PROBE_INTERVAL_S
+def test_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
+    assert min(BRIEF_S, REST_S) >= PROBE_INTERVAL_S
     reach, now, pauses = Reach(), 10.0, []
+    assert not reach.is_due(1e9)
     while now < 20.0:
         reach.failed(now, now, 1.0)
+        assert (reach.is_due(reach.retry_at - 0.001), reach.is_due(reach.retry_at)) == (False, True)
         pauses.append(reach.retry_at - now)
         now = reach.retry_at
     assert pauses[0] == pytest.approx(BACKOFF_FIRST_S)
@@ -43,57 +45,40 @@ def ask(reach: Reach, calls: str) -> list[bool]:
     return told
 
 
+SLOWER = f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}"
+RESTED = f"+10,10.01 +{9.91 + REST_S},{10 + REST_S} +20,20.01"
+
 # What happened; which answers tell that it was away and is back, or that it is settled; what holds then.
 CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
     "one that never failed may be sent to": ("", [], {"may_be_sent_to": True}),
     "one that holds others up gives them their turn": ("!9.6,10", [], {"retry_at": 10.8}),
     "but not for ever": ("!8,10", [], {"retry_at": 10.0 + BACKOFF_LIMIT_S}),
-    "it is away since the call that failed was sent": ("-8,10 -10,12", [], {"away_since": 8.0}),
+    "away since the call that failed was sent": ("-8,10 -10,12", [], {"away_since": 8.0}),
     "one that failed is not sent to": ("-10", [], {"may_be_sent_to": False}),
-    "it may be sent to when it answers": (
+    "sent to once it answers": (
         "+9 -10 -11 +12",
         [False, True],
-        {"may_be_sent_to": True, "away_since": 10.0},
+        {"may_be_sent_to": True, "away_since": 10},
     ),
-    "it is back when what there was to send was taken": (
+    "back when what was to send was taken": (
         "+9 -10 -11 +12 =",
         [False, True, True],
-        {"may_be_sent_to": True, "away_since": None},
+        {"away_since": None},
     ),
-    "one that answers a probe and takes nothing is still away": (
+    "one that takes nothing is still away": (
         "-10 +11 -11.1 =",
         [True, False],
-        {"away_since": 10.0, "retry_at": 11.1 + 2 * BACKOFF_FIRST_S},
+        {"retry_at": 11.2},
     ),
     "an answer without a failure settles nothing": ("+1 =", [False, False], {}),
     "a short absence is none": ("+9 -9.1 +9.4,9.5", [False, False], {}),
     "one that was slow was away": ("+7 +9,10", [False, True], {}),
-    "one that is always slow is not away for ever": (
-        "+7 +10,11.5 +12,13.5 +14,15.5",
-        [False, True, False, False],
-        {},
-    ),
-    "the first answer in a while makes not sure yet": (
-        f"+1 +{1 + 0.9 * FRESH_S}",
-        [False, False],
-        {"sure_at": 1.0 + GLANCE_S},
-    ),
+    "not for ever if always": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], {}),
+    "not sure yet": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], {"sure_at": 1.0 + GLANCE_S}),
     "one that comes late neither": ("+1 +1.3 +9,9.5", [False, False, True], {"sure_at": 9.5 + GLANCE_S}),
-    "calls as slow as before are no outage": (
-        f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}",
-        [True, False],
-        {"sure_at": 9.0 + GLANCE_S},
-    ),
-    "an answer that a stop kept waiting may hide an outage though calls were slow before": (
-        f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S} +10.5,31",
-        [True, False, True],
-        {"sure_at": 31.0 + GLANCE_S},
-    ),
-    "a rest longer than any probe allows may hide an outage": (
-        f"+10,10.01 +{9.91 + REST_S},{10 + REST_S} +20,20.01",
-        [False, False, True],
-        {},
-    ),
+    "calls as slow as before are no outage": (SLOWER, [True, False], {"sure_at": 9.0 + GLANCE_S}),
+    "a stop may hide one": (f"{SLOWER} +10.5,31", [True, False, True], {"sure_at": 31.0 + GLANCE_S}),
+    "a rest longer than any probe allows, too": (RESTED, [False, False, True], {}),
 }
 
 
@@ -107,16 +92,7 @@ def test_what_calls_tell(name: str) -> None:
         assert getattr(reach, attribute) == expected, attribute
 
 
-def test_one_that_failed_is_asked_when_its_pause_is_over() -> None:
-    reach = Reach()
-    assert not reach.is_due(1e9)
-    ask(reach, "-10")
-    assert not reach.is_due(10.0 + BACKOFF_FIRST_S / 2)
-    assert reach.is_due(10.0 + BACKOFF_FIRST_S)
-
-
 def test_it_is_fresh_for_a_moment() -> None:
-    assert REST_S > PROBE_INTERVAL_S
     reach = Reach()
     ask(reach, "+1")
     assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
