@@ -1,6 +1,6 @@
 """The core's promises one by one: deadlines, the last look, resync, stalls, a mass expiry."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
@@ -21,17 +21,6 @@ SLOT = TICK / 2
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-@pytest.mark.parametrize("offset", [0.0, 0.01, 0.249, 0.499])
-def test_silence_ends_a_session_within_a_slot_after_t(world: World, offset: float) -> None:
-    world.now += offset
-    world.login()
-    world.now = START
-    world.pass_time(T)
-    assert world.story() == [LOGIN] if offset else [LOGIN, ended(Code.IDLE_TIMEOUT)]
-    world.pass_time(1.0)
-    assert T <= world.changes[1].at - (START + offset) <= T + SLOT
 
 
 def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
@@ -63,42 +52,26 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
-def test_plain_keepalives_put_the_end_off(world: World) -> None:
+def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(world: World) -> None:
     usual, patient = world.login(), world.login("bob", idle_timeout=60)
-    for _ in range(10):
-        world.pass_time(T - 2)
-        world.beat(usual, patient)
-    assert len(world.registry) == 2
-    assert world.core.statistics().beats == 20
-    world.pass_time(T + SLOT)
-    assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
-    world.pass_time(60 - T)
-    assert world.story()[3:] == [ended(Code.IDLE_TIMEOUT, "bob")]
-
-
-def test_an_end_tells_when_the_client_was_last_seen(world: World) -> None:
-    handle = world.login()
     world.pass_time(7.25)
-    world.beat(handle)
+    world.beat(usual, patient)
     world.pass_time(T + TICK)
+    assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
+    assert world.core.statistics().beats == 2
 
 
-def test_how_late_an_end_for_silence_is_told_is_counted(world: World) -> None:
+def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: World) -> None:
+    world.sockets.close(world.login("bob"))
+    world.say(world.login("eve"), protocol.logout())
     world.now += 0.25
     world.login()
     world.now = START
     world.pass_time(T + TICK)
+    assert len(world.registry) == 0
     assert world.delays.report()["counts"] == [0, 1, 0, 0]
     assert world.delays.report()["sum"] == pytest.approx(0.25)
-
-
-def test_other_ends_are_no_delays(world: World) -> None:
-    world.sockets.close(world.login())
-    world.sockets.feed(world.login("bob"), protocol.encode(protocol.logout()))
-    world.pass_time(T + TICK)
-    assert len(world.registry) == 0
-    assert sum(world.delays.report()["counts"]) == 0
 
 
 def test_the_outlook_has_each_session_in_its_slot(world: World) -> None:
@@ -134,59 +107,40 @@ def until_due(world: World) -> None:
 
 
 def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> None:
-    handle = world.login()
-    world.pass_time(T - 0.1)
-    world.sockets.arrive(handle, protocol.KEEPALIVE)
-    world.pass_time(2 * TICK)
+    world.sockets.arrive(world.login(), protocol.KEEPALIVE)
+    until_due(world)
+    world.pass_time(TICK)
     assert world.story() == [LOGIN]
     assert world.core.statistics().saved_by_a_last_look == 1
 
 
-def test_a_close_found_by_the_look_has_no_grace_beyond_the_deadline(world: World) -> None:
-    handle = world.login()
-    until_due(world)
-
-    def client_left() -> None:
-        world.sockets.close(handle)
-
-    world.run_tick(between=client_left)
-    assert world.story() == [LOGIN, ended(Code.CLOSED)]
-
-
-def test_a_packet_read_during_its_own_expiry_wins(world: World) -> None:
-    handle = world.login()
+@pytest.mark.parametrize(
+    ("deed", "story"),
+    [
+        (lambda world: world.sockets.feed(0, protocol.KEEPALIVE), [LOGIN]),
+        (lambda world: world.login(), [LOGIN, LOGIN]),
+        (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
+        (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
+        (
+            lambda world: world.core.endings.displace("ada", world.changes[0].session),
+            [LOGIN, ended(Code.REPLACED)],
+        ),
+    ],
+    ids=["keepalive", "login", "logout", "close, with no grace beyond the deadline", "displacement"],
+)
+def test_what_is_read_during_its_own_expiry_wins(
+    world: World, deed: Callable[[World], object], story: list[object]
+) -> None:
+    world.login()
     until_due(world)
     world.sockets.needs_a_turn = True
 
     def reader_has_its_turn() -> None:
         assert world.core.awaits_readers
-        world.sockets.feed(handle, protocol.KEEPALIVE)
+        deed(world)
 
     world.run_tick(between=reader_has_its_turn)
-    assert world.story() == [LOGIN]
-    assert not world.is_hung_up(handle)
-
-
-def test_a_login_during_the_expiry_of_its_forerunner_is_a_takeover(world: World) -> None:
-    world.login()
-    until_due(world)
-    world.run_tick(between=world.login)
-    assert world.story() == [LOGIN, LOGIN]
-    assert world.core.statistics().taken_over == 1
-
-
-def test_a_logout_during_its_own_expiry_is_the_only_end(world: World) -> None:
-    handle = world.login()
-    until_due(world)
-    world.run_tick(between=lambda: world.sockets.feed(handle, protocol.encode(protocol.logout())))
-    assert world.story() == [LOGIN, ended(Code.LOGOUT)]
-
-
-def test_a_displacement_during_the_expiry_leaves_nothing_to_end(world: World) -> None:
-    world.login()
-    until_due(world)
-    world.run_tick(between=lambda: world.core.endings.displace("ada", world.changes[0].session))
-    assert world.story() == [LOGIN, ended(Code.REPLACED)]
+    assert world.story() == story
 
 
 # Stalls and clocks
