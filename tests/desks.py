@@ -1,29 +1,22 @@
 """A desk that notes what it is asked, and answers with what a test gives it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from presence.registry import Session
 from presence.requests import Message, Request, grant, refuse
 from protocol import Code
 
 
+@dataclass
 class NotingDesk:
-    """Notes everything.
+    """Notes everything."""
 
-    Attributes:
-        taken: the sessions and requests, in order.
-        drains: sessions that had unsent bytes, in order.
-        gone: sessions whose connection is gone, in order.
-        answer: called with each request.
-        refill: called with each session that has no unsent bytes any more.
-    """
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[Session, Request]] = []
-        self.drains: list[Session] = []
-        self.gone: list[Session] = []
-        self.answer: Callable[[Session, Request], object] = lambda session, request: None
-        self.refill: Callable[[Session], object] = lambda session: None
+    taken: list[tuple[Session, Request]] = field(default_factory=list)
+    drains: list[Session] = field(default_factory=list)  # that had unsent bytes
+    gone: list[Session] = field(default_factory=list)  # whose connection is gone
+    answer: Callable[[Session, Request], object] = lambda session, request: None  # called with each request
+    refill: Callable[[Session], object] = lambda session: None  # with each that has no unsent bytes any more
 
     def take(self, session: Session, request: Request) -> None:
         self.taken.append((session, request))

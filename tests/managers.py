@@ -4,20 +4,11 @@ import secrets
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 
 class Manager:
-    """Takes what services tell.
-
-    Args:
-        folder: where its socket is; None: it has no name in the file system.
-
-    Attributes:
-        variable: what `NOTIFY_SOCKET` has to be.
-        messages: what was told so far, each message as its lines by name.
-    """
+    """Takes what services tell; `variable` is what `NOTIFY_SOCKET` has to be, without a folder no file."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.variable = f"@presence-{secrets.token_hex(8)}" if folder is None else str(folder / "notify")
@@ -52,7 +43,5 @@ class Manager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()

@@ -15,6 +15,7 @@ from presence.inquiries import PATIENCE_S, QUESTIONS_A_S, QUEUE_MAX, Answering, 
 from presence.runtime import TrioRuntime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Question
+from tests.waiting import until
 
 ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)
 WAIT_S = 30.0
@@ -76,9 +77,7 @@ class Desk:
 
     async def settled(self) -> None:
         """Wait until each question has its outcome."""
-        with trio.fail_after(WAIT_S):
-            while sum(self.figures()[1:]) < self.figures()[0]:  # noqa: ASYNC110 - nothing rings
-                await trio.sleep(0.001)
+        await until(lambda: sum(self.figures()[1:]) == self.figures()[0])
 
 
 @asynccontextmanager
@@ -94,9 +93,7 @@ async def test_a_question_is_answered_and_then_there_is_no_connection() -> None:
     async with answering() as desk:
         desk.answering.take([ANN, ANN])
         await desk.settled()
-        with trio.fail_after(WAIT_S):
-            while not desk.closed:  # noqa: ASYNC110 - nothing rings
-                await trio.sleep(0.001)
+        await until(lambda: desk.closed)
     assert desk.written == [(ANN, "n1", {"uid": "ann"})] * 2
 
 
@@ -116,9 +113,7 @@ async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped()
     async with answering() as desk:
         desk.go_on.clear()
         desk.answering.take([ANN])
-        with trio.fail_after(WAIT_S):
-            while not desk.begun:  # noqa: ASYNC110 - nothing rings
-                await trio.sleep(0.001)
+        await until(lambda: desk.begun)
         for _ in range(3):
             desk.now += 1
             desk.answering.take([ANN] * QUEUE_MAX)

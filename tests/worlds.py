@@ -112,33 +112,18 @@ class FakeSockets:
 
 
 class World:
-    """A core, its time, its sockets, and the changes that it has made.
-
-    Args:
-        idle_timeout: T, seconds.
-        grace: seconds.
-        credit: whether stalls are credited.
-        look: whether connections are read before their sessions end.
-        wall: Unix seconds.
-        clamp: turns a wish for an idle time-out into what the client gets.
-        away_after: seconds after which sessions are away by themselves; 0: never.
-        returns: how many a minute lengthen nobody's grace; 0: any.
-        session_limit: see `SessionLimit`.
-        packet_rate: see `PacketRate`.
-        gate: says who a client is by its token; None: whoever it says.
-    """
+    """A core, its time, its sockets, and the changes that it has made."""
 
     def __init__(
         self,
         *,
         idle_timeout: float = T,
         grace: float = GRACE,
-        credit: bool = True,
-        look: bool = True,
+        credit: bool = True,  # whether stalls are credited
+        look: bool = True,  # whether connections are read before their sessions end
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
-        clamp: Callable[[float | None], float] | None = None,
         away_after: float = 0.0,
-        returns: int = 0,
+        returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
         session_limit: SessionLimit = NO_LIMIT,
         packet_rate: PacketRate | None = None,
         gate: Gate | None = None,
@@ -160,7 +145,7 @@ class World:
             SessionProtocol(
                 self.registry,
                 self.clock,
-                clamp or clamped,
+                clamped,
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
