@@ -3,9 +3,9 @@
 import heapq
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
@@ -52,139 +52,114 @@ class Found(NamedTuple):
     at: float
 
 
-class Technique(ABC):
+@dataclass(slots=True)
+class Technique:
     """Idle detection. Time is monotonic seconds, as an argument; what keeps its own clock ignores it.
 
-    This one does nothing with touches that come together: it takes them one by one.
+    Attributes:
+        touch: the user has sent something: online, for T from now on.
+        due: tells who has been silent for T since the last touch, each once. To be gone through to its end.
+        next_look: returns when `due` wants to be called next.
+        many: as `touch` for many at once, in the way that the technique has for that; None: it has none.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-
-    @abstractmethod
-    def touch(self, uid: str, now: float) -> None:
-        """The user has sent something: online, for T from now on."""
+    touch: Callable[[str, float], object]
+    due: Callable[[float], Iterable[Found]]
+    next_look: Callable[[float], float]
+    many: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """The same for many at once, in the way that the technique has for that."""
+        """Touch many at once, or else one by one."""
+        if self.many:
+            self.many(uids, now)
+            return
         for uid in uids:
             self.touch(uid, now)
 
-    @abstractmethod
-    def due(self, now: float) -> Iterable[Found]:
-        """Tell who has been silent for T since the last touch; each once. To be gone through to its end."""
 
-    @abstractmethod
-    def next_look(self, now: float) -> float:
-        """Return when `due` wants to be called next."""
+def nothing(_timeout_s: float) -> Technique:
+    """Return what does nothing, so that what the player costs is known."""
+    return Technique(lambda _uid, _now: None, lambda _: (), lambda _: math.inf, lambda _uids, _now: None)
 
 
-class _Nothing(Technique):
-    """Does nothing, so that what the player costs is known."""
+def presence_wheel(timeout_s: float) -> Technique:
+    """Return the presence wheel, driven as the server's ticker drives it: looked at when a slot begins."""
+    ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
+    wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
-    def touch(self, uid: str, now: float) -> None:
-        """See `Technique`."""
-
-    def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """See `Technique`."""
-
-    def due(self, now: float) -> Sequence[Found]:
-        return ()
-
-    def next_look(self, now: float) -> float:
-        return math.inf
-
-
-class _Wheel(Technique):
-    """The presence wheel, driven as the server's ticker drives it."""
-
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self._ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
-        self._wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
-
-    def touch(self, uid: str, now: float) -> None:
-        self._wheel.touch(uid, self._ticks.at_or_after(now + self._timeout_s))
-
-    def touch_many(self, uids: Sequence[str], now: float) -> None:
-        self._wheel.touch_all(uids, self._ticks.at_or_after(now + self._timeout_s))
-
-    def due(self, now: float) -> Iterator[Found]:
-        tick = self._ticks.begun(now)
-        while uids := self._wheel.expire(tick, SLICE):
+    def due(now: float) -> Iterator[Found]:
+        tick = ticks.begun(now)
+        while uids := wheel.expire(tick, SLICE):
             at = time.monotonic()
             yield from (Found(uid, at) for uid in uids)
 
-    def next_look(self, now: float) -> float:
-        return self._ticks.starts(self._wheel.cursor + 1)
+    return Technique(
+        lambda uid, now: wheel.touch(uid, ticks.at_or_after(now + timeout_s)),
+        due,
+        lambda _: ticks.starts(wheel.cursor + 1),
+        lambda uids, now: wheel.touch_all(uids, ticks.at_or_after(now + timeout_s)),
+    )
 
 
-class _Heap(Technique):
-    """A heap of (deadline, uid): each touch adds an entry, and one that is no longer true is skipped."""
+def lazy_heap(timeout_s: float) -> Technique:
+    """Return a heap of (deadline, uid): each touch adds an entry; one that is no longer true is skipped."""
+    deadlines: dict[str, float] = {}
+    heap: list[tuple[float, str]] = []
 
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self._deadlines: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+    def touch(uid: str, now: float) -> None:
+        deadline = deadlines[uid] = now + timeout_s
+        heapq.heappush(heap, (deadline, uid))
 
-    def touch(self, uid: str, now: float) -> None:
-        deadline = now + self._timeout_s
-        self._deadlines[uid] = deadline
-        heapq.heappush(self._heap, (deadline, uid))
-
-    def due(self, now: float) -> Iterator[Found]:
-        heap = self._heap
+    def due(now: float) -> Iterator[Found]:
         while heap and heap[0][0] <= now:
             deadline, uid = heapq.heappop(heap)
-            if self._deadlines.get(uid) == deadline:
-                del self._deadlines[uid]
+            if deadlines.get(uid) == deadline:
+                del deadlines[uid]
                 yield Found(uid, time.monotonic())
 
-    def next_look(self, now: float) -> float:
+    def next_look(_now: float) -> float:
         """When the first entry is due that is still true."""
-        heap = self._heap
-        while heap and self._deadlines.get(heap[0][1]) != heap[0][0]:
+        while heap and deadlines.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
+    return Technique(touch, due, next_look)
 
-class _RearmedHeap(Technique):
-    """A heap with one entry a user: a touch notes the time, and the entry is put right when it comes up."""
 
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self._touched: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+def rearmed_heap(timeout_s: float) -> Technique:
+    """Return a heap with one entry a user, which is put right when it comes up; a touch notes the time."""
+    touched: dict[str, float] = {}
+    heap: list[tuple[float, str]] = []
 
-    def touch(self, uid: str, now: float) -> None:
-        if uid not in self._touched:
-            heapq.heappush(self._heap, (now + self._timeout_s, uid))
-        self._touched[uid] = now
+    def touch(uid: str, now: float) -> None:
+        if uid not in touched:
+            heapq.heappush(heap, (now + timeout_s, uid))
+        touched[uid] = now
 
-    def due(self, now: float) -> Iterator[Found]:
-        heap = self._heap
+    def due(now: float) -> Iterator[Found]:
         while heap and heap[0][0] <= now:
             _, uid = heap[0]
-            deadline = self._touched[uid] + self._timeout_s
+            deadline = touched[uid] + timeout_s
             if deadline > now:
                 heapq.heapreplace(heap, (deadline, uid))
                 continue
             heapq.heappop(heap)
-            del self._touched[uid]
+            del touched[uid]
             yield Found(uid, time.monotonic())
 
-    def next_look(self, now: float) -> float:
-        return self._heap[0][0] if self._heap else math.inf
+    return Technique(touch, due, lambda _: heap[0][0] if heap else math.inf)
 
 
-class _Told(Technique):
-    """One that is told by the event loop who is silent; what it was told can be had at once."""
+class _Told:
+    """Who is silent, as the event loop tells it; what it was told can be had at once."""
 
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
+    def __init__(self) -> None:
         self._found: list[Found] = []
 
-    def due(self, now: float) -> Sequence[Found]:
+    def tell(self, uid: str) -> None:
+        self._found.append(Found(uid, time.monotonic()))
+
+    def due(self, _now: float) -> Sequence[Found]:
         found, self._found = self._found, []
         return found
 
@@ -192,106 +167,96 @@ class _Told(Technique):
         return now if self._found else math.inf
 
 
-class _Service(_Told):
-    """`TimerService`: a timer for each user, which a touch reschedules."""
+def timer_service(timeout_s: float, timers: TimerService) -> Technique:
+    """Return `TimerService`: a timer for each user, which a touch reschedules."""
+    told, handles = _Told(), dict[str, TimerHandle]()
 
-    def __init__(self, timeout_s: float, timers: TimerService) -> None:
-        super().__init__(timeout_s)
-        self._timers = timers
-        self._handles: dict[str, TimerHandle] = {}
+    def silent(uid: str) -> None:
+        del handles[uid]
+        told.tell(uid)
 
-    def touch(self, uid: str, now: float) -> None:
-        handle = self._handles.get(uid)
-        if handle is None or not self._timers.reschedule(handle, self._timeout_s):
-            self._handles[uid] = self._timers.schedule(self._timeout_s, self._silent, uid)
+    def touch(uid: str, _now: float) -> None:
+        handle = handles.get(uid)
+        if handle is None or not timers.reschedule(handle, timeout_s):
+            handles[uid] = timers.schedule(timeout_s, silent, uid)
 
-    def _silent(self, uid: str) -> None:
-        del self._handles[uid]
-        self._found.append(Found(uid, time.monotonic()))
+    return Technique(touch, told.due, told.next_look)
 
 
-class _TrioDeadlines(_Told):
-    """A task for each user, which sleeps in a cancel scope; a touch moves the scope's deadline."""
+def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
+    """Return a task for each user, which sleeps in a cancel scope; a touch moves the scope's deadline."""
+    told, scopes = _Told(), dict[str, trio.CancelScope]()
 
-    def __init__(self, timeout_s: float, nursery: trio.Nursery) -> None:
-        super().__init__(timeout_s)
-        self._nursery = nursery
-        self._scopes: dict[str, trio.CancelScope] = {}
+    async def wait(uid: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep_forever()
+        if scopes.get(uid) is scope:
+            del scopes[uid]
+            told.tell(uid)
 
-    def touch(self, uid: str, now: float) -> None:
-        deadline = trio.current_time() + self._timeout_s
-        scope = self._scopes.get(uid)
+    def touch(uid: str, _now: float) -> None:
+        deadline = trio.current_time() + timeout_s
+        scope = scopes.get(uid)
         if scope is None or scope.cancel_called:  # its time is up, and its task has not run yet
-            scope = self._scopes[uid] = trio.CancelScope(deadline=deadline)
-            self._nursery.start_soon(self._wait, uid, scope)
+            scope = scopes[uid] = trio.CancelScope(deadline=deadline)
+            nursery.start_soon(wait, uid, scope)
         else:
             scope.deadline = deadline
 
-    async def _wait(self, uid: str, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep_forever()
-        if self._scopes.get(uid) is scope:
-            del self._scopes[uid]
-            self._found.append(Found(uid, time.monotonic()))
+    return Technique(touch, told.due, told.next_look)
 
 
-class _WheelInRedis(Technique):
-    """`RedisWheel`: one script a touch; a look some times a tick."""
+class _Looks:
+    """When to look next: so long after the last look."""
 
-    def __init__(self, timeout_s: float, wheel: RedisWheel) -> None:
-        super().__init__(timeout_s)
-        self._wheel = wheel
-        self._look_s = timeout_s / TICKS_PER_TIMEOUT / LOOKS_PER_TICK
-        self._next_look = 0.0
+    def __init__(self, each_s: float) -> None:
+        self._each_s, self._next = each_s, 0.0
 
-    def touch(self, uid: str, now: float) -> None:
-        self._wheel.touch(uid)
+    def begin(self, now: float) -> None:
+        self._next = now + self._each_s
 
-    def touch_many(self, uids: Sequence[str], now: float) -> None:
-        self._wheel.touch_many(uids)
+    def next(self, _now: float) -> float:
+        return self._next
 
-    def due(self, now: float) -> Iterator[Found]:
-        self._next_look = now + self._look_s
-        while silences := self._wheel.due(TAKEN_PER_CALL):
+
+def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
+    """Return `RedisWheel`: one script a touch; looked at some times a tick."""
+    looks = _Looks(timeout_s / TICKS_PER_TIMEOUT / LOOKS_PER_TICK)
+
+    def due(now: float) -> Iterator[Found]:
+        looks.begin(now)
+        while silences := wheel.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (Found(each.uid, at) for each in silences)
             if len(silences) < TAKEN_PER_CALL:
                 break
 
-    def next_look(self, now: float) -> float:
-        return self._next_look
+    return Technique(lambda uid, _: wheel.touch(uid), due, looks.next, lambda uids, _: wheel.touch_many(uids))
 
 
-class _Rescheduled(Technique):
-    """A shared timer whose event, the user's silence, is put off by each touch."""
+def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Technique:
+    """Return a shared timer whose event, the user's silence, is put off by each touch."""
+    looks = _Looks(look_s)
 
-    def __init__(self, timer: SharedTimer, timeout_s: float, look_s: float) -> None:
-        super().__init__(timeout_s)
-        self._timer = timer
-        self._look_s = look_s
-        self._next_look = 0.0
-
-    def touch(self, uid: str, now: float) -> None:
+    def touch(uid: str, _now: float) -> None:
         """One call, and another for a user who comes online."""
-        if not self._timer.reschedule(uid, self._timeout_s):
-            self._timer.schedule(Event(uid, self._timeout_s))
+        if not timer.reschedule(uid, timeout_s):
+            timer.schedule(Event(uid, timeout_s))
 
-    def touch_many(self, uids: Sequence[str], now: float) -> None:
+    def touch_many(uids: Sequence[str], _now: float) -> None:
         """One call, and another if some come online."""
-        new = [Event(uid, self._timeout_s) for uid in self._timer.reschedule_many(uids, self._timeout_s)]
-        if new:
-            self._timer.schedule_many(new)
+        if new := [Event(uid, timeout_s) for uid in timer.reschedule_many(uids, timeout_s)]:
+            timer.schedule_many(new)
 
-    def due(self, now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[Found]:
         """A user is told of first, and then done."""
-        self._next_look = now + self._look_s
-        while dues := self._timer.due(TAKEN_PER_CALL):
+        looks.begin(now)
+        while dues := timer.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (Found(each.id, at) for each in dues)
-            self._timer.done(dues)
+            timer.done(dues)
 
-    def next_look(self, now: float) -> float:
-        return self._next_look
+    return Technique(touch, due, looks.next, touch_many)
 
 
 @asynccontextmanager
@@ -306,36 +271,31 @@ async def opened(kind: str, timeout_s: float, url: str) -> AsyncIterator[Techniq
     Raises:
         ValueError: there is no such kind.
     """
-    in_process: dict[str, Callable[[float], Technique]] = {
-        NOTHING: _Nothing,
-        "wheel": _Wheel,
-        "heap": _Heap,
-        "rearmed": _RearmedHeap,
-    }
+    in_process = {NOTHING: nothing, "wheel": presence_wheel, "heap": lazy_heap, "rearmed": rearmed_heap}
     tick_s = round(timeout_s / TICKS_PER_TIMEOUT, 3)
     if make := in_process.get(kind):
         yield make(timeout_s)
     elif kind == "service":
         async with open_timer_service() as timers:
-            yield _Service(timeout_s, timers)
+            yield timer_service(timeout_s, timers)
     elif kind == "trio":
         async with trio.open_nursery() as nursery:
-            yield _TrioDeadlines(timeout_s, nursery)
+            yield trio_deadlines(timeout_s, nursery)
             nursery.cancel_scope.cancel()
     elif kind == "redis-wheel":
         with closing(RedisWheel(url, "compare", idle_timeout_s=timeout_s, tick_s=tick_s)) as wheel:
-            yield _WheelInRedis(timeout_s, wheel)
+            yield wheel_in_redis(timeout_s, wheel)
     elif kind in IN_REDIS:
         leasing = Leasing(lease_s=timeout_s / LEASES_PER_TIMEOUT, attempts_max=100)
         base, look_s = Keys().timer("compare"), timeout_s / LOOKS_PER_TIMEOUT
         with closing(Scripting(url)) as scripting:
             if kind == "ring":
                 ring = RingTimer(scripting, base, leasing, slots=2 * TICKS_PER_TIMEOUT, tick_s=tick_s)
-                yield _Rescheduled(ring, timeout_s, tick_s / LOOKS_PER_TICK)
+                yield rescheduled(timeout_s, ring, tick_s / LOOKS_PER_TICK)
             elif kind == "queue":
-                yield _Rescheduled(DelayQueue(scripting, base, leasing), timeout_s, look_s)
+                yield rescheduled(timeout_s, DelayQueue(scripting, base, leasing), look_s)
             else:
                 with closing(ExpiryTimer(scripting, base, leasing)) as timer:
-                    yield _Rescheduled(timer, timeout_s, look_s)
+                    yield rescheduled(timeout_s, timer, look_s)
     else:
         raise ValueError(f"no such technique: {kind}")
