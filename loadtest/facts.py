@@ -7,6 +7,7 @@ it was handed to the kernel; on one machine the server could read it from some m
 import math
 from array import array
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SENT_KEPT = 64  # packets remembered of a session: 25 idle time-outs of beats, far above any lag of an event
@@ -22,46 +23,36 @@ class Sent(NamedTuple):
     done: float
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """One login and what followed it.
 
     Attributes:
+        login: when the login was sent.
         idle_timeout: T of this session, seconds; as the server dictates it once it has answered.
         id: the session's name in events; None until the server has told.
-        login: when the login was sent.
         answered_at: when the login's ok was read.
         silent: whether the device means to send nothing for now.
         logout, closed: when the device did so.
         ended: whether an offline event was seen, or was missed and reported.
         end_by: when an offline event must have come; None: none has to.
+        times: of its last packets, two numbers each; the garbage collector need not look at them.
     """
 
-    __slots__ = (
-        "answered_at",
-        "closed",
-        "device",
-        "end_by",
-        "ended",
-        "id",
-        "idle_timeout",
-        "login",
-        "logout",
-        "silent",
-        "times",
-    )
+    device: "Device"
+    login: Sent
+    idle_timeout: float = math.inf
+    id: str | None = None
+    answered_at: float | None = None
+    silent: bool = False
+    logout: Sent | None = None
+    closed: Sent | None = None
+    ended: bool = False
+    end_by: float | None = None
+    times: "array[float]" = field(init=False)
 
-    def __init__(self, device: "Device", login: Sent) -> None:
-        self.device = device
-        self.idle_timeout = math.inf
-        self.id: str | None = None
-        self.login = login
-        self.times = array("d", login)  # 16 bytes a packet, which the garbage collector need not look at
-        self.answered_at: float | None = None
-        self.silent = False
-        self.logout: Sent | None = None
-        self.closed: Sent | None = None
-        self.ended = False
-        self.end_by: float | None = None
+    def __post_init__(self) -> None:
+        self.times = array("d", self.login)
 
     def sent(self, packet: Sent) -> None:
         """Remember one packet more."""

@@ -5,9 +5,11 @@ import csv
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from loadtest.ports import free_port
 from loadtest.servers import PRESENCE, PresenceServer
@@ -15,15 +17,14 @@ from loadtest.servers import PRESENCE, PresenceServer
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of locust's report; times in ms."""
 
-    requests: int
-    failures: int
-    median: float
-    p99: float
-    max: float
+    requests: int = 0
+    failures: int = 0
+    median: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Report:
 
     status: int
     rows: dict[tuple[str, str], Row]
-    broken: dict[str, int]
+    broken: Counter[str]
 
     @property
     def failures(self) -> int:
@@ -47,7 +48,7 @@ class Report:
 
     def row(self, name: str) -> Row:
         """Return the row of an event's measure; one of zeros if there was none."""
-        return self.rows.get(("event", name), Row(0, 0, 0.0, 0.0, 0.0))
+        return self.rows.get(("event", name), Row())
 
 
 def run_locust(
@@ -57,45 +58,33 @@ def run_locust(
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         command = [
             *(sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"),
-            *("--host", host, "--redis-url", redis_url, "--csv", f"{folder}/run"),
-            *(
-                "--users",
-                str(users),
-                "--spawn-rate",
-                str(min(users, max(100, users // 5))),
-                "--run-time",
-                f"{seconds:.0f}s",
-            ),
+            *("--host", host, "--redis-url", redis_url, "--csv", f"{folder}/run", "--users", str(users)),
+            *("--spawn-rate", str(min(users, max(100, users // 5))), "--run-time", f"{seconds:.0f}s"),
         ]
         if "--processes" in flags:  # locust's own port may be another run's
             port = str(free_port())
             command += ["--master-bind-port", port, "--master-port", port]
-        root = LOCUSTFILE.parent.parent
         # Its own timer ends it; the margin is for a machine that is busy.
-        status = subprocess.run(
-            [*command, *flags], cwd=root, timeout=seconds * 2 + 60, check=False
-        ).returncode
-        return _read_report(Path(folder), status)
-
-
-def _read_report(folder: Path, status: int) -> Report:
-    rows: dict[tuple[str, str], Row] = {}
-    broken: dict[str, int] = {}
-    with contextlib.suppress(FileNotFoundError), (folder / "run_stats.csv").open() as file:
-        for line in csv.DictReader(file):
+        ended = subprocess.run(
+            [*command, *flags], cwd=LOCUSTFILE.parent.parent, timeout=seconds * 2 + 60, check=False
+        )
+        rows, broken = {}, Counter[str]()
+        for line in _lines(Path(folder) / "run_stats.csv"):
             if line["Name"] != "Aggregated":
-                median, p99, most = (_ms(line[name]) for name in ("50%", "99%", "Max Response Time"))
                 counts = int(line["Request Count"]), int(line["Failure Count"])
-                rows[line["Type"], line["Name"]] = Row(*counts, median, p99, most)
-    with contextlib.suppress(FileNotFoundError), (folder / "run_failures.csv").open() as file:
-        for line in csv.DictReader(file):
+                times = (line[name] for name in ("50%", "99%", "Max Response Time"))
+                rows[line["Type"], line["Name"]] = Row(
+                    *counts, *(0.0 if text in {"", "N/A"} else float(text) for text in times)
+                )
+        for line in _lines(Path(folder) / "run_failures.csv"):
             if line["Method"] == "event":
-                broken[line["Error"]] = broken.get(line["Error"], 0) + int(line["Occurrences"])
-    return Report(status, rows, broken)
+                broken[line["Error"]] += int(line["Occurrences"])
+    return Report(ended.returncode, rows, broken)
 
 
-def _ms(text: str) -> float:
-    return float(text) if text not in {"", "N/A"} else 0.0
+def _lines(path: Path) -> Iterator[dict[str, str]]:
+    with contextlib.suppress(FileNotFoundError), path.open() as file:
+        yield from csv.DictReader(file)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,7 +25,7 @@ import psutil
 REDIS_NAMES = ("valkey-server", "redis-server")
 SAMPLE_S: Final = 0.1
 WINDOW_SAMPLES: Final = 10  # a second: whoever stands still may have to catch up, too
-_PACKAGES = ("trio", "msgpack", "uvloop")
+_PACKAGES = ("presence-server", "trio", "msgpack", "uvloop")
 _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
 
 
@@ -149,34 +149,24 @@ def _stolen_s() -> list[float]:
 
 def machine() -> dict[str, str]:
     """Return what figures depend on, by what it is."""
-    facts = {
+    return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "processor": f"{os.cpu_count()} x {_processor()}",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "presence-server": _package("presence-server"),
+        **{name: version(name) for name in _PACKAGES},
+        **{name: _program(name, flag) for name, flag in _PROGRAMS.items()},
     }
-    facts |= {name: _package(name) for name in _PACKAGES}
-    facts |= {name: _program(name, flag) for name, flag in _PROGRAMS.items()}
-    return facts
 
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _package(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _program(name: str, flag: str) -> str:
-    path = shutil.which(name)
-    if path is None:
+    if not (path := shutil.which(name)):
         return "not installed"
     said = subprocess.run([path, flag], capture_output=True, text=True, check=False)
     words = (said.stdout or said.stderr).splitlines()[0].split()

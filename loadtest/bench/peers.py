@@ -10,6 +10,7 @@ import sys
 import time
 
 import trio
+import uvloop
 
 import protocol
 from presence.ticks import Ticks
@@ -121,19 +122,13 @@ async def serve_trio(listener: socket.socket) -> None:
 
 def main() -> None:
     """Serve as the kind of server that the argument names."""
-    kind = sys.argv[1]
     (listener,) = open_listeners("127.0.0.1", 0)
     print(f"ready 127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
-    if kind == "trio":
+    if sys.argv[1] == "trio":
         trio.run(serve_trio, listener)
-    elif kind == "uvloop":
-        import uvloop  # noqa: PLC0415 - only this kind needs it
-
-        uvloop.run(serve_asyncio(listener))
-    elif kind == "asyncio":
-        asyncio.run(serve_asyncio(listener))
-    else:
-        raise SystemExit(f"no such server: {kind}")
+        return
+    run = {"uvloop": uvloop.run, "asyncio": asyncio.run}[sys.argv[1]]
+    run(serve_asyncio(listener))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ class Contender:
         command: returns the command, given a folder of its own and a free port.
         needs: a program that must be on PATH, or "".
         probed: whether round trips are measured, too.
-        tells_port: whether it picks a port and prints ``ready HOST:PORT``; otherwise it is given one.
     """
 
     name: str
@@ -45,19 +44,10 @@ class Contender:
     command: Callable[[Path, int], list[str]]
     needs: str = ""
     probed: bool = False
-    tells_port: bool = True
 
     def missing(self) -> str:
         """Return why it cannot be measured here, or ""."""
         return f"{self.needs} is not on PATH" if self.needs and shutil.which(self.needs) is None else ""
-
-
-def _own(_folder: Path, _port: int) -> list[str]:
-    return [sys.executable, "-m", "presence", "serve", "--no-admin", "--port", "0", "--log-format", "json"]
-
-
-def _peer(kind: str) -> Callable[[Path, int], list[str]]:
-    return lambda _folder, _port: [sys.executable, "-m", "loadtest.bench.peers", kind]
 
 
 def _mosquitto(folder: Path, port: int) -> list[str]:
@@ -70,6 +60,11 @@ def _nats(folder: Path, port: int) -> list[str]:
     # The clients beat, so the server need not ask whether they live.
     (folder / "nats.conf").write_text(f'listen: "{HOST}:{port}"\nping_interval: "1h"\n')
     return ["nats-server", "-c", str(folder / "nats.conf")]
+
+
+def _python(name: str, says: str, *words: str, probed: bool = False) -> Contender:
+    command = [sys.executable, "-m", *words]
+    return Contender(name, says, "presence", BOTH, lambda _folder, _port: command, probed=probed)
 
 
 def floor(maxevents: int) -> Contender:
@@ -86,30 +81,16 @@ def floor(maxevents: int) -> Contender:
 
 def contenders(maxevents: int) -> dict[str, Contender]:
     """Return all servers by name, in the order of the tables."""
+    serve, peers = ("presence", "serve", "--no-admin", "--port", "0"), "loadtest.bench.peers"
+    once = (ANSWERED,)
     every = [
-        Contender(OWN, "this server", "presence", BOTH, _own, probed=True),
+        _python(OWN, "this server", *serve, "--log-format", "json", probed=True),
         floor(maxevents),
-        Contender("uvloop", "asyncio Protocol on uvloop", "presence", BOTH, _peer("uvloop"), probed=True),
-        Contender("asyncio", "asyncio Protocol, its own loop", "presence", BOTH, _peer("asyncio")),
-        Contender("trio", "trio, a task a connection", "presence", BOTH, _peer("trio")),
-        Contender(
-            "mosquitto",
-            "MQTT broker in C; PINGREQ",
-            "mqtt",
-            (ANSWERED,),
-            _mosquitto,
-            needs="mosquitto",
-            tells_port=False,
-        ),
-        Contender(
-            "nats",
-            "NATS broker in Go; PING",
-            "nats",
-            (ANSWERED,),
-            _nats,
-            needs="nats-server",
-            tells_port=False,
-        ),
+        _python("uvloop", "asyncio Protocol on uvloop", peers, "uvloop", probed=True),
+        _python("asyncio", "asyncio Protocol, its own loop", peers, "asyncio"),
+        _python("trio", "trio, a task a connection", peers, "trio"),
+        Contender("mosquitto", "MQTT broker in C; PINGREQ", "mqtt", once, _mosquitto, "mosquitto"),
+        Contender("nats", "NATS broker in Go; PING", "nats", once, _nats, "nats-server"),
     ]
     return {each.name: each for each in every}
 
@@ -132,7 +113,8 @@ def running(contender: Contender) -> Iterator[Running]:
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        port = 0 if contender.tells_port else free_port()
+        # Those that speak our protocol pick a port and print ``ready HOST:PORT``; others are given one.
+        port = 0 if contender.dialect == "presence" else free_port()
         command = contender.command(folder, port)
         log = folder / "log"
         with log.open("wb") as output:

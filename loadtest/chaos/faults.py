@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from loadtest.chaos import cluster_faults
 from loadtest.chaos.bounds import Troubles
@@ -64,12 +64,9 @@ class Injector:
         collector: Collector,
         troubles: Troubles,
     ) -> None:
-        self._data = data
-        self._keys = keys
-        self._nodes = nodes
+        self._data, self._keys, self._nodes = data, keys, nodes
         self._paths = [path for path in (*(node.path for node in nodes), subscribers) if path]
-        self._collector = collector
-        self._troubles = troubles
+        self._collector, self._troubles = collector, troubles
         self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
 
     def carry_out(self, fault: Fault) -> str:
@@ -78,10 +75,9 @@ class Injector:
         What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
         """
         if fault.place == EVERYWHERE:
-            with ThreadPoolExecutor(len(self._nodes)) as pool:
-                proofs = [
-                    *pool.map(self.carry_out, (replace(fault, place=n) for n in range(len(self._nodes))))
-                ]
+            each = [replace(fault, place=place) for place in range(len(self._nodes))]
+            with ThreadPoolExecutor(len(each)) as pool:
+                proofs = [*pool.map(self.carry_out, each)]
             return proofs[0] if all(proofs) else ""
         if fault.kind is Kind.ROLLING:
             return self._rolling(fault)
@@ -91,17 +87,15 @@ class Injector:
             if fault.kind in OF_A_CLUSTER:
                 assert isinstance(self._data, Clustered)
                 return cluster_faults.carry_out(self._data.cluster, self._keys, fault)
-            if fault.kind in WEATHER:
-                return self._weather(fault, WEATHER[fault.kind])
-            if fault.kind in HOLES:
-                return self._hole(fault, *HOLES[fault.kind])
+            if fault.kind in {*WEATHER, *HOLES}:
+                return self._disturb(fault)
             act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
             return act(fault)
 
     @classmethod
     def can(cls, kind: Kind) -> bool:
         """Whether it can carry out a kind of fault on a plain Redis."""
-        return kind in WEATHER or kind in HOLES or hasattr(cls, f"_{kind.name.lower()}")
+        return kind in {*WEATHER, *HOLES} or hasattr(cls, f"_{kind.name.lower()}")
 
     @contextmanager
     def _trouble(self, fault: Fault, place: int | None = None) -> Iterator[None]:
@@ -113,13 +107,13 @@ class Injector:
             trouble.end = time.monotonic()
 
     @property
-    def _store(self) -> Store:
-        return self._plain.server
-
-    @property
     def _plain(self) -> Plain:
         assert isinstance(self._data, Plain)
         return self._data
+
+    @property
+    def _store(self) -> Store:
+        return self._plain.server
 
     # Nodes
 
@@ -137,37 +131,35 @@ class Injector:
 
     def _kill(self, fault: Fault) -> str:
         node = self._nodes[fault.place]
-        exit_ = node.kill()
+        pid, status = node.pid, node.kill()
         time.sleep(fault.seconds)
         node.start_again()
-        return f"process {exit_.pid} ended by signal {-exit_.status}" if exit_.status < 0 else ""
+        return f"process {pid} ended by signal {-status}" if status < 0 else ""
 
     def _rolling(self, fault: Fault) -> str:
         statuses = []
         for place, node in enumerate(self._nodes):
             with self._taken[Place.NODE, place], self._trouble(fault, place):
-                statuses.append(node.drain().status)
+                statuses.append(node.drain())
                 node.start_again()
         return "" if any(statuses) else f"{len(statuses)} processes replaced"
 
     def _sweeper(self, fault: Fault) -> str:
         """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
-        records = self._data.records
-        ids = {stats["pid"]: node for node, stats in records.nodes(self._keys).items()}
+        records, keys = self._data.records, self._keys
+        ids = {stats["pid"]: node for node, stats in records.nodes(keys).items()}
         places = {ids[node.pid]: place for place, node in enumerate(self._nodes)}
         dead = ids[self._nodes[fault.place].pid]
         with self._trouble(fault):
             self._nodes[fault.place].kill()
             for path in self._paths:
                 path.disturb(SWEEP_LATENCY)
-            owned = records.owned(self._keys, dead)
-            sweeper, left = "", owned
+            owned, sweeper = records.owned(keys, dead), ""
 
             def is_half_swept() -> bool:
-                nonlocal sweeper, left
-                sweeper = sweeper or records.sweeper(self._keys, dead)
-                left = records.owned(self._keys, dead)
-                return bool(sweeper) and left <= owned * (1 - SWEPT_SHARE)
+                nonlocal sweeper
+                sweeper = sweeper or records.sweeper(keys, dead)
+                return bool(sweeper) and records.owned(keys, dead) <= owned * (1 - SWEPT_SHARE)
 
             wait_for(is_half_swept, fault.seconds, look_s=SWEEP_LOOK_S)
             if not sweeper:
@@ -176,11 +168,12 @@ class Injector:
                 self._nodes[places[sweeper]].kill()
                 for path in self._paths:
                     path.heal()
-                left = records.owned(self._keys, dead)
-                for node in (dead, sweeper):
-                    wait_for(lambda node=node: records.is_buried(self._keys, node), fault.seconds)  # type: ignore[misc] # bound now
-                for place in (fault.place, places[sweeper]):
-                    self._nodes[place].start_again()
+                left = records.owned(keys, dead)
+                both = (dead, sweeper)
+                wait_for(lambda: records.is_buried(keys, both[0]), fault.seconds)
+                wait_for(lambda: records.is_buried(keys, both[1]), fault.seconds)
+                for node in both:
+                    self._nodes[places[node]].start_again()
         return f"{owned - left:,} of {owned:,} sessions were swept" if 0 < left < owned else ""
 
     # Redis
@@ -208,7 +201,7 @@ class Injector:
         time.sleep(fault.seconds)
         self._store.forget(back=False)
         self._store.start()
-        return f"{keys} keys forgotten" if keys else ""
+        return _proof(keys, "keys forgotten")
 
     def _redis_back(self, fault: Fault) -> str:
         with self._collector.writes_paused():
@@ -222,7 +215,7 @@ class Injector:
             self._collector.forgot(number)
         self._store.forget(back=True)
         self._store.start()
-        return f"{lost} bytes of changes forgotten" if lost else ""
+        return _proof(lost, "bytes of changes forgotten")
 
     def _await_copy(self, old: Store, replica: Store) -> None:
         offset = old.copied()
@@ -260,88 +253,73 @@ class Injector:
         time.sleep(fault.seconds)
         self._plain.switch(replica, self._paths)
         way.heal(reset=True)
-        return f"{lost} bytes of changes forgotten" if lost else ""
+        return _proof(lost, "bytes of changes forgotten")
 
     def _flush(self, _fault: Fault) -> str:
-        keys = self._collector.flush_all()
-        return f"{keys} keys forgotten" if keys else ""
+        return _proof(self._collector.flush_all(), "keys forgotten")
 
     def _script_flush(self, fault: Fault) -> str:
         before = self._store.errors("NOSCRIPT")
-        self._again(fault.seconds, self._store.client.script_flush)
-        missed = self._store.errors("NOSCRIPT") - before
-        return f"{missed} calls found no script" if missed else ""
+        _again(fault.seconds, self._store.client.script_flush)
+        return _proof(self._store.errors("NOSCRIPT") - before, "calls found no script")
 
     def _client_kill(self, fault: Fault) -> str:
-        killed = 0
+        def kill() -> int:
+            words = (("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES") for kind in ("NORMAL", "PUBSUB"))
+            return sum(self._store.client.execute_command(*each) for each in words)
 
-        def kill() -> None:
-            nonlocal killed
-            for kind in ("NORMAL", "PUBSUB"):
-                killed += self._store.client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES")
-
-        self._again(fault.seconds, kill)
-        return f"{killed} connections killed" if killed else ""
+        return _proof(_again(fault.seconds, kill), "connections killed")
 
     def _memory(self, fault: Fault) -> str:
         before = self._store.errors("OOM")
         self._store.client.config_set("maxmemory", BYTES_LEFT)
         time.sleep(fault.seconds)
         self._store.client.config_set("maxmemory", 0)
-        refused = self._store.errors("OOM") - before
-        return f"{refused} calls refused" if refused else ""
-
-    def _again(self, seconds: float, blow: Callable[[], object]) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            blow()
-            time.sleep(AGAIN_S)
+        return _proof(self._store.errors("OOM") - before, "calls refused")
 
     # Paths
 
-    def _proxy(self, fault: Fault) -> Proxy:
-        if fault.kind.value.place is Place.PATH:
-            return self._paths[fault.place]
-        return self._nodes[fault.place].clients
-
-    def _hole(self, fault: Fault, up: bool, down: bool) -> str:
-        proxy = self._proxy(fault)
-        before = proxy.injected
-        proxy.blackhole(up=up, down=down)
-        time.sleep(fault.seconds)
-        proxy.heal()
-        held = proxy.injected.since(before).held_bytes
-        return f"{held} bytes held" if held else ""
-
-    def _weather(self, fault: Fault, faults: Faults) -> str:
-        proxy = self._proxy(fault)
-        before = proxy.injected
-        proxy.disturb(faults)
+    def _disturb(self, fault: Fault) -> str:
+        """Let nothing through on a path, or what goes through be late or in pieces."""
+        is_path = fault.kind.value.place is Place.PATH
+        proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
+        before, faults = proxy.injected, WEATHER.get(fault.kind)
+        if faults:
+            proxy.disturb(faults)
+        else:
+            up, down = HOLES[fault.kind]
+            proxy.blackhole(up=up, down=down)
         time.sleep(fault.seconds)
         proxy.heal()
         done = proxy.injected.since(before)
-        if faults.slice_bytes:
-            return f"{done.cuts} cuts" if done.cuts else ""
-        return f"{done.delayed_bytes} bytes delayed" if done.delayed_bytes else ""
+        if faults is None:
+            return _proof(done.held_bytes, "bytes held")
+        return (
+            _proof(done.cuts, "cuts") if faults.slice_bytes else _proof(done.delayed_bytes, "bytes delayed")
+        )
 
     def _path_reset(self, fault: Fault) -> str:
-        path, ended = self._paths[fault.place], 0
-
-        def reset() -> None:
-            nonlocal ended
-            ended += path.reset()
-
-        self._again(fault.seconds, reset)
-        return f"{ended} connections reset" if ended else ""
+        return _proof(_again(fault.seconds, self._paths[fault.place].reset), "connections reset")
 
     def _path_drop(self, fault: Fault) -> str:
         path = self._paths[fault.place]
         before = path.injected
-        self._again(fault.seconds, lambda: path.drop_reply(DROPS))
+        _again(fault.seconds, lambda: path.drop_reply(DROPS))
         path.drop_reply(0)
-        dropped = path.injected.since(before).replies_dropped
-        return f"{dropped} replies lost" if dropped else ""
+        return _proof(path.injected.since(before).replies_dropped, "replies lost")
 
     def _clients_reset(self, fault: Fault) -> str:
-        ended = self._nodes[fault.place].clients.reset(0.5)
-        return f"{ended} connections reset" if ended else ""
+        return _proof(self._nodes[fault.place].clients.reset(0.5), "connections reset")
+
+
+def _proof(count: int, words: str) -> str:
+    return f"{count} {words}" if count else ""
+
+
+def _again(seconds: float, blow: Callable[[], Any]) -> int:
+    """Do something again and again; return the sum of what it returned."""
+    until, found = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        found += int(blow() or 0)
+        time.sleep(AGAIN_S)
+    return found

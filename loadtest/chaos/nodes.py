@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from loadtest.chaos.crowd import Address
 from loadtest.ports import free_port
@@ -15,13 +14,6 @@ CLUSTER = "+cluster://"
 START_RETRY_S = 0.2
 PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
-
-
-class Exit(NamedTuple):
-    """How a process ended: its id, and the status that it left with."""
-
-    pid: int
-    status: int
 
 
 class Node:
@@ -38,29 +30,27 @@ class Node:
     """
 
     def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
-        self._flags = flags
-        self._program = program
+        self._flags, self._program = flags, program
         self._failures: list[str] = []
         self.path = None if CLUSTER in redis else Proxy(redis)
         self._redis_url = self.path.url if self.path else redis
-        self._serving = self._start(free_port())
-        self.clients = Proxy(self._serving.address)
+        self._server = self._start(free_port())
+        self.clients = Proxy(self._server.address)
 
     def addresses(self, place: int) -> list[Address]:
         """Return where clients can log in."""
-        return [Address(self._serving.address, place, False), Address(self.clients.address, place, True)]
+        return [Address(self._server.address, place, False), Address(self.clients.address, place, True)]
 
     @property
     def pid(self) -> int:
         """The process."""
-        return self._serving.process.pid
+        return self._server.process.pid
 
     def _start(self, port: int) -> PresenceServer:
+        flags = ("--redis", self._redis_url, *self._flags)
         while True:
             try:
-                return PresenceServer(
-                    *("--redis", self._redis_url), *self._flags, port=port, program=self._program
-                )
+                return PresenceServer(*flags, port=port, program=self._program)
             except RuntimeError as error:  # Redis could not be reached for the whole of its patience
                 if not any(word in str(error) for word in PASSING):
                     raise
@@ -68,20 +58,17 @@ class Node:
 
     def start_again(self) -> None:
         """Start it at the address that it had; return when it serves."""
-        self._serving = self._start(self._serving.address[1])
+        self._failures = self.failures()
+        self._server = self._start(self._server.address[1])
 
-    def kill(self) -> Exit:
-        """End it at once."""
-        self._serving.process.kill()
-        status = self._serving.process.wait()
-        self._failures += self._serving_failures()
-        return Exit(self.pid, status)
+    def kill(self) -> int:
+        """End it at once; return the status that it left with."""
+        self._server.process.kill()
+        return self._server.process.wait()
 
-    def drain(self) -> Exit:
-        """End it as an operator does."""
-        status = self._serving.stop()
-        self._failures += self._serving_failures()
-        return Exit(self.pid, status)
+    def drain(self) -> int:
+        """End it as an operator does; return the status that it left with."""
+        return self._server.stop()
 
     def freeze(self) -> None:
         """Stop the process."""
@@ -97,14 +84,12 @@ class Node:
 
     def failures(self) -> list[str]:
         """Return what all of its processes logged of exceptions."""
-        return [*self._failures, *self._serving_failures()]
-
-    def _serving_failures(self) -> list[str]:
-        return [each for each in self._serving.failures() if not each.startswith(EXPECTED_ERRORS)]
+        found = (each for each in self._server.failures() if not each.startswith(EXPECTED_ERRORS))
+        return [*self._failures, *found]
 
     def close(self) -> None:
         """End all."""
         self.clients.close()
-        self._serving.stop()
+        self._server.stop()
         if self.path:
             self.path.close()
