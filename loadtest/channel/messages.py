@@ -9,10 +9,10 @@ from typing import Any
 
 import msgpack
 
-from loadtest.channel.message_judge import Message, MessageVerdict, Received, judge
+from loadtest.channel.message_judge import Message, Received, judge
 from loadtest.channel.report import Report, staged
 from loadtest.client_loop import Client, ClientLoop
-from loadtest.outcome import percentile, say, spread_ms
+from loadtest.outcome import faults, percentile, say, spread_ms
 from protocol import Code, Kind
 
 LOGIN_S = 30.0
@@ -232,21 +232,12 @@ def messages(plan: Plan, seed: int) -> Report:
     with staged("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
         play = Play(plan, seed, stage.loop)
         rate, fast = play.run()
-        load = stage.loop.load()
-    moved = {each.uid for each in play.people if not each.stays}
+        load, endings = stage.loop.load(), stage.loop.endings
+    sent, moved = play.ledger.sent, {each.uid for each in play.people if not each.stays}
     stayed = Counter(each.uid for each in play.people if each.uid not in moved)
     inboxes = {(each.uid, each.device): each.inbox for each in play.people}
-    verdict = judge(play.ledger.sent, inboxes, stayed, play.absent)
-    report = _report(plan, play, verdict, rate, fast)
-    report.rows["the load itself"] = load
-    report.broken += stage.server.failures()
-    if endings := stage.loop.endings:
-        report.broken.append(f"connections ended by the server: {dict(endings)}")
-    return report
-
-
-def _report(plan: Plan, play: Play, verdict: MessageVerdict, rate: float, fast: int) -> Report:
-    sent, lost = play.ledger.sent, verdict.lost
+    verdict = judge(sent, inboxes, stayed, play.absent)
+    lost = verdict.lost
     reasons = ", ".join(f"{count:,} {Code(code).reason}" for code, count in lost.items())
     outcomes = verdict.handed + verdict.refused + lost.total()
     answered = [each.answered_s for each in sent[fast:] if each.answered_s >= 0]
@@ -262,14 +253,18 @@ def _report(plan: Plan, play: Play, verdict: MessageVerdict, rate: float, fast: 
         f"as fast as may be, {plan.window} waiting": f"{rate:,.0f} handed a second, of {fast:,}",
         f"at {plan.rate:,.0f} a second, to the receipt": spread_ms(received),
         f"at {plan.rate:,.0f} a second, to the answer": spread_ms(answered),
+        "the load itself": load,
     }
     report.figures = {"handed": verdict.handed, "refused": verdict.refused, "moves": play.moves, "rate": rate}
-    report.broken = list(verdict.broken)
-    if rate < plan.rate_min:
-        report.broken.append(f"only {rate:,.0f} messages a second, promised {plan.rate_min:,.0f}")
-    for what, times in (("receipt", received), ("answer", answered)):
-        if (p99_ms := percentile(times, 0.99) * 1000) > plan.p99_max_ms:
-            report.broken.append(f"to the {what} p99 {p99_ms:.0f} ms, {plan.p99_max_ms:.0f} promised")
-    if outcomes != len(sent):
-        report.broken.append("handed + refused + reported lost is not what was sent")
+    p99_ms = max(percentile(times, 0.99) * 1000 for times in (received, answered))
+    report.broken = [
+        *verdict.broken,
+        *stage.server.failures(),
+        *faults(
+            (rate < plan.rate_min, f"only {rate:,.0f} messages a second, promised {plan.rate_min:,.0f}"),
+            (p99_ms > plan.p99_max_ms, f"p99 {p99_ms:.0f} ms, {plan.p99_max_ms:.0f} promised"),
+            (outcomes != len(sent), "handed + refused + reported lost is not what was sent"),
+            (endings, f"connections ended by the server: {dict(endings)}"),
+        ),
+    ]
     return report

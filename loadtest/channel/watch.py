@@ -15,9 +15,9 @@ from typing import Any
 import protocol
 from loadtest.channel.entries import Entry, by_user, read_entries
 from loadtest.channel.report import Report, Stage, staged
-from loadtest.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, WatchVerdict, judge
+from loadtest.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, judge
 from loadtest.client_loop import AWAY, Client, ClientLoop
-from loadtest.outcome import say, spread_ms
+from loadtest.outcome import faults, say, spread_ms
 from loadtest.servers import wait_for
 from presence.store.keys import Keys
 from protocol import Kind
@@ -226,23 +226,62 @@ class Watcher(Client):
         self.loop.at(moment, ask)
 
 
-class Faults:
-    """What is done to workers and to Redis while clients go on: by turns, evenly over the time.
+class Play:
+    """One run.
 
     Attributes:
-        proofs: that each took place, in words.
-        failed: which did not.
-        spans_ms: in which Redis was away or had just come back.
+        watchers: who watch.
+        proofs: of each fault, that it took place, in words.
+        failed: faults that did not.
     """
 
-    def __init__(self, plan: Plan, stage: Stage) -> None:
-        self._plan, self._stage = plan, stage
+    def __init__(self, plan: Plan, seed: int, stage: Stage) -> None:
+        self._plan, self._stage, self._loop = plan, stage, stage.loop
+        self._chance = random.Random(seed)
+        self._keys = Keys(shards=plan.shards)
+        uids = [f"user-{number}" for number in range(plan.users)]
+        self._people = [
+            Person(stage.loop, uid, device, self._chance, plan.grace_s)
+            for number, uid in enumerate(uids)
+            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
+        ]
+        self.watchers = [
+            Watcher(stage.loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
+            for number in range(plan.watchers)
+        ]
         self.proofs: Counter[str] = Counter()
         self.failed: list[str] = []
-        self.spans_ms: list[tuple[float, float]] = []
+        self._away_ms: list[tuple[float, float]] = []  # when Redis was away or had just come back
+        self._acting = False
 
-    def inject(self) -> None:
-        """Do all, in a thread of its own, because the clients go on."""
+    def run(self) -> None:
+        """Play it until all is quiet."""
+        loop, plan = self._loop, self._plan
+        loop.bring(self.watchers)
+        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
+            raise RuntimeError(f"only {loop.online()} of {plan.watchers} could log in and watch")
+        self._acting = True
+        self._act()
+        self._disturb()
+        injecting = threading.Thread(target=self._inject, daemon=True)  # the clients go on
+        injecting.start()
+        loop.run(plan.seconds)
+        loop.run(PROOF_S, lambda: not injecting.is_alive())
+        self._acting = False
+        say("watch: waiting until all is quiet")
+        loop.run(plan.settle_s)
+        before = -1
+        while (entries := len(self.entries())) != before:
+            before = entries
+            loop.run(QUIET_S)
+
+    def entries(self) -> list[Entry]:
+        """Return what the streams say of those who are watched."""
+        found = read_entries(self._stage.data.events(self._keys))
+        return [entry for entry in found if entry.uid.startswith("user-")]
+
+    def _inject(self) -> None:
+        """Kill workers and Redis by turns, evenly over the time."""
         plan = self._plan
         turns = zip_longest([self._kill] * plan.kills, [self._restart] * plan.restarts)
         kinds = [kind for turn in turns for kind in turn if kind]
@@ -261,63 +300,16 @@ class Faults:
             self.failed.append("a killed worker was not replaced")
 
     def _restart(self) -> None:
-        begun, data = time.time() * 1000, self._stage.data
+        plan, data, begun = self._plan, self._stage.data, time.time() * 1000
         before = data.client.info("server")["run_id"]
         data.kill()
-        time.sleep(self._plan.away_s)
+        time.sleep(plan.away_s)
         data.start()
-        self.spans_ms.append((begun, (time.time() + AFTER_S) * 1000))
+        self._away_ms.append((begun, (time.time() + AFTER_S) * 1000))
         if data.client.info("server")["run_id"] != before:
-            self.proofs[f"Redis killed for {self._plan.away_s:g} s, and back with its data"] += 1
+            self.proofs[f"Redis killed for {plan.away_s:g} s, and back with its data"] += 1
         else:
             self.failed.append("Redis did not restart")
-
-
-class Play:
-    """One run."""
-
-    def __init__(self, plan: Plan, seed: int, stage: Stage) -> None:
-        self._plan, self._stage, self._loop = plan, stage, stage.loop
-        self._chance = random.Random(seed)
-        self._keys = Keys(shards=plan.shards)
-        uids = [f"user-{number}" for number in range(plan.users)]
-        self._people = [
-            Person(stage.loop, uid, device, self._chance, plan.grace_s)
-            for number, uid in enumerate(uids)
-            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
-        ]
-        self.watchers = [
-            Watcher(stage.loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
-            for number in range(plan.watchers)
-        ]
-        self.faults = Faults(plan, stage)
-        self._acting = False
-
-    def run(self) -> None:
-        """Play it until all is quiet."""
-        loop, plan = self._loop, self._plan
-        loop.bring(self.watchers)
-        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
-            raise RuntimeError(f"only {loop.online()} of {plan.watchers} could log in and watch")
-        self._acting = True
-        self._act()
-        self._disturb()
-        injecting = threading.Thread(target=self.faults.inject, daemon=True)
-        injecting.start()
-        loop.run(plan.seconds)
-        loop.run(PROOF_S, lambda: not injecting.is_alive())
-        self._acting = False
-        say("watch: waiting until all is quiet")
-        loop.run(plan.settle_s)
-        before = -1
-        while (entries := len(self.entries())) != before:
-            before = entries
-            loop.run(QUIET_S)
-
-    def entries(self) -> list[Entry]:
-        """Return what the streams say of those who are watched."""
-        found = read_entries(self._stage.data.events(self._keys))
-        return [entry for entry in found if entry.uid.startswith("user-")]
 
     def _act(self) -> None:
         if self._acting:
@@ -331,51 +323,52 @@ class Play:
             self._chance.choice((watcher.leave, watcher.look_away))()
             self._loop.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
 
+    def report(self) -> Report:
+        """Judge what was seen."""
+        plan, entries = self._plan, self.entries()
+        histories = {each.uid: each.history for each in self.watchers}
+        verdict = judge(histories, Truth(by_user(entries)))
+        types = Counter(entry.fields["type"] for entry in entries)
+        refused = sum((each.refused for each in self.watchers), Counter[int]())
+        in_calm = [
+            delay
+            for stood_ms, delay in verdict.decided_ms
+            if not any(begun <= stood_ms <= end for begun, end in self._away_ms)
+        ]
+        stale_ms = max(verdict.stale_ms, default=0.0)
+        unanswered = sum(not each.is_answered for each in self.watchers)
+        report = Report(
+            f"watch: {plan.watchers} watchers of {plan.each} users each, {plan.users:,} users, "
+            f"{plan.workers} workers, {plan.shards} shards"
+        )
+        report.rows = {
+            "transitions": f"{len(entries):,}: {dict(types)}",
+            "injected": "; ".join(f"{count} x {what}" for what, count in self.proofs.items()) or "nothing",
+            "pushes that were right": f"{verdict.pushes:,}",
+            "states in answers that were right": f"{verdict.answers:,}",
+            "from the decision to the push": spread_ms(delay / 1000 for _, delay in verdict.decided_ms),
+            "the same, but for Redis' outages": spread_ms(delay / 1000 for delay in in_calm),
+            "answers over when asked for, by": spread_ms(delay / 1000 for delay in verdict.stale_ms),
+            "watches refused and asked again": f"{refused.total():,} {dict(refused) if refused else ''}",
+            "the load itself": self._loop.load(),
+        }
+        report.figures = {"transitions": len(entries), "pushes": verdict.pushes, "injected": self.proofs}
+        report.broken = [
+            *verdict.broken,
+            *self.failed,
+            *self._stage.server.failures(),
+            *faults(
+                (stale_ms > STALE_MAX_MS, f"an answer was over by {stale_ms:,.0f} ms when asked for"),
+                (not self.proofs and plan.kills + plan.restarts, "nothing was injected"),
+                (unanswered, f"{unanswered} watchers have no answer in the end"),
+            ),
+        ]
+        return report
+
 
 def watch(plan: Plan, seed: int) -> Report:
     """Play it, and judge."""
     with staged(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
         play = Play(plan, seed, stage)
         play.run()
-        load, entries = stage.loop.load(), play.entries()
-        verdict = judge({each.uid: each.history for each in play.watchers}, Truth(by_user(entries)))
-        unanswered = sum(not each.is_answered for each in play.watchers)
-    report = _report(plan, play, entries, verdict)
-    report.rows["the load itself"] = load
-    report.broken += play.faults.failed + stage.server.failures()
-    if unanswered:
-        report.broken.append(f"{unanswered} watchers have no answer in the end")
-    return report
-
-
-def _report(plan: Plan, play: Play, entries: list[Entry], verdict: WatchVerdict) -> Report:
-    faults = play.faults
-    types = Counter(entry.fields["type"] for entry in entries)
-    refused = sum((each.refused for each in play.watchers), Counter[int]())
-    in_calm = [
-        delay
-        for stood_ms, delay in verdict.decided_ms
-        if not any(begun <= stood_ms <= end for begun, end in faults.spans_ms)
-    ]
-    report = Report(
-        f"watch: {plan.watchers} watchers of {plan.each} users each, {plan.users:,} users, "
-        f"{plan.workers} workers, {plan.shards} shards"
-    )
-    report.rows = {
-        "transitions": f"{len(entries):,}: {', '.join(f'{count:,} {name}' for name, count in types.items())}",
-        "injected": "; ".join(f"{count} x {what}" for what, count in faults.proofs.items()) or "nothing",
-        "pushes that were right": f"{verdict.pushes:,}",
-        "states in answers that were right": f"{verdict.answers:,}",
-        "from the decision to the push": spread_ms(delay / 1000 for _, delay in verdict.decided_ms),
-        "the same, but for Redis' outages": spread_ms(delay / 1000 for delay in in_calm),
-        "from the entry to the push": spread_ms(delay / 1000 for _, delay in verdict.stood_ms),
-        "answers over when asked for, by": spread_ms(delay / 1000 for delay in verdict.stale_ms),
-        "watches refused and asked again": f"{refused.total():,} {dict(refused) if refused else ''}",
-    }
-    report.figures = {"transitions": len(entries), "pushes": verdict.pushes, "injected": faults.proofs}
-    report.broken = list(verdict.broken)
-    if (stale_ms := max(verdict.stale_ms, default=0.0)) > STALE_MAX_MS:
-        report.broken.append(f"an answer was over by {stale_ms:,.0f} ms when asked for")
-    if not faults.proofs and plan.kills + plan.restarts:
-        report.broken.append("nothing was injected")
-    return report
+        return play.report()

@@ -56,15 +56,13 @@ class WatchVerdict(Verdict):
     Attributes:
         pushes: how many were right.
         answers: states in answers to watches that were right.
-        decided_ms, stood_ms: from the decision, and from the entry in the stream, to the push; of each that
-            was right, with the moment of the entry.
+        decided_ms: from the decision to the push, of each that was right, with the moment of the entry.
         stale_ms: of each state in an answer, by how long it was over when it was asked for; 0 mostly.
     """
 
     pushes: int = 0
     answers: int = 0
     decided_ms: list[tuple[int, float]] = field(default_factory=list)
-    stood_ms: list[tuple[int, float]] = field(default_factory=list)
     stale_ms: list[float] = field(default_factory=list)
 
 
@@ -146,7 +144,6 @@ class _Eyes:
         self._see(uid, place)
         self._verdict.pushes += 1
         self._verdict.decided_ms.append((entry.id[0], push.at_ms - entry.at_ms))
-        self._verdict.stood_ms.append((entry.id[0], push.at_ms - entry.id[0]))
 
     def unwatched(self, uids: Sequence[str]) -> None:
         """Watch no more."""

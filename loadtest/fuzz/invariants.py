@@ -18,8 +18,6 @@ def check(stage: Stage) -> None:
     """Check everything that holds at any time."""
     _sessions(stage)
     _connections(stage)
-    _devices(stage)
-    _wheel(stage)
     _tables(stage)
     ledger = stage.ledger
     assert ledger.logins == len(ledger.entries) + ledger.replaced + ledger.ended
@@ -61,11 +59,9 @@ def _sessions(stage: Stage) -> None:
         tick = wheel.tick_of(key)
         assert tick is not None, "it would never end"
         assert tick > wheel.cursor
-        assert session.login_at <= now
-        assert session.last_seen <= now
+        assert max(session.login_at, session.last_seen) <= now
         if session.link is None:
-            assert session.handle is None
-            assert session.partial is None, "bytes of a connection that is gone"
+            assert session.handle is session.partial is None, "something of a connection that is gone"
             assert session.number in stage.desk.left_by or not stage.scene.served
         else:
             assert stage.peers[session.handle] is session
@@ -75,8 +71,7 @@ def _sessions(stage: Stage) -> None:
 def _connections(stage: Stage) -> None:
     """Whose connection is open is a guest, or the session that lives."""
     for handle, peer in stage.peers.items():
-        assert peer.link is stage
-        assert peer.handle == handle
+        assert (peer.link, peer.handle) == (stage, handle)
         if isinstance(peer, Guest):
             assert peer.partial is not None
             assert len(peer.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
@@ -85,42 +80,17 @@ def _connections(stage: Stage) -> None:
             assert peer.partial is None or 0 < len(peer.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
 
 
-def _devices(stage: Stage) -> None:
-    """The index of devices is that of the sessions, in each user's own form."""
-    registry: Any = stage.registry
-    named = 0
-    for uid, devices in registry._devices.items():
-        each = (devices,) if isinstance(devices, str) else devices
-        assert isinstance(devices, str) or len(devices) > 1
-        assert len(set(each)) == len(each)
-        assert all((uid, device) in registry._sessions for device in each)
-        named += len(each)
-    assert named == sum(not isinstance(key, str) for key in registry._sessions)
-
-
-def _wheel(stage: Stage) -> None:
-    """Each key is in the one slot of its tick, and of a session."""
-    registry: Any = stage.registry
-    wheels: Any = (stage.core._wheel, stage.core._attention)
-    for wheel in wheels:
-        ring, size = wheel._ring, len(wheel._ring)
-        assert sum(map(len, ring)) == len(wheel)
-        assert all(key in ring[tick % size] for key, tick in wheel._tick_of.items())
-        assert wheel._tick_of.keys() <= registry._sessions.keys(), "of nobody"
-    expiries: Any = stage.core._expiries
-    assert all(key in registry._sessions for key in expiries._wheel._tick_of), "the token of nobody"
-    assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
-
-
 def _tables(stage: Stage) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
-    profiles: Any = stage.registry.profiles
-    if profiles._shown or profiles._dozing or len(profiles._updates):
-        numbers = {session.number for session in stage.registry}
-        assert profiles._shown.keys() <= numbers
-        assert profiles._updates._full_at.keys() <= numbers
-        assert profiles._dozing <= profiles._shown.keys()
     core: Any = stage.core
+    registry: Any = stage.registry
+    sessions, expiries, profiles = registry._sessions.keys(), core._expiries, registry.profiles
+    for wheel in (core._wheel, core._attention, expiries._wheel):
+        assert wheel._tick_of.keys() <= sessions, "of nobody"
+    assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
+    numbers = {session.number for session in registry}
+    assert profiles._updates._full_at.keys() <= numbers
+    assert profiles._dozing <= profiles._shown.keys() <= numbers
     if core.packet_rate is not None:
         assert core.packet_rate.kept <= stage.ledger.logins
     assert core._counted.logins == stage.ledger.logins
