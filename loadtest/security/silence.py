@@ -7,24 +7,23 @@ import resource
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import protocol
-from loadtest import usage
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
 from loadtest.outcome import Outcome, faults, percentile, spread_ms
 from loadtest.security.credentials import login, trusting_nobody
 from loadtest.security.load import GRANTED, LEAD_S, Visit, processes, visits
-from loadtest.security.stage import Stage, Wire, staged
+from loadtest.security.stage import Wire, staged
 from loadtest.servers import wait_for
-from protocol import Code, Kind, Packet
+from protocol import Code, Kind
 
 LOGIN_TIMEOUT_S = 5.0
 LATE_S = 0.5  # a time-out may be so late
@@ -33,119 +32,60 @@ P99_MAX_S = 0.25  # of a login beside the strangers
 # Strangers who say nothing, or a byte a second
 
 
-def silent(count: int, per_second: float, logins: float) -> Outcome:
-    """Let strangers come and wait, so many a second, while so many users a second log in."""
-    flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}")
+def silent(count: int, over_tls: int, per_second: float, logins: float) -> Outcome:
+    """Let strangers come and wait, while so many users a second log in.
+
+    Args:
+        count: of strangers, who say nothing, or a login at a byte a second.
+        over_tls: of those on the port for TLS: silent, half a hello, a byte a second, a hello and no more.
+        per_second: how many come in a second.
+        logins: a second, of users.
+    """
+    hello = _hello()
     says = (b"", [bytes([each]) for each in login("u" * 100)])
-    seconds = LOGIN_TIMEOUT_S + 2 * LATE_S
-    with staged(*flags) as stage, processes(2) as pool:
+    says_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
+    flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}")
+    with staged(*flags, tls=True) as stage, processes(3) as pool:
         address, begin = stage.server.address, time.monotonic() + LEAD_S
-        users = int((count / per_second + LOGIN_TIMEOUT_S) * logins)
+        seconds, users = LOGIN_TIMEOUT_S + 2 * LATE_S, int((count / per_second + LOGIN_TIMEOUT_S) * logins)
+        stays = partial(visits, per_second=per_second, seconds=seconds, begin=begin, hangs_up=False)
         honest = pool.submit(visits, address, "honest", users, logins, begin=begin)
-        strangers = pool.submit(
-            visits, address, says, count, per_second, seconds=seconds, begin=begin, hangs_up=False
-        )
-        return judge_silent(strangers.result(), honest.result(), stage.others_hurt())
+        strangers = pool.submit(stays, address, says, count)
+        secured = pool.submit(stays, stage.tls_address, says_tls, over_tls).result()
+        return judge_silent(strangers.result(), secured, honest.result(), stage.others_hurt())
 
 
-def judge_silent(strangers: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]) -> Outcome:
-    """Hold what was seen against what is promised."""
-    told, broken = judge_stays(strangers)
+def _hello() -> bytes:
+    """Return what a client of TLS says first."""
+    outgoing = ssl.MemoryBIO()
+    client = trusting_nobody().wrap_bio(ssl.MemoryBIO(), outgoing)
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def judge_silent(
+    strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]
+) -> Outcome:
+    """Hold what was seen against what is promised; those over TLS are told nothing."""
+    lived = [each.took_s for each in (*strangers, *secured)]
+    alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
+    early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
     unnamed = sum(each.code != Code.LOGIN_TIMEOUT for each in strangers)
     refused = sum(each.code != GRANTED for each in honest)
     times = [each.took_s for each in honest]
     p99 = percentile(times, 0.99)
-    broken += hurt + faults(
+    broken = hurt + faults(
+        (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
+        (early, f"{early} were closed too early"),
         (unnamed, f"{unnamed} were not told why"),
         (refused, f"{refused} logins of users were not granted"),
         (not p99 <= P99_MAX_S, f"p99 of logins {p99 * 1000:.0f} ms"),
     )
     slow = sum(each.sent > 1 for each in strangers)
-    injected = f"{len(strangers):,} strangers, {slow:,} of them at a byte a second"
-    return Outcome(
-        "silent", injected if slow else "", f"{told}; logins beside them {spread_ms(times)}", broken
-    )
-
-
-def judge_stays(strangers: Sequence[Visit]) -> tuple[str, list[str]]:
-    """Return how long they stayed, in words, and what is wrong with that."""
-    lived = [each.took_s for each in strangers]
-    alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
-    early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
-    most = max((time_s for time_s in lived if time_s < math.inf), default=math.nan)
-    return f"closed after {min(lived, default=math.nan):.3f} to {most:.3f} s", faults(
-        (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
-        (early, f"{early} were closed too early"),
-    )
-
-
-def silent_tls(count: int) -> Outcome:
-    """Strangers on the port for TLS who never come to a login: silent, half a hello, a byte a second."""
-    outgoing = ssl.MemoryBIO()
-    client = trusting_nobody().wrap_bio(ssl.MemoryBIO(), outgoing)
-    with suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    hello = outgoing.read()
-    says = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
-    with staged("--login-timeout", f"{LOGIN_TIMEOUT_S:g}", tls=True) as stage:
-        seconds = LOGIN_TIMEOUT_S + 2 * LATE_S
-        strangers = visits(stage.tls_address, says, count, 1000.0, seconds=seconds, hangs_up=False)
-        told, broken = judge_stays(strangers)
-        return Outcome(
-            "silent-tls", f"{len(strangers):,} on the port for TLS", told, stage.others_hurt() + broken
-        )
-
-
-# Clients who never read
-
-UNSENT_BYTES = 65_536  # the setting's default
-UNSENT_SHARE_MAX = 1.5  # buffers grow by an eighth ahead, and the allocator keeps holes between them
-ARENAS_BYTES = 6 << 20  # that the allocator takes ahead, however few ask
-ASKED = b"".join(protocol.encode(Packet(9, number)) for number in range(20))  # each is answered as unknown
-TURNS_MAX = 10_000
-TURN_S = 0.01  # in which the server answers what all have asked in a turn
-TOLD_S = 5.0  # until the end of the last is in the stream
-
-
-def unread(count: int, unsent_timeout: float) -> Outcome:
-    """Clients ask on side by side, and never read, until they are cut off."""
-    with staged("--unsent-timeout", f"{unsent_timeout:g}") as stage:
-        wires = [stage.wire(max_segment_bytes=536, receive_bytes=4096) for _ in range(count)]
-        for number, wire in enumerate(wires):
-            wire.ask(login(f"deaf-{number}"))
-        before = usage.memory(stage.pid).rss
-        usage.forget_peak(stage.pid)
-        asking = wires
-        for _ in range(TURNS_MAX):
-            asking = [wire for wire in asking if _asks_on(wire)]
-            if not asking:
-                break
-            time.sleep(TURN_S)
-        share = (usage.peak_bytes(stage.pid) - before - ARENAS_BYTES) / (count * UNSENT_BYTES)
-        wait_for(lambda: _ends(stage).total() >= count, TOLD_S)
-        ends, hurt = _ends(stage), stage.others_hurt()
-    for wire in wires:
-        wire.drop()
-    cut = ends[Code.SLOW_CONSUMER]
-    broken = hurt + faults(
-        (cut < count or asking, f"{cut} were cut off as slow, {len(asking)} ask on; ends {dict(ends)}"),
-        (share > UNSENT_SHARE_MAX, f"memory grew by {share:.2f} of what may wait unsent"),
-    )
-    measured = f"cut off {cut:,}; memory at its peak {share:.2f} of {UNSENT_BYTES // 1024} KiB each"
-    return Outcome("unread", f"{count:,} clients that ask and never read" if cut else "", measured, broken)
-
-
-def _ends(stage: Stage) -> Counter[int]:
-    told = (event for event in stage.events() if event.uid.startswith("deaf-"))
-    return Counter(event.code for event in told if event.type == "offline")
-
-
-def _asks_on(wire: Wire) -> bool:
-    """Ask so many things in one go; return whether the connection is still there."""
-    with suppress(OSError):
-        wire.send(ASKED)
-        return True
-    return False
+    injected = f"{len(lived):,} strangers, {slow:,} of them at a byte a second, {len(secured):,} over TLS"
+    measured = f"closed after {min(lived):.3f} to {max(lived):.3f} s; logins beside them {spread_ms(times)}"
+    return Outcome("silent", injected if slow and secured else "", measured, broken)
 
 
 # No descriptors left

@@ -64,21 +64,11 @@ class Wire:
 
     Args:
         address: where to.
-        max_segment_bytes, receive_bytes: keep the kernels from holding much between client and server.
     """
 
-    def __init__(
-        self, address: tuple[str, int], *, max_segment_bytes: int = 0, receive_bytes: int = 0
-    ) -> None:
-        self.sock = socket.socket()
-        self.sock.settimeout(TIMEOUT_S)
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.sock = socket.create_connection(address, TIMEOUT_S, (next(_SOURCE) or "", 0))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if max_segment_bytes:
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, max_segment_bytes)
-        if receive_bytes:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.sock.bind((next(_SOURCE), 0))
-        self.sock.connect(address)
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 
     def send(self, data: bytes) -> None:
@@ -160,9 +150,9 @@ class Stage:
         line = self.server.said("serving tls")[-1]
         return line["host"], line["port"]
 
-    def wire(self, *, max_segment_bytes: int = 0, receive_bytes: int = 0) -> Wire:
+    def wire(self) -> Wire:
         """Connect."""
-        return Wire(self.server.address, max_segment_bytes=max_segment_bytes, receive_bytes=receive_bytes)
+        return Wire(self.server.address)
 
     def answer(self, frame: bytes) -> Packet:
         """Return the first answer to a packet, on a connection of its own."""

@@ -33,8 +33,8 @@ BASE = Rest(50_000_000, 20)
 BEFORE = Load(10, [GOOD] * 10, 1.0)
 
 
-def silence(stay: Visit = GONE, login: Visit = GOOD) -> list[str]:
-    return judge_silent([GONE, stay], [login] * 10, []).failures
+def silence(stay: Visit = GONE, login: Visit = GOOD, secured: Visit = GONE) -> list[str]:
+    return judge_silent([GONE, stay], [secured], [login] * 10, []).failures
 
 
 def cycles(rest: Rest = BASE, kept: dict[str, int] = KEPT) -> list[str]:
@@ -73,6 +73,7 @@ def lost_over_tls(lost: int) -> list[str]:
         (lambda: silence(GONE._replace(took_s=math.inf)), "were open at 5.5 s"),
         (lambda: silence(GONE._replace(took_s=5.51)), "were open at 5.5 s"),
         (lambda: silence(GONE._replace(took_s=4.9)), "closed too early"),
+        (lambda: silence(secured=GONE._replace(took_s=math.inf)), "were open at 5.5 s"),
         (lambda: silence(GONE._replace(code=LOST)), "not told why"),
         (lambda: silence(login=GOOD._replace(took_s=0.26)), "p99 of logins"),
         (lambda: silence(login=REFUSED), "logins of users were not granted"),

@@ -8,7 +8,7 @@ from loadtest.security.floods import offer
 from loadtest.security.stage import staged
 
 LONG = {  # they take long, or measure times that a busy machine spoils
-    *("silent", "silent-tls", "emfile", "flood", "flood-tokens", "flood-forged", "flooders", "cycles", "tls"),
+    *("silent", "emfile", "flood", "flood-tokens", "flood-forged", "flooders", "cycles", "tls"),
 }
 
 
