@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from loadtest.channel import flapping, messages, slow, watch
 from loadtest.channel.report import Report
@@ -28,49 +28,27 @@ SCENARIOS: dict[str, tuple[type, Scenario, str]] = {
 """By name: its plan, each field of which is a flag; how it is played; what it shows."""
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
+def main(words: list[str] | None = None) -> int:
+    """Play what the options say, print the table, and say what was broken."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.channel", description=__doc__)
     scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
     for name, (plan, _, help_text) in SCENARIOS.items():
-        scenario = scenarios.add_parser(name, help=help_text)
-        _add_fields(scenario, plan)
-        scenario.add_argument("--seed", type=int, default=1, help="of what is drawn")
-        scenario.add_argument("--out", type=Path, help="file to write the figures to, as JSON")
-    return parser.parse_args(words)
-
-
-def _add_fields(parser: argparse.ArgumentParser, plan: type) -> None:
-    hints = get_type_hints(plan)
-    for field in dataclasses.fields(plan):
-        parser.add_argument(
-            "--" + field.name.replace("_", "-"),
-            type=hints[field.name],
-            default=field.default,
-            help=f"default {field.default:,g}",
-        )
-
-
-def _plan(kind: type, given: argparse.Namespace) -> Any:
-    return kind(**{field.name: getattr(given, field.name) for field in dataclasses.fields(kind)})
-
-
-def play(given: argparse.Namespace) -> Report:
-    """Play what the options say."""
-    kind, scenario, _ = SCENARIOS[given.scenario]
-    return scenario(_plan(kind, given), given.seed)
-
-
-def main(words: list[str] | None = None) -> int:
-    """Play, print the table, and say what was broken."""
-    given = parse(words)
+        add = scenarios.add_parser(name, help=help_text).add_argument
+        for field in dataclasses.fields(plan):
+            kind, flag = type(field.default), "--" + field.name.replace("_", "-")
+            add(flag, type=kind, default=field.default, help=f"default {field.default:,g}")
+        add("--seed", type=int, default=1, help="of what is drawn")
+        add("--out", type=Path, help="file to write the figures to, as JSON")
+    given = vars(parser.parse_args(words))
+    scenario, seed, out = (given.pop(name) for name in ("scenario", "seed", "out"))
+    plan, play, _ = SCENARIOS[scenario]
     raise_file_limit()
     begun = time.monotonic()
-    report = play(given)
+    report = play(plan(**given), seed)
     print(report.table())
-    if given.out:
-        given.out.write_text(report.as_json() + "\n")
-    say(f"{given.scenario} took {time.monotonic() - begun:.0f} s")
+    if out:
+        out.write_text(report.as_json() + "\n")
+    say(f"{scenario} took {time.monotonic() - begun:.0f} s")
     if report.broken:
         say("\n  ".join(["broken:", *report.broken]))
     print("loadtest.channel: " + ("FAILED" if report.broken else "passed"))

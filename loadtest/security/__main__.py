@@ -47,19 +47,6 @@ CASES: dict[str, tuple[Case, Case]] = {
 """Of each case how it is played, and how a little of it is."""
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.security", description=__doc__)
-    add = parser.add_argument
-    add("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without a name")
-    add("--short", action="store_true", help="a little of each, in seconds")
-    add("--out", type=Path, help="file to write the table to")
-    arguments = parser.parse_args(words)
-    if unknown := {*arguments.cases} - {*CASES}:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    return arguments
-
-
 def status(outcomes: list[Outcome]) -> int:
     """Return the exit status: of what was broken, and of what shows nothing."""
     if any(each.broken for each in outcomes):
@@ -69,17 +56,24 @@ def status(outcomes: list[Outcome]) -> int:
 
 def main(words: list[str] | None = None) -> int:
     """Play, print the table, and say what was broken."""
-    arguments = parse(words)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.security", description=__doc__)
+    add = parser.add_argument
+    add("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without a name")
+    add("--short", action="store_true", help="a little of each, in seconds")
+    add("--out", type=Path, help="file to write the table to")
+    given = parser.parse_args(words)
+    if unknown := {*given.cases} - {*CASES}:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
     raise_file_limit()
     outcomes: list[Outcome] = []
-    for name in arguments.cases or CASES:
+    for name in given.cases or CASES:
         begun = time.monotonic()
-        outcomes.append(CASES[name][arguments.short]())
+        outcomes.append(CASES[name][given.short]())
         say(f"{name} took {time.monotonic() - begun:.0f} s")
     text = table(outcomes)
     print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+    if given.out:
+        given.out.write_text(text + "\n")
     for each in outcomes:
         if each.failures:
             say("\n  ".join([f"{each.name}:", *each.failures]))
