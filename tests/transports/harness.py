@@ -224,7 +224,8 @@ class Harness:
     async def logged_in(self, uid: str = "ada", receive_buffer: int = 0) -> Client:
         """Return a client that was let in."""
         client = await self.connect(receive_buffer)
-        assert (await client.login(uid)).kind == Kind.OK
+        answer = await client.login(uid)
+        assert answer.kind == Kind.OK, answer
         return client
 
     async def remain(self, connections: int = 0) -> None:
