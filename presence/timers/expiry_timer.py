@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Final
 
 import msgpack
@@ -19,29 +18,6 @@ HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB
 
 class NotificationsOff(TimerError):
     """Redis does not tell which keys expire, and this user may not change it; the message says what to do."""
-
-
-@dataclass(slots=True)
-class Hearing:
-    """What a process heard of a timer, since it was made.
-
-    Attributes:
-        servers: that are listened to at present.
-        heard: expiries that were told.
-        void: of these, those that another process had taken, or that were cancelled.
-        dropped: expiries that found no room among those that wait.
-        scans: looks at what must have been missed.
-        found: events that a scan handed out: missed, or told at the same moment.
-        trouble: why a server is not listened to, by the last look; "" if all are.
-    """
-
-    servers: int = 0
-    heard: int = 0
-    void: int = 0
-    dropped: int = 0
-    scans: int = 0
-    found: int = 0
-    trouble: str = ""
 
 
 class ExpiryTimer(SharedTimer):
@@ -73,6 +49,13 @@ class ExpiryTimer(SharedTimer):
         reconcile_s: seconds between two scans.
         heard_max: names heard that may wait to be claimed.
 
+    Attributes:
+        heard: expiries that were told.
+        void: of these, those that another process had taken, or that were cancelled.
+        scans: looks at what must have been missed.
+        found: events that a scan handed out: missed, or told at the same moment.
+        trouble: why a server is not listened to, by the last look; "" if all are.
+
     Raises:
         TimerError: `reconcile_s` makes no sense.
     """
@@ -97,7 +80,8 @@ class ExpiryTimer(SharedTimer):
         self._reconcile_s = reconcile_s
         self._is_open = False
         self._next_scan: float | None = None  # None: at once
-        self._hearing = Hearing()
+        self.heard = self.void = self.scans = self.found = 0
+        self.trouble = ""
 
     def due(self, limit: int = 100) -> list[Due]:
         """Hand out what was heard to have expired, and now and then what was missed; never wait.
@@ -132,10 +116,15 @@ class ExpiryTimer(SharedTimer):
         left_s = self._next_scan - time.monotonic()
         return self._expiries.wait(max(0.0, min(seconds, left_s))) or seconds >= left_s
 
-    def hearing(self) -> Hearing:
-        """Return what was heard; the figures go on counting."""
-        self._hearing.servers, self._hearing.dropped = self._expiries.servers, self._expiries.dropped
-        return self._hearing
+    @property
+    def servers(self) -> int:
+        """How many servers are listened to at present."""
+        return self._expiries.servers
+
+    @property
+    def dropped(self) -> int:
+        """How many expiries found no room among those that wait."""
+        return self._expiries.dropped
 
     def close(self) -> None:
         """Stop listening, and end the threads; `due` begins anew. Its `Scripting` stays open."""
@@ -156,25 +145,25 @@ class ExpiryTimer(SharedTimer):
 
     def _scan(self, limit: int) -> list[Due]:
         """Hand out what is due, told or not."""
-        if self._hearing.scans:  # servers of a cluster may have come or gone
+        if self.scans:  # servers of a cluster may have come or gone
             try:
                 self._expiries.look()
-                self._hearing.trouble = ""
+                self.trouble = ""
             except (StoreUnavailable, StoreError) as error:
-                self._hearing.trouble = str(error)
+                self.trouble = str(error)
         dues, is_more = self._hand_out("due", limit)
         while is_more and not dues:  # a slice of dead letters is no answer
             dues, is_more = self._hand_out("due", limit)
-        self._hearing.scans += 1
-        self._hearing.found += len(dues)
+        self.scans += 1
+        self.found += len(dues)
         self._next_scan = None if is_more else time.monotonic() + self._reconcile_s
         return dues
 
     def _claim(self, names: list[str]) -> list[Due]:
         next_scan, self._next_scan = self._next_scan, None  # nobody names them again, should this fail
         dues, is_more = self._hand_out("claim", msgpack.packb(names, use_bin_type=False))
-        self._hearing.heard += len(names)
+        self.heard += len(names)
         if not is_more:
             self._next_scan = next_scan
-            self._hearing.void += len(names) - len(dues)
+            self.void += len(names) - len(dues)
         return sorted(dues, key=lambda due: due.due_ms)

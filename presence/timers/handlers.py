@@ -6,14 +6,12 @@ import pkgutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from presence.timers.interface import Due, check_delay
 
 Function = Callable[[Due], Any]
 """Takes an event; what it returns is not looked at. An exception says that the event is not handled."""
-
-_FORM: Final = "must be module:function, such as shop.orders:lapse"
 
 
 class HandlerError(Exception):
@@ -53,10 +51,6 @@ class Handler:
     name: str
     function: Function
     is_async: bool
-
-    async def await_(self, due: Due) -> None:
-        """Run an ``async def``; what it raises goes on."""
-        await self.function(due)
 
     def call(self, due: Due) -> None:
         """Call a plain function; what it raises goes on.
@@ -98,7 +92,7 @@ def load(name: str) -> Handler:
         HandlerError: it is not there, or importing it failed.
     """
     if not all(name.partition(":")):
-        raise HandlerError(f"handler {name!r} {_FORM}")
+        raise HandlerError(f"handler {name!r} must be module:function, such as shop.orders:lapse")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

@@ -217,7 +217,7 @@ class Runner:
         try:
             with trio.move_on_after(self._terms.timeout_s) as limit:
                 if self._handler.is_async:
-                    await self._handler.await_(due)
+                    await self._handler.function(due)
                 else:
                     await trio.to_thread.run_sync(
                         self._handler.call, due, limiter=self._threads, abandon_on_cancel=True

@@ -92,7 +92,7 @@ def test_an_event_comes_with_its_payload_when_its_key_has_expired(timer: ExpiryT
     timer.schedule_many([Event("a", 0.05, b"not in the key"), Event("at once", 0.0)])
     assert names(found := take(timer, count=2)) == ["a", "at once"]
     assert [(due.payload, due.attempt) for due in found if due.id == "a"] == [(b"not in the key", 1)]
-    assert (timer.hearing().heard, timer.hearing().scans) == (2, 1)  # the first scan, which found nothing
+    assert (timer.heard, timer.scans) == (2, 1)  # the first scan, which found nothing
     assert client.keys("*") == [f"{BASE}:counts".encode()]
 
 
@@ -103,7 +103,7 @@ def test_every_change_of_an_event_sets_its_key_anew(timer: ExpiryTimer, client: 
     timer.reschedule("c", 0.04)
     assert alarms(client) == ["b", "c", "d"]
     assert [due.id for due in take(timer, count=2)] == ["c", "d"]
-    assert timer.hearing().heard == 2
+    assert timer.heard == 2
 
 
 def test_what_was_handed_out_has_a_key_until_it_is_done(timers: Timers) -> None:
@@ -120,10 +120,10 @@ def test_what_was_handed_out_has_a_key_until_it_is_done(timers: Timers) -> None:
     assert dying.wait(3.0)
     (lost,) = dying.due()
     assert lost.attempt == 3
-    assert dying.hearing().scans == 1
+    assert dying.scans == 1
     dying.close()
     assert [(due.id, due.attempt) for due in take(heir)] == [("a", 4)]
-    assert heir.hearing().scans == 1
+    assert heir.scans == 1
 
 
 def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
@@ -154,7 +154,7 @@ def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
     for each in all_of_them:
         found += take(each, 0.1)
     assert names(found) == sorted(map(str, range(60)))
-    assert sum(each.hearing().void for each in all_of_them) > 0
+    assert sum(each.void for each in all_of_them) > 0
 
 
 def test_what_expired_while_nobody_listened_is_found(timer: ExpiryTimer, client: Redis) -> None:
@@ -163,8 +163,8 @@ def test_what_expired_while_nobody_listened_is_found(timer: ExpiryTimer, client:
     while alarms(client):  # looking at them removes them, and nobody hears
         pass
     assert len(take(timer, count=50)) == 50
-    assert timer.hearing().found > 0
-    assert timer.hearing().servers == 1
+    assert timer.found > 0
+    assert timer.servers == 1
 
 
 def test_what_finds_no_room_is_found(timers: Timers, client: Redis) -> None:
@@ -172,10 +172,10 @@ def test_what_finds_no_room_is_found(timers: Timers, client: Redis) -> None:
     timer.due()
     timer.schedule_many(Event(str(n), 0.0) for n in range(50))
     deadline = time.monotonic() + 20
-    while alarms(client) or (not timer.hearing().dropped and time.monotonic() < deadline):
+    while alarms(client) or (not timer.dropped and time.monotonic() < deadline):
         pass
     assert len(take(timer, count=50)) == 50
-    assert timer.hearing().dropped > 0
+    assert timer.dropped > 0
 
 
 def test_what_nobody_tells_is_found_by_the_next_scan(timers: Timers, client: Redis) -> None:
@@ -184,7 +184,7 @@ def test_what_nobody_tells_is_found_by_the_next_scan(timers: Timers, client: Red
     client.config_set(SETTING, "")  # another's hand
     timer.schedule(Event("a", 0.01))
     assert names(take(timer)) == ["a"]
-    assert timer.hearing().heard == 0
+    assert timer.heard == 0
 
 
 @pytest.mark.parametrize("heard_max", [100, 0], ids=["heard", "missed"])
@@ -214,7 +214,7 @@ def test_what_comes_due_during_scans_is_left_to_be_told(timers: Timers) -> None:
     assert len(timer.due(6)) == 4
     timer.reschedule("new", 0.0)
     assert names(take(timer)) == ["new"]
-    assert (timer.hearing().scans, timer.hearing().found) == (2, 10)
+    assert (timer.scans, timer.found) == (2, 10)
 
 
 def test_the_flags_of_others_stay(timers: Timers, client: Redis) -> None:
@@ -250,4 +250,4 @@ def test_a_name_that_looks_like_a_pattern_is_a_name(timers: Timers) -> None:
     timer.due()
     timer.schedule(Event("x", 0.0))
     assert names(take(timer)) == ["x"]
-    assert timer.hearing().heard == 1
+    assert timer.heard == 1

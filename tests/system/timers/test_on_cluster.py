@@ -54,7 +54,7 @@ def test_every_primary_is_heard_also_when_the_timer_moves(
         timer.schedule(Event("b", 0.3))
         cluster.move_at_once([cluster.slot_of(base)], there)
         assert handle_one(timer) == "b"
-        assert (timer.hearing().servers, timer.hearing().heard) == (3, 2)
+        assert (timer.servers, timer.heard) == (3, 2)
 
 
 def test_users_of_a_wheel_are_spread_over_all_primaries(cluster: Cluster) -> None:
