@@ -75,8 +75,9 @@ def test_what_kills_its_workers_is_a_dead_letter_and_hides_nothing(timer: Shared
     wait_for(timer, 5)
     let_pass(client)
     assert len(timer.due()) == 5
-    timer.schedule(Event("new", 0.0))
     let_pass(client)
+    timer.schedule(Event("new", 0.0))
+    time.sleep(1.2 * TICK_S)
     assert [due.id for due in timer.due(limit=2)] == ["new"]
     assert timer.due() == []
     assert len(timer.dead()) == 5

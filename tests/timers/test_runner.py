@@ -218,7 +218,7 @@ async def test_an_end_that_redis_refuses_holds_up_no_other(
             raise ValueError("no")
 
     with capture_logs() as logs:
-        async with working(timer, fail_first):
+        async with working(timer, fail_first, terms(concurrency=2)):
             await trio.sleep(10)
             assert timer.said == [said]
             timer.refused = ""

@@ -255,15 +255,20 @@ async def test_after_the_block_nothing_fires_and_nothing_is_taken(
             refused()
 
 
-async def test_a_cancelled_timer_keeps_nothing_alive(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("fires", [True, False])
+async def test_a_timer_that_has_fired_or_was_cancelled_keeps_nothing_alive(
+    autojump_clock: MockClock, fires: bool
+) -> None:
     class Owner:
         def fire(self, other: object) -> None: ...
 
     async with open_timer_service() as timers:
         owner, argument = Owner(), Owner()
-        handle = timers.schedule(1000.0, owner.fire, argument)
+        handle = timers.schedule(1.0, owner.fire, argument)
         gone = weakref.ref(owner), weakref.ref(argument)
-        timers.cancel(handle)
+        if fires:
+            await trio.sleep(2)
+        assert timers.cancel(handle) != fires
         del owner, argument
         assert [ref() for ref in gone] == [None, None]
 
