@@ -119,8 +119,6 @@ def run(args: argparse.Namespace, load: Load) -> int:
 def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
     """Run worker processes until a signal comes; return the exit status."""
     leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, BACKOFF_MAX_S))
-    with place.open(leasing):  # settings that make no sense are refused before anything starts
-        pass
     with sigterm_interrupts():
         try:
             writer = configure_directly(settings.log_format, settings.log_level)

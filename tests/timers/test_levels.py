@@ -214,3 +214,21 @@ def test_a_window_too_large_to_go_down_in_time_does_not_do_so_before_there_is_ro
         assert all(entry.tick <= tick for entry in step), "a ring of two laps takes a third for the first"
         taken += step
     assert len(taken) == len(entries)
+
+
+def test_an_entry_added_to_a_window_that_went_down_needs_no_step_more() -> None:
+    wheel, (first,) = filled([LAP + 10])
+    assert drain(wheel, LAP + 10) == [first]
+    wheel.add(Named(1), LAP + 100)
+    assert wheel.next_tick() == LAP + 100
+
+
+def test_an_entry_that_left_and_came_back_is_there_once() -> None:
+    wheel, (entry, *others) = filled([10] * 41)
+    for n in range(40):
+        wheel.remove(entry)
+        wheel.add(entry, 11 - n % 2)
+    for other in others:
+        wheel.remove(other)
+    assert len(wheel) == 1
+    assert drain(wheel, 20) == [entry]
