@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from presence.commands.options import (
@@ -129,7 +130,7 @@ def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
             job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
             return Processes(
                 args.processes,
-                lambda number, line, is_first: runner.run_worker(job, number, line, is_first),
+                partial(runner.run_worker, job),
                 ready_line=f"ready {place.kind} {place.name}",
                 drain_timeout_s=settings.drain_timeout,
                 writer=writer,
