@@ -1,5 +1,6 @@
 """Timers on a server for tests, and how time passes for them."""
 
+import time
 from typing import Any
 
 import msgpack
@@ -9,12 +10,14 @@ from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.interface import Due
 from presence.timers.ring_timer import RingTimer
 
 KINDS = ("queue", "ring")
 SLOTS = 512  # what one call looks at
 TICK_S = 0.02
 LAP_S = SLOTS * TICK_S
+TIMEOUT_S = 5.0
 BASE = Keys().timer("test")
 
 
@@ -22,6 +25,15 @@ def a_timer(scripting: Scripting, kind: str, leasing: Leasing | None = None, **m
     if kind == "queue":
         return DelayQueue(scripting, BASE, leasing, **more)
     return RingTimer(scripting, BASE, leasing, slots=SLOTS, tick_s=TICK_S, **more)
+
+
+def wait_for(timer: SharedTimer, count: int = 1, limit: int = 100) -> list[Due]:
+    """Claim until so many were handed out."""
+    deadline, found = time.monotonic() + TIMEOUT_S, list[Due]()
+    while len(found) < count and time.monotonic() < deadline:
+        found += timer.due(limit)
+        time.sleep(0.001)
+    return found
 
 
 def let_pass(client: Redis, laps: int = 1) -> None:

@@ -11,10 +11,9 @@ from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event, TimerError, TimerFull
-from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places
+from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for
 
 LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than the lap that `let_pass` lets pass
-PATIENCE_S = 3.0
 
 
 @pytest.fixture(params=KINDS)
@@ -25,14 +24,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def timer(scripting: Scripting, client: Redis, kind: str) -> SharedTimer:
     return a_timer(scripting, kind, LEASING)
-
-
-def wait_for(timer: SharedTimer, count: int = 1, limit: int = 100) -> list[Due]:
-    deadline, found = time.monotonic() + PATIENCE_S, list[Due]()
-    while len(found) < count and time.monotonic() < deadline:
-        found += timer.due(limit)
-        time.sleep(0.001)
-    return found
 
 
 def handed_out(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:

@@ -8,26 +8,16 @@ import pytest
 
 from presence.store.client import Redis
 from presence.store.scripting import Scripting
-from presence.timers.interface import Due, Event, TimerError
+from presence.timers.interface import Event, TimerError
 from presence.timers.ring_timer import RingTimer
-from tests.timers.keeping import BASE
+from tests.timers.keeping import BASE, wait_for
 
 SLOTS, TICK_S = 8, 0.01
-LAP_S = SLOTS * TICK_S
-PATIENCE_S = 3.0
 
 
 @pytest.fixture
 def ring(scripting: Scripting, client: Redis) -> RingTimer:
     return RingTimer(scripting, BASE, slots=SLOTS, tick_s=TICK_S)
-
-
-def wait_for(ring: RingTimer, count: int = 1, limit: int = 100) -> list[Due]:
-    deadline, found = time.monotonic() + PATIENCE_S, list[Due]()
-    while len(found) < count and time.monotonic() < deadline:
-        found += ring.due(limit)
-        time.sleep(0.001)
-    return found
 
 
 def hand(client: Redis) -> int:
