@@ -36,6 +36,7 @@ from typing import Any, Final, Generic, TypeVar
 
 LEVELS: Final = 5
 MOVES_PER_TICK: Final = 2_000  # about 1 ms of work in a tick of 10 ms
+UNKNOWN: Final = -1
 SPARSE: Final = 32  # husks that a slot may hold whatever else it holds
 SPAN_BITS: Final = 8  # 256 slots a lap
 RING: Final = 2 << SPAN_BITS  # two laps: the one that runs, and the next, which fills ahead of its beginning
@@ -189,7 +190,7 @@ class Levels(Generic[E]):
         cursor: the last tick that was handed out, or passed with nothing due.
     """
 
-    __slots__ = ("_due", "_levels", "_moves_per_tick", "_near", "_uppers", "cursor")
+    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "_uppers", "cursor")
 
     def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
         self._moves_per_tick = moves_per_tick
@@ -198,6 +199,7 @@ class Levels(Generic[E]):
         self._levels[-1].horizon = NEVER
         self._near, *self._uppers = self._levels
         self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
+        self._above = NEVER  # no level above has to do anything before this tick
 
     def __len__(self) -> int:
         """Count the entries: O(occupied slots), so that adding need not count."""
@@ -248,8 +250,9 @@ class Levels(Generic[E]):
         if self._due is not None:
             return self.cursor
         first = self._near.first(self.cursor + 1)
-        _, goes_down = self._find_above(self.cursor, self.cursor)
-        soonest = goes_down if first is None else min(first, goes_down)
+        if self._above == UNKNOWN:
+            self._find_above(self.cursor, self.cursor)
+        soonest = self._above if first is None else min(first, self._above)
         return None if soonest == NEVER else soonest
 
     def step(self, tick: int, limit: int) -> list[E] | None:
@@ -275,6 +278,7 @@ class Levels(Generic[E]):
         return taken
 
     def _level_above(self, tick: int) -> Level[E]:
+        self._above = UNKNOWN
         for level in self._uppers:
             if tick < level.horizon:
                 if level is self._uppers[-1] and tick - self.cursor > level.reach:
@@ -286,7 +290,7 @@ class Levels(Generic[E]):
         """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
         due = self._near.first(self.cursor + 1)
         start = tick + 1 if due is None or due > tick else due
-        lowers, _ = self._find_above(tick, start)
+        lowers = self._find_above(tick, start) if self._above <= tick else None
         if lowers is not None and lowers[1] <= start:
             self._pass(lowers[1] - 1)
             return lowers
@@ -295,24 +299,21 @@ class Levels(Generic[E]):
         self._pass(tick)
         return lowers
 
-    def _find_above(self, tick: int, due: int) -> tuple[tuple[Level[E], int] | None, int]:
-        """Return the window that is to go down at `tick`, and the tick at which the next one is to.
-
-        The first window that begins by `due`, or else one that is near.
-        """
+    def _find_above(self, tick: int, due: int) -> tuple[Level[E], int] | None:
+        """Return the window that is to go down: the first that begins by `due`, or else one that is near."""
+        self._above = NEVER
         begins = nears = None
-        soonest = NEVER
         for level in self._uppers:
             start = level.first(self.cursor + 1) if level.occupied else None
             if start is None:
                 continue
+            if start <= due:
+                begins, due = (level, start), start
             goes_down = self._goes_down(level, start)
-            soonest = min(soonest, goes_down)
+            self._above = min(self._above, goes_down)
             if goes_down <= tick:
                 nears = level, start
-                if start <= due:
-                    begins, due = nears, start
-        return begins or nears, soonest
+        return begins or nears
 
     def _goes_down(self, level: Level[E], start: int) -> int:
         """Return the tick at which the window that begins at `start` is to go down.
