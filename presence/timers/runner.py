@@ -187,7 +187,7 @@ class Runner:
                     await self._pause(self._outage.failed("due", error))
 
     async def _look(self, asked: int, ready: Callable[[], None]) -> None:
-        """Claim what is due, and begin with it; wait if that was all."""
+        """Claim what is due, and begin with it; wait if nothing is."""
         asked_at = trio.current_time()
         dues = await self._redis.call(partial(self._timer.due, asked))
         self._outage.worked("due")
@@ -204,7 +204,7 @@ class Runner:
         if not self._has_begun:
             self._has_begun = True
             ready()
-        if len(dues) < asked:
+        if not dues:  # fewer than asked for may be a part: of large ones, or of many slots
             await self._pause(jittered(POLL_INTERVAL_S))  # workers that were woken together come apart
 
     async def _pause(self, seconds: float) -> None:

@@ -24,6 +24,7 @@ class FakeTimer:
 
     Attributes:
         fail: what every call comes to while it is set.
+        part: how many events a claim hands out at most.
         refused, refusal: a kind of call that is refused, and how.
         said: each call that changed something, and of which event.
         asked: how many events each claim asked for.
@@ -33,6 +34,7 @@ class FakeTimer:
     lease_s: float = 30.0
     attempts_max: int = 5
     fail: Exception | None = None
+    part: int = 1000
     refused: str = ""
     refusal: Exception = field(default_factory=lambda: StoreError("NOPERM"))
     said: list[tuple[str, str]] = field(default_factory=list)
@@ -52,7 +54,7 @@ class FakeTimer:
         now = trio.current_time()
         ready = [(e.ready_at, name) for name, e in self.entries.items() if e.ready_at <= now]
         dues = []
-        for _, name in sorted(ready)[:limit]:
+        for _, name in sorted(ready)[: min(limit, self.part)]:
             entry = self.entries[name]
             entry.attempt += 1
             entry.ready_at = now + self.lease_s

@@ -112,6 +112,16 @@ async def test_no_more_are_claimed_and_run_at_once_than_may(autojump_clock: Mock
     assert len(most) == 12
 
 
+async def test_a_timer_that_hands_out_a_part_is_asked_for_the_rest_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    timer = a_timer(100)
+    timer.part = 2
+    async with working(timer, ignore, terms(concurrency=10)):
+        await trio.sleep(0.5)
+    assert not timer.entries
+
+
 @pytest.mark.parametrize(
     ("error", "pauses_s", "logged"),
     [
