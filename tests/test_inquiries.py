@@ -1,8 +1,6 @@
 """A worker answers what it is asked over its line and by way of Redis, once and at a bounded rate."""
 
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import astuple
 
 import msgpack
@@ -80,61 +78,55 @@ class Desk:
         await until(lambda: sum(self.figures()[1:]) == self.figures()[0])
 
 
-@asynccontextmanager
-async def answering() -> AsyncIterator[Desk]:
+@pytest.fixture
+async def desk(nursery: trio.Nursery) -> Desk:
     desk = Desk()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.answering.run)
-        yield desk
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(desk.answering.run)
+    return desk
 
 
-async def test_a_question_is_answered_and_then_there_is_no_connection() -> None:
-    async with answering() as desk:
-        desk.answering.take([ANN, ANN])
-        await desk.settled()
-        await until(lambda: desk.closed)
+async def test_a_question_is_answered_and_then_there_is_no_connection(desk: Desk) -> None:
+    desk.answering.take([ANN, ANN])
+    await desk.settled()
+    await until(lambda: desk.closed)
     assert desk.written == [(ANN, "n1", {"uid": "ann"})] * 2
 
 
-async def test_questions_beyond_the_rate_are_dropped() -> None:
-    async with answering() as desk:
-        for _ in range(int(QUESTIONS_A_S) + 20):
-            desk.answering.take([ANN])
-            await desk.settled()
-        assert desk.figures() == (120, 100, 20, 0)
-        desk.now += 0.1
-        desk.answering.take([ANN] * 20)
+async def test_questions_beyond_the_rate_are_dropped(desk: Desk) -> None:
+    for _ in range(int(QUESTIONS_A_S) + 20):
+        desk.answering.take([ANN])
         await desk.settled()
+    assert desk.figures() == (120, 100, 20, 0)
+    desk.now += 0.1
+    desk.answering.take([ANN] * 20)
+    await desk.settled()
     assert desk.figures() == (140, 110, 30, 0)
 
 
-async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped() -> None:
-    async with answering() as desk:
-        desk.go_on.clear()
-        desk.answering.take([ANN])
-        await until(lambda: desk.begun)
-        for _ in range(3):
-            desk.now += 1
-            desk.answering.take([ANN] * QUEUE_MAX)
-        assert desk.figures() == (301, 0, 200, 0)
-        desk.now += PATIENCE_S + 0.1
-        desk.go_on.set()
-        await desk.settled()
+async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped(desk: Desk) -> None:
+    desk.go_on.clear()
+    desk.answering.take([ANN])
+    await until(lambda: desk.begun)
+    for _ in range(3):
+        desk.now += 1
+        desk.answering.take([ANN] * QUEUE_MAX)
+    assert desk.figures() == (301, 0, 200, 0)
+    desk.now += PATIENCE_S + 0.1
+    desk.go_on.set()
+    await desk.settled()
     assert desk.figures() == (301, 1, 300, 0)
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
 async def test_what_cannot_be_told_or_written_is_counted_ends_nobody_and_fills_no_log(
-    failure: Exception,
+    desk: Desk, failure: Exception
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        async with answering() as desk:
-            desk.answering.take([BROKEN] * 50)
-            await desk.settled()
-            desk.failures = [failure]
-            desk.answering.take([ANN, ANN])
-            await desk.settled()
+        desk.answering.take([BROKEN] * 50)
+        await desk.settled()
+        desk.failures = [failure]
+        desk.answering.take([ANN, ANN])
+        await desk.settled()
     assert desk.figures() == (52, 1, 0, 51)
     told = [line for line in logs if line["log_level"] != "debug"]
     assert 1 <= len(told) < 10, "one a second"
