@@ -143,16 +143,6 @@ def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
     assert world.core.statistics().tokens_expired == 0
 
 
-def test_the_next_login_of_a_device_counts_by_its_own_token(world: World) -> None:
-    login(world, "ada:5")
-    handle = login(world, "ada:100")
-    world.stay(handle, 90)
-    assert not world.is_hung_up(handle)
-    handle = login(world, "ada:5")
-    world.stay(handle, 6)
-    assert world.is_hung_up(handle)
-
-
 def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
     handles = [login(world, f"user-{number}:5") for number in range(2 * SLICE + 10)]
     world.now += 5 + SLOT_S
