@@ -87,17 +87,14 @@ def test_nothing_after_a_logout_is_obeyed(world: World) -> None:
     assert world.heard(handle) == [(Kind.OK, 1, None)]
 
 
-def test_a_large_frame_before_the_login_is_refused_on_four_bytes(world: World) -> None:
-    handle = world.sockets.connect()
-    world.sockets.feed(handle, (protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES + 1).to_bytes(4, "big"))
-    assert world.heard(handle) == [(Kind.ERROR, None, Code.TOO_LARGE)]
-
-
 @pytest.mark.parametrize("excess", [0, 1])
-def test_the_limit_after_the_login(world: World, excess: int) -> None:
-    handle = world.login()
-    world.sockets.feed(handle, (protocol.FRAME_LIMIT_BYTES + excess).to_bytes(4, "big"))
-    assert world.is_hung_up(handle) == bool(excess)
+def test_the_limits_of_frames_are_seen_on_four_bytes(world: World, excess: int) -> None:
+    guest, session = world.sockets.connect(), world.login()
+    limits = protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES, protocol.FRAME_LIMIT_BYTES
+    for handle, limit in zip((guest, session), limits, strict=True):
+        world.sockets.feed(handle, (limit + excess).to_bytes(4, "big"))
+        assert world.is_hung_up(handle) == bool(excess)
+    assert world.heard(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
 
 
 def test_pieces_of_every_size_make_the_same_packets() -> None:
@@ -127,15 +124,14 @@ def test_what_came_before_the_rest_of_a_frame_is_activity(world: World) -> None:
 # Faults
 
 
-def test_a_login_that_lay_unread_too_long_is_refused(world: World) -> None:
-    handle = world.sockets.connect()
+def test_a_logins_age_counts_from_its_arrival_and_one_that_is_too_old_is_refused(
+    world: World,
+) -> None:
     world.sockets.lain_s = 5.1
-    world.sockets.feed(handle, LOGIN_ADA)
-    assert world.heard(handle) == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
+    assert world.say(world.sockets.connect(), protocol.login("ada")) == [
+        (Kind.ERROR, None, Code.LOGIN_TIMEOUT)
+    ]
     assert world.changes == []
-
-
-def test_a_logins_age_counts_from_its_arrival(world: World) -> None:
     world.sockets.lain_s = 4.0
     world.login()
     assert world.changes[0].at == world.now - 4.0
