@@ -38,15 +38,10 @@ TAKE_OVER_S: Final = 2.0  # a graceful failover takes a hundredth of that
 class Member:
     """One process of a cluster.
 
-    Args:
-        binary: path of the server.
-        folder: of its own, for its data and its configuration.
-        port: where it listens.
-        announced: the port that it tells clients and other members, where a proxy may stand.
-        name: its id in the cluster, 40 hexadecimal digits.
-        options: further arguments of the server.
-
     Attributes:
+        name: its id in the cluster, 40 hexadecimal digits.
+        port, announced: where it listens, and what it tells others: a proxy may stand there.
+        folder: of its own, for its data and its configuration.
         client: a connection to it, never by way of the announced port.
     """
 
@@ -103,15 +98,13 @@ class Member:
 
     def freeze(self) -> None:
         """Stop the process: it answers nothing, and connections stay as they are."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen process go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal.SIGCONT)
 
     def call(self, *words: str | int) -> Any:
         """Send a command, and return its answer as it is: bytes, numbers and lists of them."""
@@ -130,25 +123,17 @@ class Member:
         return self.info("INFO", "replication").get("role") == "master"
 
     def ranges(self) -> list[range]:
-        """Return the slots that it serves as it sees it; none for a replica.
-
-        Raises:
-            RedisError: it does not answer.
-        """
-        lines = self.call("CLUSTER", "NODES").decode().splitlines()
-        (mine,) = (fields for line in lines if "myself" in (fields := line.split())[2])
-        spans = [word.partition("-") for word in mine[8:] if not word.startswith("[")]
+        """Return the slots that it serves as it sees it; none for a replica, or if it does not answer."""
+        spans = (word.partition("-") for word in self.view().get(self.name, ("", []))[1])
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
 
     def view(self) -> dict[str, tuple[str, list[str]]]:
-        """Return by name the primaries with their epochs and slots as it sees them.
-
-        Nothing if it does not answer.
-        """
+        """Return by name the primaries with their epochs and slots as it sees them; {} without an answer."""
         with contextlib.suppress(RedisError):
             lines = [line.split() for line in self.call("CLUSTER", "NODES").decode().splitlines()]
-            spans = {fields[0]: [word for word in fields[8:] if not word.startswith("[")] for fields in lines}
-            return {fields[0]: (fields[6], slots) for fields in lines if (slots := spans[fields[0]])}
+            # In brackets are slots that are on their way.
+            owned = {name: (at[5], [word for word in at[7:] if word[0] != "["]) for name, *at in lines}
+            return {name: each for name, each in owned.items() if each[1]}
         return {}
 
     @property
@@ -177,16 +162,7 @@ def agree(members: Iterable[Member]) -> bool:
 
 
 def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something is so.
-
-    Args:
-        condition: whether it is.
-        seconds: how long to wait at most.
-        what: it is, in words.
-
-    Raises:
-        TimeoutError: it did not come about in time.
-    """
+    """Wait until something is so; raises TimeoutError if it is not in time, and says what."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
@@ -229,10 +205,6 @@ class Move:
 
         A slot that goes straight back may be lost otherwise: what members still hear of the first move then
         contradicts the second, and in the end each of the two primaries takes the other for the owner.
-
-        Raises:
-            RedisError: the source still has keys.
-            TimeoutError: the members do not come to agree.
         """
         others = [
             each for each in self._members if each not in (self.target, self.source) and each.is_primary
@@ -252,13 +224,7 @@ class Move:
 
 
 def move_at_once(slots: Iterable[int], source: Member, target: Member) -> None:
-    """Move slots as a whole (Valkey from version 9): they are the source's until all are the target's.
-
-    Raises:
-        RedisError: the server does not know how.
-        TimeoutError: it does not come about in time.
-        RuntimeError: the source has given up.
-    """
+    """Move slots as a whole (Valkey from version 9): they are the source's until all are the target's."""
     words = [word for slot in slots for word in (slot, slot)]
     before = {job[b"name"] for job in _jobs(source)}
     source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", target.name)
@@ -355,19 +321,10 @@ class Cluster:
         return "\n".join([*lines, f"vars currentEpoch {self._primaries} lastVoteEpoch 0", ""])
 
     def wait_until_ok(self, seconds: float = FAILOVER_TIMEOUT_S) -> None:
-        """Wait until all that run find the cluster whole and agree on who serves what, and replicas have what
-        their primaries have.
-
-        Raises:
-            TimeoutError: it does not come about in time.
-            RuntimeError: a member ended.
-        """
+        """Wait until all that run find the cluster whole and agree on it, and replicas have all."""
         running = [member for member in self.members if member.is_running]
-
-        def are_well() -> bool:
-            return all(map(Member.check, running)) and agree(running)
-
-        wait(are_well, seconds, f"all of {len(running)} members are well")
+        what = f"all of {len(running)} members are well"
+        wait(lambda: all(map(Member.check, running)) and agree(running), seconds, what)
 
     def start(self, member: Member) -> None:
         """Start a member that was killed: empty, unless options keep its data; wait until it answers."""
@@ -386,9 +343,8 @@ class Cluster:
         """
         slot = self.slot_of(where) if isinstance(where, str) else where
         for member in self.members:
-            with contextlib.suppress(RedisError):
-                if member.is_running and any(slot in each for each in member.ranges()):
-                    return member
+            if member.is_running and any(slot in each for each in member.ranges()):
+                return member
         raise LookupError(f"nobody serves slot {slot}")
 
     def replicas_of(self, primary: Member) -> list[Member]:
@@ -415,12 +371,7 @@ class Cluster:
     def fail_over(self, primary: Member, *, is_graceful: bool = False) -> Member:
         """Let a replica take the place of its primary; return it, once all others know.
 
-        Args:
-            primary: it is killed; with `is_graceful` it goes on as a replica, and no write is lost.
-            is_graceful: whether the replica is told to take over (CLUSTER FAILOVER).
-
-        Raises:
-            TimeoutError: it does not come about in time.
+        The primary is killed, or goes on as a replica if it is graceful (CLUSTER FAILOVER).
         """
         wait(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
         replicas = self.replicas_of(primary)

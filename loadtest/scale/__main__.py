@@ -10,54 +10,68 @@ and Linux.
 import argparse
 import contextlib
 import gc
-import json
 import sys
 import time
 from pathlib import Path
 
 from loadtest import usage
 from loadtest.bench.servers import floor, running
-from loadtest.connection import parse_host, raise_file_limit
+from loadtest.channel.report import Report
+from loadtest.connection import raise_file_limit
+from loadtest.outcome import say
 from loadtest.processes import running_server
-from loadtest.scale.fleet import running_fleet
-from loadtest.scale.play import Play
+from loadtest.scale.fleet import Fleet
+from loadtest.scale.play import MB, Play
 from loadtest.scale.reader import Reader
-from loadtest.scale.report import Result
 from loadtest.scale.verdict import Promise
-from loadtest.servers import PresenceServer
 
 MAXEVENTS = 512  # that a floor takes at once
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
-def play_server(result: Result, server: PresenceServer, arguments: argparse.Namespace) -> None:
+def play_server(report: Report, given: argparse.Namespace) -> None:
     """Play everything on the server."""
-    pid, promise = server.process.pid, result.promise
-    time.sleep(SETTLE_S)
-    result.empty = usage.memory(*usage.server_processes(pid))
-    address = parse_host(server.host)
-    with (
-        contextlib.closing(Reader(server.redis_url)) as reader,
-        running_fleet([address], arguments.connections, arguments.processes) as fleet,
-    ):
-        play = Play(fleet, lambda: usage.server_processes(pid), reader)
-        result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
-        result.holds += [play.hold(beat_s, arguments.hold) for beat_s in arguments.beat]
-        result.ends["silence"] = play.silence(promise)
-        result.ramps.append(play.ramp(arguments.logins, arguments.beat[0]))
-        result.ends["last_beat"] = play.last_beat(arguments.last_beat, promise)
+    flags = ["--workers", str(given.workers), "--no-admin"]
+    flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
+    flags += ["--redis", given.redis] if given.redis else []
+    promise = Promise(given.idle_timeout, given.tick)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(running_server(*flags))
+        pid = server.process.pid
+        time.sleep(SETTLE_S)
+        empty = usage.memory(*usage.server_processes(pid))
+        reader = stack.enter_context(contextlib.closing(Reader(server.redis_url)))
+        fleet = stack.enter_context(
+            contextlib.closing(Fleet([server.address], given.connections, given.processes))
+        )
+        name = f"{given.workers} workers"
+        play = Play(name, report, fleet, lambda: usage.server_processes(pid), reader)
+        play.ramp(given.logins, given.beat[0], given.connections)
+        for beat_s in given.beat:
+            play.hold(beat_s, given.hold)
+        play.silence(promise)
+        play.ramp(given.logins, given.beat[0], given.connections, times=2)
+        play.last_beat(given.last_beat, promise)
+    each = (max(hold["pss"] for hold in report.figures[name]) - empty.pss) / given.connections
+    report.rows["memory without Redis"] = (
+        f"PSS {empty.pss / MB:.0f} MB before the first connection, then {each:,.0f} bytes a connection"
+    )
 
 
-def play_floors(result: Result, arguments: argparse.Namespace) -> None:
+def play_floors(report: Report, given: argparse.Namespace) -> None:
     """Play the holds on C floors."""
     with contextlib.ExitStack() as stack:
-        floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(arguments.workers)]
+        floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(given.workers)]
         addresses = [(each.host, each.port) for each in floors]
-        fleet = stack.enter_context(running_fleet(addresses, arguments.connections, arguments.processes))
-        play = Play(fleet, lambda: [each.pid for each in floors])
-        play.ramp(arguments.logins, arguments.beat[0])
-        seconds = min(arguments.hold, arguments.floor_hold)
-        result.floors += [play.hold(beat_s, seconds) for beat_s in arguments.beat]
+        fleet = stack.enter_context(contextlib.closing(Fleet(addresses, given.connections, given.processes)))
+        play = Play("C floors", report, fleet, lambda: [each.pid for each in floors])
+        play.ramp(given.logins, given.beat[0], given.connections)
+        for beat_s in given.beat:
+            play.hold(beat_s, min(given.hold, given.floor_hold))
+    names = (f"{given.workers} workers", "C floors")
+    own, theirs = ([hold["cpu_us"] for hold in report.figures[name]] for name in names)
+    ratios = ", ".join(f"{a / b:.2f}" for a, b in zip(own, theirs, strict=True))
+    report.rows["µs of CPU a keepalive ÷ C floors"] = ratios
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -78,39 +92,31 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--redis", help="URL of a Redis that is there; without it the server brings its own")
     add("--floor-hold", type=float, default=60.0, help="seconds that the C floors are held; 0: no floors")
     add("--out", type=Path, help="directory for scale.md and scale.json")
-    arguments = parser.parse_args(words)
-    if max(*arguments.beat, arguments.beat[0] + arguments.last_beat) >= arguments.idle_timeout:
+    given = parser.parse_args(words)
+    if max(*given.beat, given.beat[0] + given.last_beat) >= given.idle_timeout:
         parser.error("whoever beats more seldom than the idle time-out, the last beat included, is offline")
-    return arguments
+    return given
 
 
 def main() -> int:
     """Play, print the tables, and say what was broken."""
-    arguments = parse()
+    given = parse()
     raise_file_limit()
     gc.disable()  # 400,000 events are kept, and nothing here makes cycles
-    promise = Promise(arguments.idle_timeout, arguments.tick)
-    result = Result(arguments.connections, arguments.workers, arguments.processes, promise)
-    flags = ["--workers", str(arguments.workers), "--no-admin"]
-    flags += ["--idle-timeout", str(arguments.idle_timeout), "--tick", str(arguments.tick)]
-    flags += ["--redis", arguments.redis] if arguments.redis else []
-    with running_server(*flags) as server:
-        play_server(result, server, arguments)
+    report = Report(f"{given.connections:,} connections, {given.processes} generators")
+    play_server(report, given)
     if reason := floor(MAXEVENTS).missing():
-        print(f"no C floors: {reason}", file=sys.stderr)
-    elif arguments.floor_hold:
-        play_floors(result, arguments)
-    print(result.as_markdown())
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "scale.md").write_text(result.as_markdown() + "\n")
-        (arguments.out / "scale.json").write_text(json.dumps(result.as_json(), indent=1) + "\n")
-    broken = result.broken()
-    for ends in result.ends.values():
-        for example in ends.examples:
-            print(example, file=sys.stderr)
-    print("loadtest.scale: " + ("passed" if not broken else "FAILED: " + "; ".join(broken)))
-    return 1 if broken else 0
+        say(f"no C floors: {reason}")
+    elif given.floor_hold:
+        play_floors(report, given)
+    report.rows |= usage.machine()
+    print(report.table())
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "scale.md").write_text(report.table() + "\n")
+        (given.out / "scale.json").write_text(report.as_json() + "\n")
+    print("loadtest.scale: " + ("FAILED: " + "; ".join(report.broken) if report.broken else "passed"))
+    return 1 if report.broken else 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from multiprocessing.connection import Connection
@@ -253,10 +253,3 @@ class Fleet:
         for process in self._processes:
             process.join(END_TIMEOUT_S)
             process.kill()
-
-
-@contextlib.contextmanager
-def running_fleet(servers: Sequence[tuple[str, int]], connections: int, processes: int) -> Iterator[Fleet]:
-    """Run generators for the length of a ``with`` block."""
-    with contextlib.closing(Fleet(servers, connections, processes)) as fleet:
-        yield fleet

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadtest import usage
-from loadtest.outcome import say
+from loadtest.channel.report import Report
+from loadtest.outcome import percentile, say, spread, spread_ms
 from loadtest.scale.fleet import Fleet, Status
 from loadtest.scale.reader import Reader
 from loadtest.scale.verdict import Ends, Promise, judge
@@ -18,59 +19,34 @@ HANG_UP_TIMEOUT_S = 30.0
 QUIET_S = 1.0  # and so long after the last: a doubled event would be close behind
 LAST_BEAT_MARGIN_S = 20.0  # for generators that are late with it
 SPAN_MAX_S = 5.0  # promised between the first and the last event after it
-
-
-@dataclass
-class Ramp:
-    """All logged in: in how many seconds, and how the generators stood then."""
-
-    seconds: float
-    load: Status
-
-
-@dataclass
-class Hold:
-    """A time of nothing but beats.
-
-    Attributes:
-        beat_s, seconds: the interval, and how long it was held.
-        cpu_s: processor time of all processes of the server.
-        memory: of all of them; the larger of the samples in the middle and at the end.
-        lost, offline: connections that ended, and offline events.
-        load: how the generators stood in the end.
-    """
-
-    beat_s: float
-    seconds: float
-    cpu_s: float
-    memory: usage.Memory
-    lost: int
-    offline: int
-    load: Status
-
-    @property
-    def cpu_us(self) -> float:
-        """Microseconds of processor time a keepalive."""
-        return self.cpu_s / max(1, self.load.beats) * 1e6
+LATE_S = 0.25  # at p99; a generator that is later than this is at its limits
+MB = 1_000_000
 
 
 class Play:
     """The phases, one method each, on a server that runs.
 
     Args:
+        name: of the server, in rows.
+        report: what is measured is added there.
         fleet: the generators.
         pids: tells the processes that are measured.
         reader: reads the server's events; None where there are none.
     """
 
-    def __init__(self, fleet: Fleet, pids: Callable[[], Sequence[int]], reader: Reader | None = None) -> None:
-        self._fleet = fleet
-        self._pids = pids
-        self._reader = reader
+    def __init__(
+        self,
+        name: str,
+        report: Report,
+        fleet: Fleet,
+        pids: Callable[[], Sequence[int]],
+        reader: Reader | None = None,
+    ) -> None:
+        self._name, self._report, self._fleet, self._pids, self._reader = name, report, fleet, pids, reader
         self._said = 0.0
         self._period = self._ended = 0  # events and offline events before it
 
-    def ramp(self, per_second: float, beat_s: float) -> Ramp:
+    def ramp(self, per_second: float, beat_s: float, connections: int, times: int = 1) -> None:
         """Let all log in, and beat from then on; wait until they are, and have beaten once."""
         self._period, self._ended = len(self._reader.events) if self._reader else 0, self._offline
         self._fleet.do("mark")
@@ -78,13 +54,18 @@ class Play:
         begun = time.monotonic()
         self._fleet.do("come", per_second=per_second / self._fleet.size)
         self._wait("logging in", RAMP_TIMEOUT_S, lambda status: not status.arriving)
-        found = Ramp(time.monotonic() - begun, self._fleet.status(in_full=True))
+        seconds, load = time.monotonic() - begun, self._fleet.status(in_full=True)
         self._wait("first beats", beat_s)
-        return found
+        if self._reader:
+            self._report.rows[f"all log in, time {times}"] = (
+                f"{load.online:,} in {seconds:.1f} s; login {spread_ms(load.login_s)}; "
+                f"refused {dict(load.refused) or 0}, failed {dict(load.failed) or 0}"
+            )
+            self._report.broken += ramp_failures(load, connections)
 
-    def hold(self, beat_s: float, seconds: float) -> Hold:
+    def hold(self, beat_s: float, seconds: float) -> None:
         """Let all beat at that interval, and measure."""
-        pids, name = self._pids(), f"a beat each {beat_s:g} s"
+        pids, name = self._pids(), f"{self._name}, a beat each {beat_s:g} s"
         self._fleet.do("beat", every_s=beat_s)
         self._fleet.do("mark")
         before, lost, offline = usage.cpu_s(pids), self._fleet.status().lost.total(), self._offline
@@ -94,31 +75,38 @@ class Play:
         self._wait(name, begun + seconds - time.monotonic())
         elapsed, after = time.monotonic() - begun, usage.cpu_s(pids)
         load, end = self._fleet.status(in_full=True), usage.memory(*pids)
-        return Hold(
-            beat_s,
-            elapsed,
-            sum(max(0.0, after[pid] - before[pid]) for pid in pids),
-            usage.Memory(max(half.rss, end.rss), max(half.pss, end.pss)),
-            load.lost.total() - lost,
-            self._offline - offline,
-            load,
+        lost, offline = load.lost.total() - lost, self._offline - offline
+        cpu_s = sum(max(0.0, after[pid] - before[pid]) for pid in pids)
+        rss, pss = max(half.rss, end.rss), max(half.pss, end.pss)
+        cpu_us = cpu_s / max(1, load.beats) * 1e6
+        found = {"beat_s": beat_s, "seconds": elapsed, "beats": load.beats, "cpu_us": cpu_us}
+        found |= {"rss": rss, "pss": pss, "lost": lost, "offline": offline}
+        self._report.rows[name] = (
+            f"{load.beats / elapsed:,.0f}/s for {elapsed:.0f} s: {cpu_us:.1f} µs of CPU each, "
+            f"{cpu_s / elapsed:.1%} of a core; false offline {offline}, lost {lost}; "
+            f"PSS {pss / MB:.0f} MB, RSS {rss / MB:.0f} MB; generators {load.cpu_s / elapsed:.0%} of a core, "
+            f"late {spread_ms(load.late_s)}"
         )
+        if percentile(load.late_s, 0.99) > LATE_S:
+            self._report.rows[f"{name}: note"] = "the generators were late: their figures say little"
+        self._report.figures.setdefault(self._name, []).append(found)
+        self._report.broken += hold_failures(name, lost, offline)
 
-    def silence(self, promise: Promise) -> Ends:
+    def silence(self, promise: Promise) -> None:
         """Let all fall silent, wait for their ends, and judge the period."""
         self._fleet.do("fall_silent")
-        return self._end("silence", promise)
+        self._end("silence", promise)
 
-    def last_beat(self, within_s: float, promise: Promise) -> Ends:
+    def last_beat(self, within_s: float, promise: Promise) -> None:
         """Let all send one more beat within that time, then as `silence`.
 
         Here the time from the first event to the last is what is promised, so `SPAN_MAX_S` is the slack.
         """
         self._fleet.do("fall_silent", last_beat_s=within_s)
         self._wait("one last beat", within_s + LAST_BEAT_MARGIN_S, lambda status: not status.beating)
-        return self._end("silence after it", replace(promise, slack=SPAN_MAX_S))
+        self._end("silence after a last beat", replace(promise, slack=SPAN_MAX_S), SPAN_MAX_S)
 
-    def _end(self, name: str, promise: Promise) -> Ends:
+    def _end(self, name: str, promise: Promise, span_max_s: float | None = None) -> None:
         assert self._reader is not None
         reader = self._reader
         truths = self._fleet.truths()
@@ -127,10 +115,25 @@ class Play:
         self._fleet.do("listen")
         self._wait(f"{name}, hanging up", HANG_UP_TIMEOUT_S, lambda status: not status.online)
         self._wait(name, QUIET_S)
-        verdict = judge(truths, reader.events[self._period :], promise)
+        ends = judge(truths, reader.events[self._period :], promise)
         for broken in reader.broken:
-            verdict.note(broken, name)
-        return verdict
+            ends.note(broken, name)
+        delays = {"decided": ends.decided_s, "in the stream": ends.stood_s, "read": ends.read_s}
+        least = {what: min(found, default=0.0) for what, found in delays.items()}
+        self._report.rows[name] = (
+            f"{ends.offline:,} of {ends.clients:,} offline events are right; after the last packet "
+            + "; ".join(f"{what} min {least[what]:.2f} {spread(found)}" for what, found in delays.items())
+            + f"; first to last {ends.first_to_last_s:.2f} s"
+        )
+        self._report.figures[name] = {
+            "clients": ends.clients,
+            "offline": ends.offline,
+            "first_to_last_s": ends.first_to_last_s,
+            **{f"{what}, s": [least[what], *_shares(found)] for what, found in delays.items()},
+        }
+        self._report.broken += end_failures(name, ends, span_max_s)
+        for example in ends.examples:
+            say(example)
 
     @property
     def _offline(self) -> int:
@@ -143,16 +146,34 @@ class Play:
             status, now = self._fleet.status(), time.monotonic()
             if now - self._said >= PROGRESS_S:
                 self._said = now
-                self._tell(name, status)
+                say(
+                    f"{name}: {status.online:,} online, {status.beats:,} beats, latest "
+                    f"{status.late_max_s * 1000:.0f} ms, {self._offline:,} offline events, "
+                    f"{status.lost.total():,} ended {({**status.refused, **status.failed}) or ''}"
+                )
             if now >= until or (done is not None and done(status)):
                 return
             time.sleep(min(POLL_S, until - now))
 
-    def _tell(self, name: str, status: Status) -> None:
-        events = f", {len(self._reader.events):,} events" if self._reader else ""
-        worse = {**status.refused, **status.failed}
-        say(
-            f"{name}: {status.online:,} online, {status.beats:,} beats, "
-            f"latest {status.late_max_s * 1000:.0f} ms{events}, {status.lost.total():,} ended"
-            + (f", {worse}" if worse else "")
-        )
+
+def _shares(seconds: Sequence[float]) -> list[float]:
+    return [percentile(seconds, share) for share in (0.5, 0.99, 1.0)]
+
+
+def ramp_failures(load: Status, connections: int) -> list[str]:
+    """Return what was broken when all were to log in."""
+    return [f"only {load.online:,} of {connections:,} logged in"] if load.online < connections else []
+
+
+def hold_failures(name: str, lost: int, offline: int) -> list[str]:
+    """Return what was broken while all did nothing but beat."""
+    found = {"connections lost": lost, "offline events": offline}
+    return [f"{name}: {count:,} {what}" for what, count in found.items() if count]
+
+
+def end_failures(name: str, ends: Ends, span_max_s: float | None) -> list[str]:
+    """Return what was broken when all fell silent; `span_max_s`: allowed from the first event to the last."""
+    found = [f"{name}: {count:,} x {what}" for what, count in ends.wrong.items()]
+    if span_max_s is not None and ends.first_to_last_s > span_max_s:
+        found.append(f"{name}: {ends.first_to_last_s:.2f} s from first to last event")
+    return found
