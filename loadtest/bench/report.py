@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 
-from loadtest.bench.dialects import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
 from loadtest.bench.servers import OWN
 from loadtest.bench.wheel import Wheel, wheel_table
@@ -132,8 +131,7 @@ class Results:
 
     def bench_report(self) -> str:
         """Return the whole report on this server beside others."""
-        parts = {"In short": self._summary()}
-        parts |= {
+        parts = {
             f"{load.rate:,.0f} keepalives/s, {load.kind}": self._load_table(load) for load in self.loads()
         }
         parts["Memory"] = self._memory_table()
@@ -158,20 +156,6 @@ class Results:
         invalid = "\n".join(f"- {complaint}" for complaint in self.complaints())
         paragraphs = [f"# {title}", "\n".join(lines), *tables, notes]
         return "\n\n".join([*paragraphs, *([f"**Not valid:**\n\n{invalid}"] if invalid else [])]) + "\n"
-
-    def _summary(self) -> str:
-        """Return the ratios of all loads, one line for each rate."""
-        loads = {(load.rate, load.kind): load for load in self.loads()}
-        columns = [
-            (kind, peer)
-            for kind, peer in product((UNANSWERED, ANSWERED), self.says)
-            if peer != OWN and any(self.ratios(peer, load) for load in loads.values() if load.kind == kind)
-        ]
-        body = []
-        for rate in dict.fromkeys(load.rate for load in self.loads()):
-            found = [self.ratios(peer, loads[rate, kind]) for kind, peer in columns]
-            body.append([f"{rate:,.0f}/s", *(f"{median(ratios):.2f}" if ratios else "" for ratios in found)])
-        return markdown(["rate", *(f"{kind} ÷ {peer}" for kind, peer in columns)], body)
 
     def _load_table(self, load: Load) -> str:
         head = (

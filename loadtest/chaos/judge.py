@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from loadtest.chaos.bounds import Bounds, Troubles
-from loadtest.chaos.reasons import Reasons
 from loadtest.chaos.truth import Forgot, Kept, Login, Told, User
 from loadtest.checker import Broken
 from loadtest.checker.endings import Given, Promised, is_false, is_founded
@@ -51,7 +50,7 @@ class Judge:
     Attributes:
         findings: what was broken.
         events: how many of each type were judged.
-        forgotten: offline events and goodbyes that came of what Redis forgot; see `Reasons.is_forgotten`.
+        forgotten: offline events and goodbyes that came of what Redis forgot; see `Bounds.is_forgotten`.
         certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
             doubt.
     """
@@ -100,7 +99,7 @@ class Judge:
 
     def _remember(self, now: float) -> None:
         troubles = self._troubles.recent(now - MEMORY_S)
-        self._bounds, self._reasons = Bounds(self._setup, troubles), Reasons(self._setup, troubles)
+        self._bounds = Bounds(self._setup, troubles)
 
     def _event(self, event: Event) -> None:
         if event.type == "gap":
@@ -130,7 +129,7 @@ class Judge:
     def _unfounded(self, event: Event, user: User, login: Login) -> list[Broken]:
         earliest, latest = event.decided
         if event.code == Code.NODE_DOWN:
-            if self._reasons.explains_node_down(login, event.stood):
+            if self._bounds.explains_node_down(login, event.stood):
                 return []
             return [
                 Broken("unfounded", f"{event.uid} node_down, and nothing was done: {_story(event, user)}")
@@ -157,7 +156,7 @@ class Judge:
                 continue
             claim = self._bounds.claim(login, event.stood)
             if is_false(claim, event.decided[0], event.stood):
-                if self._reasons.is_forgotten(login, event.stood):
+                if self._bounds.is_forgotten(login, event.stood):
                     self.forgotten += 1
                     return []
                 text = f"{event.uid} offline though {login.session} lives, {claim}: {_story(event, user)}"
@@ -195,17 +194,17 @@ class Judge:
 
     def ended(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
         """A client's only connection ended unasked; `reason` is the server's, or ""."""
-        reasons = Reasons(self._setup, self._troubles.recent(at - MEMORY_S))
+        bounds = Bounds(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]
         if is_for_good and not any(
             other.is_proxied and other.entered == math.inf for other in [*user.logins] if other is not login
         ):
             self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
-        if login.code == Code.CLOSED and reasons.is_forgotten(login, at):
+        if login.code == Code.CLOSED and bounds.is_forgotten(login, at):
             self.forgotten += 1
-        elif login.code == Code.CLOSED and not reasons.explains_displacement(login, [*user.logins], at):
+        elif login.code == Code.CLOSED and not bounds.explains_displacement(login, [*user.logins], at):
             self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
-        if not reason and not reasons.explains_loss(login, at):
+        if not reason and not bounds.explains_loss(login, at):
             self.note(
                 at, "isolation", f"{uid} lost its connection, and nothing was done: {_logins(user, at)}"
             )

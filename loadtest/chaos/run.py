@@ -151,7 +151,9 @@ class Run:
             if not self.is_found:
                 first = len(self._troubles.all)
                 proof = self._injector.carry_out(fault)
-                self._note(fault, proof)
+                if proof:
+                    self.result.injected[fault.kind] += 1
+                    self.result.proofs[fault.kind] = proof
                 done.append(Done(fault, proof, first, self._settled_s(fault)))
 
         with ThreadPoolExecutor(len(storm)) as pool:
@@ -162,11 +164,6 @@ class Run:
         time.sleep(max(0.0, begun + storm_s - time.monotonic()) if not self.is_found else 0.0)
         self._crowd.act(on=False)
         return done
-
-    def _note(self, fault: Fault, proof: str) -> None:
-        if proof:
-            self.result.injected[fault.kind] += 1
-            self.result.proofs[fault.kind] = proof
 
     def _settled_s(self, fault: Fault) -> float | None:
         """Of a fault of a plan that was done to Redis: wait until that is right; return the seconds."""
@@ -200,12 +197,13 @@ class Run:
         """Wait until everything is at rest, and see that all agree."""
         begun = time.monotonic()
         self._data.compact()
-        if wait_for(self._is_equal, rest_s(self._setup)):
+        if wait_for(self._is_equal, rest_s(self._setup), look_s=EQUAL_LOOK_S):
             self.result.equal_s.append(time.monotonic() - begun)
         time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
-        if not wait_for(self._is_equal, AGREE_S):
-            self._break(f"Redis is not equal to the live sessions: {self._difference()}")
-        if not wait_for(self._is_view_equal, AGREE_S):
+        if not wait_for(self._is_equal, AGREE_S, look_s=EQUAL_LOOK_S):
+            ghosts, missing = self._data.records.compare(self._keys, self._crowd.live())
+            self._break(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
+        if not wait_for(lambda: not self._view_difference(), AGREE_S):
             self._break(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
 
     def _break(self, text: str) -> None:
@@ -213,14 +211,9 @@ class Run:
         self._tell(text)
 
     def _is_equal(self) -> bool:
-        time.sleep(EQUAL_LOOK_S)
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
             return not any(self._data.records.compare(self._keys, self._crowd.live()))
         return False
-
-    def _difference(self) -> str:
-        ghosts, missing = self._data.records.compare(self._keys, self._crowd.live())
-        return f"{len(ghosts)} ghosts {sorted(ghosts)[:3]}, {len(missing)} missing {sorted(missing)[:3]}"
 
     def _view_difference(self) -> set[str]:
         recorded = {
@@ -231,14 +224,10 @@ class Run:
         }
         return recorded ^ self._subscribers.online
 
-    def _is_view_equal(self) -> bool:
-        return not self._view_difference()
-
-    @property
     def state(self) -> str:
-        """How it stands, in words."""
+        """Return how it stands, in words."""
         count = len(self._judge.findings) + len(self.result.broken) + len(self._subscribers.broken)
-        equal = f"{self.result.equal_s[-1]:.1f} s" if self.result.equal_s else "never"
+        equal = [f"{each:.1f} s" for each in self.result.equal_s[-1:]]
         return f"equal after {equal}; broken so far {count}"
 
     def finish(self) -> Result:
@@ -290,5 +279,5 @@ def play(options: Options, tell: Callable[[str], None] = say) -> Result:
                 if options.plan:
                     run.measure(done)
                 seconds = time.monotonic() - run.result.begun
-                tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state}")
+                tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state()}")
         return run.finish()
