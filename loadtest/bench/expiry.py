@@ -1,7 +1,7 @@
 """Everybody ends in one tick: ``python -m loadtest.bench.expiry``.
 
 Sessions are made in one process, without sockets, through the real core, ticker, outbox, relay and store,
-against a private Redis or that of ``--redis``. First all log in, then all end in one tick. A phase is over
+against a private Redis. First all log in, then all end in one tick. A phase is over
 when Redis has acknowledged its last change.
 """
 
@@ -15,8 +15,9 @@ from typing import Any, Final, cast
 import trio
 from trio.lowlevel import Task
 
-from loadtest.bench.inprocess import TICK_S, Node, redis_for
+from loadtest.bench.inprocess import TICK_S, Node
 from loadtest.outcome import markdown
+from presence.embedded import embedded_redis
 from presence.process import tune_interpreter
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
@@ -183,12 +184,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.expiry", description=__doc__)
     parser.add_argument("--sessions", type=int, default=100_000, help="how many end (default 100,000)")
     parser.add_argument("--shards", type=int, default=1, help="shards of the data (default 1)")
-    parser.add_argument("--redis", default="", metavar="URL", help="a Redis to use (default: a private one)")
     arguments = parser.parse_args()
     keys = Keys("presence-bench", arguments.shards)
     tune_interpreter()
-    with redis_for(arguments.redis, keys) as url:
-        result = trio.run(play, url, keys, arguments.sessions)
+    with embedded_redis() as redis:
+        result = trio.run(play, redis.url, keys, arguments.sessions)
     print(result.table())
     if not result.is_whole():
         raise SystemExit("events are missing")

@@ -1,7 +1,6 @@
 """A node without sockets: the real core, ticker, outbox, relay and store, and sessions made in process."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Final
 
 import trio
@@ -9,11 +8,9 @@ import trio
 import presence.node
 import protocol
 from presence.clock import Clock
-from presence.embedded import embedded_redis
 from presence.registry import Session
 from presence.runtime import TrioRuntime
 from presence.settings import Settings
-from presence.store.access import forget_prefix
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
@@ -100,17 +97,3 @@ class Node(presence.node.Node):
         """Wait until Redis has acknowledged every change."""
         if await self.relay.drain(120):
             raise TimeoutError("Redis does not take the changes")
-
-
-@contextmanager
-def redis_for(url: str, keys: Keys) -> Iterator[str]:
-    """Give the URL of a Redis: `url`, cleared of that prefix, or a private server's if it is empty."""
-    if not url:
-        with embedded_redis() as embedded:
-            yield embedded.url
-        return
-    forget_prefix(url, keys.prefix)
-    try:
-        yield url
-    finally:
-        forget_prefix(url, keys.prefix)

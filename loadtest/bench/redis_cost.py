@@ -1,6 +1,6 @@
 """What a node costs Redis, and hence what many nodes need: ``python -m loadtest.bench.redis_cost``.
 
-A node without sockets runs against a private Redis or that of ``--redis``. Counted are Redis's own figures:
+A node without sockets runs against a private Redis. Counted are Redis's own figures:
 calls from ``INFO commandstats``, processor time from ``INFO cpu`` less what the same Redis uses with nobody
 there. Keepalives cost Redis nothing; what costs is the probe of each shard and the transitions. These travel
 together where many come within 20 ms, and alone where few do, so both are measured.
@@ -16,8 +16,9 @@ from typing import Any, Final
 import trio
 
 import protocol
-from loadtest.bench.inprocess import Node, redis_for
+from loadtest.bench.inprocess import Node
 from loadtest.outcome import markdown
+from presence.embedded import embedded_redis
 from presence.registry import Session
 from presence.relay import PROBE_INTERVAL_S
 from presence.store.client import Redis, open_client
@@ -225,13 +226,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.redis_cost", description=__doc__)
     parser.add_argument("--users", type=int, default=50_000, help="who come and go together (default 50,000)")
     parser.add_argument("--alone", type=int, default=150, help="who come and go one by one (default 150)")
-    parser.add_argument("--redis", default="", metavar="URL", help="a Redis to use (default: a private one)")
     arguments = parser.parse_args()
     costs = []
     for shards in SHARDS:
         keys = Keys("presence-bench", shards)
-        with redis_for(arguments.redis, keys) as url:
-            costs.append(trio.run(measure, url, keys, arguments.users, arguments.alone))
+        with embedded_redis() as redis:
+            costs.append(trio.run(measure, redis.url, keys, arguments.users, arguments.alone))
     print(table(costs, Plan()))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.bench.expiry import Phase, Result, play
-from loadtest.bench.inprocess import redis_for
+from presence.embedded import embedded_redis
 from presence.store.keys import Keys
 
 SESSIONS = 1500
@@ -12,8 +12,8 @@ SESSIONS = 1500
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_all_end_in_one_tick_and_none_is_missing(shards: int) -> None:
     keys = Keys("bench", shards)
-    with redis_for("", keys) as url:
-        result = await play(url, keys, SESSIONS, idle_timeout=1.0)
+    with embedded_redis() as redis:
+        result = await play(redis.url, keys, SESSIONS, idle_timeout=1.0)
     assert result.entries == {"online": SESSIONS, "offline": SESSIONS}
     assert result.is_whole()
     assert [(phase.name, phase.entries) for phase in result.phases] == [

@@ -1,8 +1,8 @@
 """What a node costs Redis, measured small, and the arithmetic that follows."""
 
-from loadtest.bench.inprocess import redis_for
 from loadtest.bench.redis_cost import measure
 from presence.cluster import BEATS_A_LEASE
+from presence.embedded import embedded_redis
 from presence.relay import PROBE_INTERVAL_S
 from presence.settings import Settings
 from presence.store.keys import Keys
@@ -10,8 +10,8 @@ from presence.store.keys import Keys
 
 async def test_a_node_at_rest_probes_and_transitions_cost() -> None:
     keys = Keys("bench", 4)
-    with redis_for("", keys) as url:
-        cost = await measure(url, keys, 500, 3, rest_s=PROBE_INTERVAL_S)
+    with embedded_redis() as redis:
+        cost = await measure(redis.url, keys, 500, 3, rest_s=PROBE_INTERVAL_S)
     beats_s = BEATS_A_LEASE / Settings().lease
     comparison_s = 2 * 4 / PROBE_INTERVAL_S  # of each shard, or not yet; its script is loaded
     expected = 4 / PROBE_INTERVAL_S + beats_s
