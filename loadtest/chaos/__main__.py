@@ -35,30 +35,16 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.chaos", description=__doc__)
     add = parser.add_argument
+    plans = "; ".join(f"{name}: {plan.words}" for name, plan in PLANS.items())
+    known = {kind.name.lower(): kind for kind in OF_STORMS}
     add("--seed", type=int, default=int(time.time()), help="what is done and when is drawn from it")
     add("--minutes", type=float, default=30.0, help="how long, roughly")
     add("--workers", type=int, default=0, help="nodes, each a server of its own; 3, or those of the plan")
     add("--clients", type=int, default=0, help="1,000, or those of the plan")
-    add(
-        "--plan",
-        nargs="+",
-        default=(),
-        choices=PLANS,
-        help="single faults instead of storms: " + "; ".join(f"{n}: {p.words}" for n, p in PLANS.items()),
-    )
+    add("--plan", nargs="+", default=(), choices=PLANS, help=f"single faults instead of storms: {plans}")
     add("--longest", type=float, default=0.0, help="seconds that a fault of a plan may last at most")
-    add(
-        "--guard",
-        choices=GUARDS,
-        default="",
-        help="switch a guard of the servers off, and stop when that is found",
-    )
-    add(
-        "--kinds",
-        nargs="+",
-        metavar="KIND",
-        help=f"of faults: {', '.join(kind.name.lower() for kind in OF_STORMS)}",
-    )
+    add("--guard", choices=GUARDS, default="", help="switch a guard off, and stop when that is found")
+    add("--kinds", nargs="+", choices=known, default=[*known], metavar="KIND", help=f"of {', '.join(known)}")
     add("--times", type=int, default=0, help="how often each kind; without it 10 in 30 minutes")
     add("--storm", type=float, default=STORM_S, help="seconds of each storm")
     add("--idle-timeout", type=float, help="the servers' T, seconds: 5, or 30 in a plan")
@@ -68,10 +54,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--shards", type=int, default=0, help="the servers' shards: 2, or 1 in a plan, 16 on a cluster")
     add("--out", type=Path, help="file to write the report to")
     arguments = parser.parse_args(words)
-    known = {kind.name.lower(): kind for kind in OF_STORMS}
-    if unknown := {*(arguments.kinds or ())} - {*known}:
-        parser.error(f"no such kind: {', '.join(sorted(unknown))}")
-    arguments.kinds = [known[name] for name in arguments.kinds or known]
+    arguments.kinds = [known[name] for name in arguments.kinds]
     return arguments
 
 

@@ -21,14 +21,7 @@ SETTLED_LIMIT_S = 30.0  # for so long it is looked at
 
 @dataclass(frozen=True)
 class Measured:
-    """A row of the table.
-
-    Attributes:
-        fault: what was done.
-        proof: that it took place.
-        figures: what followed, in words.
-        broken: what came later than promised, in words.
-    """
+    """What was done, the proof of it, what followed, and what came later than promised, in words."""
 
     fault: Fault
     proof: str
@@ -48,8 +41,7 @@ def measure(
     """Return what followed a fault.
 
     Args:
-        fault: what was planned.
-        proof: that it took place.
+        fault, proof: what was planned, and that it took place.
         troubles: what was done, with its moments; several for a fault that comes to several places.
         events: all that was told since it began.
         users: what clients did.
@@ -57,7 +49,7 @@ def measure(
         setup: the servers'.
     """
     begin, end = min(each.begin for each in troubles), max(each.end for each in troubles)
-    of_redis = fault.kind.value.place in {Place.REDIS, Place.PATH}
+    of_redis, is_death = fault.kind.value.place in {Place.REDIS, Place.PATH}, fault.kind in DEATHS
     places = {each.place for each in troubles}
     by_session = {login.session: login for user in users for login in [*user.logins] if login.session}
     down: list[float] = []
@@ -69,50 +61,45 @@ def measure(
             continue
         if event.type == "offline" and event.code == Code.NODE_DOWN and event.stood >= begin:
             # What a second sweeper ends is due from the death of the first one on.
-            down.append(
-                event.stood - max(each.begin for each in troubles if each.begin <= event.stood)
-                if fault.kind in DEATHS
-                else event.stood - begin
-            )
+            since = max(each.begin for each in troubles if each.begin <= event.stood) if is_death else begin
+            down.append(event.stood - since)
         elif event.type == "online" and event.code == Code.RETURNED and event.stood >= end:
             back.append(event.stood - end)
         elif of_redis and begin <= event.decided[0] and event.decided[1] < end < event.stood:
             waits.append(event.stood - end)
-    absent = _absences(users, begin, end, places) if not of_redis else []
-    figures, broken = [], []
-    if fault.kind in DEATHS or down:
-        promised = f" (promised {setup.death_s:g})" if fault.kind in DEATHS else ""
-        figures.append(f"node_down {len(down):,}, {spread(down)} after it began{promised}")
-    if back:
-        figures.append(f"online again {len(back):,}, {spread(back)} after its end")
-    if absent:
-        figures.append(f"returned {len(absent):,}, away {spread(absent)}")
-    if waits:
-        figures.append(f"decided meanwhile {len(waits):,}, told within {max(waits):.2f} s after its end")
-    if settled_s is not None:
-        figures.append(f"Redis equal to the live sessions after {settled_s:.2f} s")
-    if fault.kind in DEATHS and max(down, default=0.0) > setup.death_s:
-        broken.append(f"node_down {max(down):.1f} s after its node's death")
-    if (
-        fault.kind.value.place is not Place.REDIS
-        and fault.kind not in DEATHS
-        and max(back, default=0.0) > BACK_S
-    ):
-        broken.append(f"back only {max(back):.1f} s after its waking")
-    if max(waits, default=0.0) > CAUGHT_UP_S:
-        broken.append(f"caught up only after {max(waits):.1f} s")
-    promised_s = EQUAL_S + (PROBE_S if fault.kind in FORGETS else 0.0)
-    if settled_s is not None and settled_s > promised_s:
-        broken.append(f"Redis equal to the live sessions only after {settled_s:.1f} s")
-    words = f"{fault.kind.name.lower()}: " if broken else ""
-    return Measured(fault, proof, "; ".join(figures) or "no event", [words + each for each in broken])
+    absent = [] if of_redis else _absences(users, begin, end, places)
+    promised = f" (promised {setup.death_s:g})" if is_death else ""
+    down_max, back_max, wait_max = (max(found, default=0.0) for found in (down, back, waits))
+    figures = {
+        f"node_down {len(down):,}, {spread(down)} after it began{promised}": is_death or down,
+        f"online again {len(back):,}, {spread(back)} after its end": back,
+        f"returned {len(absent):,}, away {spread(absent)}": absent,
+        f"decided meanwhile {len(waits):,}, told within {wait_max:.2f} s after its end": waits,
+        f"Redis equal to the live sessions after {settled_s or 0.0:.2f} s": settled_s is not None,
+    }
+    settled_s = settled_s or 0.0
+    equal_max_s = EQUAL_S + (PROBE_S if fault.kind in FORGETS else 0.0)
+    is_stall = fault.kind.value.place is not Place.REDIS and not is_death
+    broken = {
+        f"node_down {down_max:.1f} s after its node's death": is_death and down_max > setup.death_s,
+        f"back only {back_max:.1f} s after its waking": is_stall and back_max > BACK_S,
+        f"caught up only after {wait_max:.1f} s": wait_max > CAUGHT_UP_S,
+        f"Redis equal to the live sessions only after {settled_s:.1f} s": settled_s > equal_max_s,
+    }
+    name = fault.kind.name.lower()
+    return Measured(
+        fault,
+        proof,
+        "; ".join(words for words, counts in figures.items() if counts) or "no event",
+        [f"{name}: {words}" for words, is_so in broken.items() if is_so],
+    )
 
 
 def _absences(users: Iterable[User], begin: float, end: float, places: set[int]) -> list[float]:
     """Return for how long clients had no connection who lost it by the fault and are back."""
-    found = []
-    for user in users:
-        for login, following in pairwise([*user.logins]):
-            if login.place in places and begin <= login.lost_at <= end and following.entered < math.inf:
-                found.append(following.entered - login.lost_at)
-    return found
+    return [
+        following.entered - login.lost_at
+        for user in users
+        for login, following in pairwise([*user.logins])
+        if login.place in places and begin <= login.lost_at <= end and following.entered < math.inf
+    ]
