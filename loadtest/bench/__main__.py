@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadtest import usage
 from loadtest.bench import plots, wheel
-from loadtest.bench.dialects import UNANSWERED
+from loadtest.bench.generator import UNANSWERED
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import Results
 from loadtest.bench.run import Plan, go_through

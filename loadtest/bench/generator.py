@@ -1,24 +1,27 @@
 """An open-loop load of keepalives: so many connections, so many packets a second, whatever the server does.
 
-Runs as a process of its own, ``python -m loadtest.bench.generator HOST PORT DIALECT BURST_MS``, and takes
-lines on standard input: ``connections N`` logs in until there are so many, ``beat KIND RATE SECONDS`` sends
-keepalives over all of them in turn. Each is answered with one JSON object.
+It is made in a process of its own. Each packet is sent when it is due, as devices that know nothing of each
+other would do: a server that waits for events is then woken for nearly every one. With `burst_s` above 0
+packets are sent together once in so long, which spares such a server wakes.
 
-Each packet is sent when it is due, as devices that know nothing of each other would do: a server that waits
-for events is then woken for nearly every one. With BURST_MS above 0 packets are sent together once in so
-many milliseconds, which spares such a server wakes.
+How a client of each kind of server logs in, beats and is answered is data, a `Dialect`. MQTT is version 3.1.1
+(CONNECT, PINGREQ); NATS is its text protocol (INFO, CONNECT, PING).
 """
 
+import contextlib
 import gc
-import json
+import multiprocessing
 import os
 import select
 import socket
-import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
 
-from loadtest.bench.dialects import ANSWERED, DIALECTS, Dialect
+import protocol
+from loadtest.bench.progress import Bar
 
 SLEEP_LEAST_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
 LOGINS_A_TURN = 100
@@ -27,6 +30,88 @@ LAST_ANSWERS_S = 1.0  # time for the answers to the last beats, at most
 LATE_S = 0.1  # a generator that stood still for longer has sent a burst and not its load
 CORE_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
 MISSED_LIMIT = 0.01  # of the packets, or of their answers
+CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
+ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take
+SETTLE_BEATS = 13  # of each connection, until a server that adapts to what clients send has adapted
+SETTLE_RATE = 15_000.0
+ANSWERED = "answered"
+UNANSWERED = "unanswered"
+
+_MQTT_KEEP_ALIVE_S = 60
+_MQTT_CLEAN_SESSION = 0x02
+_NATS_LOGIN = b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench","version":"1"}\r\nPING\r\n'
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What goes over a connection.
+
+    Attributes:
+        login: what client `uid` sends at first.
+        welcome: what the server's first answer ends with; whatever came before it is passed over.
+        beats: the packet for each kind of keepalive that there is.
+        answer: what the server sends for each answered keepalive.
+    """
+
+    login: Callable[[str], bytes]
+    welcome: Callable[[bytes], bool]
+    beats: dict[str, bytes]
+    answer: bytes
+
+
+def _presence_login(uid: str) -> bytes:
+    return protocol.encode(protocol.login(uid, id=1))
+
+
+def _presence_welcome(data: bytes) -> bool:
+    end = protocol.frame_end(data, 0, protocol.FRAME_LIMIT_BYTES)
+    if not end:
+        return False
+    answer = protocol.decode(data[protocol.HEADER_BYTES : end])
+    if answer.kind != protocol.Kind.OK:
+        raise ConnectionRefusedError(f"login refused: {answer}")
+    return True
+
+
+def _mqtt_login(uid: str) -> bytes:
+    name = uid.encode()
+    head = b"\x00\x04MQTT\x04" + bytes([_MQTT_CLEAN_SESSION]) + _MQTT_KEEP_ALIVE_S.to_bytes(2, "big")
+    body = head + len(name).to_bytes(2, "big") + name
+    if len(body) > 127:
+        raise ValueError("the length takes one byte here, so the name must be short")
+    return b"\x10" + bytes([len(body)]) + body
+
+
+def _mqtt_welcome(data: bytes) -> bool:
+    if len(data) < 4:
+        return False
+    if data != b"\x20\x02\x00\x00":
+        raise ConnectionRefusedError(f"CONNACK {data!r}")
+    return True
+
+
+def _nats_login(_uid: str) -> bytes:
+    return _NATS_LOGIN
+
+
+def _nats_welcome(data: bytes) -> bool:
+    if b"-ERR" in data:
+        raise ConnectionRefusedError(repr(data))
+    return data.endswith(b"PONG\r\n")
+
+
+_ACKNOWLEDGED = protocol.encode(protocol.keepalive(7))
+
+PRESENCE = Dialect(
+    _presence_login,
+    _presence_welcome,
+    {UNANSWERED: protocol.KEEPALIVE, ANSWERED: _ACKNOWLEDGED},
+    protocol.keepalive_answer(_ACKNOWLEDGED),
+)
+MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00")
+NATS = Dialect(_nats_login, _nats_welcome, {ANSWERED: b"PING\r\n"}, b"PONG\r\n")
+
+DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
 
 
 @dataclass(frozen=True)
@@ -35,8 +120,7 @@ class Report:
 
     Attributes:
         wanted: packets a second, as ordered.
-        sent: packets.
-        answers: packets that were answered; 0 when none asked for it.
+        sent, answers: packets, and those that were answered; 0 when none asked for it.
         rate: packets a second, as sent.
         core_share: the generator's own processor time, of a core.
         late_max_s: how much later than due a packet was sent, at most.
@@ -62,15 +146,9 @@ class Report:
 
 
 class Generator:
-    """Connections that are logged in, and beats over them in turn.
+    """Connections that are logged in, and beats over them in turn."""
 
-    Args:
-        address: where the server listens.
-        dialect: what it speaks.
-        burst_s: how long packets are held back, to be sent together.
-    """
-
-    def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float = 0.0) -> None:
+    def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
         self._address = address
         self._dialect = dialect
         self._pause_s = max(burst_s, SLEEP_LEAST_S)
@@ -79,19 +157,32 @@ class Generator:
         self._epoll = select.epoll()
         self._sockets: list[socket.socket] = []
 
-    def connect(self, connections: int) -> dict[str, float]:
+    def connect(self, connections: int) -> None:
         """Log in until there are so many connections."""
         for start in range(len(self._sockets), connections, LOGINS_A_TURN):
-            self._log_in(range(start, min(start + LOGINS_A_TURN, connections)))
-        return {"connections": len(self._sockets)}
+            numbers = range(start, min(start + LOGINS_A_TURN, connections))
+            new = [self._log_in(f"user-{number}") for number in numbers]
+            for sock in new:
+                self._welcome(sock)
+                sock.setblocking(False)
+                self._epoll.register(sock.fileno(), select.EPOLLIN)
+            self._sockets += new
+        gc.collect()
+        gc.freeze()  # a collection would look at all of them, in the middle of a second's load
 
-    def _log_in(self, numbers: range) -> None:
-        new = [log_in(self._address, self._dialect, f"user-{number}") for number in numbers]
-        for sock in new:
-            welcome(sock, self._dialect)
-            sock.setblocking(False)
-            self._epoll.register(sock.fileno(), select.EPOLLIN)
-        self._sockets += new
+    def _log_in(self, uid: str) -> socket.socket:
+        sock = socket.create_connection(self._address, timeout=LOGIN_TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(self._dialect.login(uid))
+        return sock
+
+    def _welcome(self, sock: socket.socket) -> None:
+        """Read until the login is answered."""
+        data = b""
+        while not self._dialect.welcome(data):
+            if not (more := sock.recv(4096)):
+                raise ConnectionRefusedError("closed before the login was answered")
+            data += more
 
     def beat(self, kind: str, rate: float, seconds: float) -> Report:
         """Send `rate` packets a second for some seconds, evenly over all connections."""
@@ -120,12 +211,6 @@ class Generator:
         self._next = (first + sent) % len(fds)
         return Report(rate, sent, self._answers if asks else 0, sent / elapsed, cpu / elapsed, late_max)
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._epoll.close()
-        for sock in self._sockets:
-            sock.close()
-
     def _read_answers(self) -> None:
         answer = self._dialect.answer
         while events := self._epoll.poll(0, 1024):
@@ -136,44 +221,65 @@ class Generator:
                 self._answers += data.count(answer)
 
 
-def log_in(address: tuple[str, int], dialect: Dialect, uid: str) -> socket.socket:
-    """Connect and send the login; `welcome` waits for its answer."""
-    sock = socket.create_connection(address, timeout=LOGIN_TIMEOUT_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(dialect.login(uid))
-    return sock
+def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float) -> None:
+    """Obey orders until the pipe ends: the generator's process."""
+    generator = Generator(address, DIALECTS[dialect], burst_s)
+    with contextlib.suppress(EOFError):
+        while True:
+            order, given = pipe.recv()
+            pipe.send(getattr(generator, order)(*given))
 
 
-def welcome(sock: socket.socket, dialect: Dialect) -> None:
-    """Read until the login is answered.
+class LoadGenerator:
+    """The generator's process, seen from the one that gives the orders.
 
-    Raises:
-        ConnectionRefusedError: it was refused, or the connection was closed.
+    Args:
+        address: where the server listens.
+        dialect: the name of what it speaks.
+        burst_ms: how long packets are held back, to be sent together.
+        bar: is told that time passes.
     """
-    data = b""
-    while not dialect.welcome(data):
-        more = sock.recv(4096)
-        if not more:
-            raise ConnectionRefusedError("closed before the login was answered")
-        data += more
+
+    def __init__(self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, address, dialect, burst_ms / 1000)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self._bar = bar
+
+    def connect(self, connections: int) -> None:
+        """Log in until there are so many connections."""
+        self._do(connections / CONNECTS_A_SECOND, "connect", connections)
+
+    def beat(self, kind: str, rate: float, seconds: float) -> Report:
+        """Send keepalives for so long."""
+        report: Report = self._do(seconds, "beat", kind, rate, seconds)
+        return report
+
+    def settle(self, kind: str, connections: int) -> None:
+        """Let everybody send some keepalives of a kind."""
+        self.beat(kind, SETTLE_RATE, settle_s(connections))
+
+    def _do(self, planned_s: float, order: str, *given: Any) -> Any:
+        self._pipe.send((order, given))
+        deadline = time.monotonic() + planned_s + ORDER_TIMEOUT_S
+        while not self._pipe.poll(0.2):
+            self._bar.tick()
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the generator did not finish: {order}")
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise SystemExit(f"the generator failed at: {order}") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
 
 
-def main() -> None:
-    """Obey lines until standard input ends."""
-    host, port, dialect, burst_ms = sys.argv[1:5]
-    generator = Generator((host, int(port)), DIALECTS[dialect], float(burst_ms) / 1000)
-    for line in sys.stdin:
-        match line.split():
-            case ["connections", number]:
-                report = generator.connect(int(number))
-                gc.collect()
-                gc.freeze()  # a collection would look at all of them, in the middle of a second's load
-            case ["beat", kind, rate, seconds]:
-                report = asdict(generator.beat(kind, float(rate), float(seconds)))
-            case _:
-                raise SystemExit(f"not understood: {line}")
-        print(json.dumps(report), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def settle_s(connections: int) -> float:
+    """Return how long it takes until everybody has sent what settles a server."""
+    return SETTLE_BEATS * connections / SETTLE_RATE

@@ -1,7 +1,6 @@
 """One server after the other under the same loads: start, log in, settle, beat, measure, stop."""
 
 import json
-import select
 import subprocess
 import sys
 import time
@@ -9,16 +8,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from loadtest import usage
-from loadtest.bench.generator import Report
+from loadtest.bench.generator import CONNECTS_A_SECOND, ORDER_TIMEOUT_S, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import Cpu, Load, Memory, Results, Trips
 from loadtest.bench.servers import Contender, Running, running
 
 REST_S = 1.0  # after logins, until what they left behind is done
-SETTLE_BEATS = 13  # of each connection, until a server that adapts to what clients send has adapted
-SETTLE_RATE = 15_000.0
-CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
-ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take
 PROBE_SETTLE_S = 3.5  # until the probes' own connections have sent what they usually send
 PROBE_MARGIN_S = 1.5  # for the prober's start and end, within the load
 
@@ -51,52 +46,6 @@ class Plan:
         return once + len(contender.kinds) * (settle_s(self.connections) + len(self.rates) * each)
 
 
-def settle_s(connections: int) -> float:
-    """Return how long it takes until everybody has sent what settles a server."""
-    return SETTLE_BEATS * connections / SETTLE_RATE
-
-
-class LoadGenerator:
-    """The generator's process."""
-
-    def __init__(self, server: Running, contender: Contender, burst_ms: float, bar: Bar) -> None:
-        command = [sys.executable, "-m", "loadtest.bench.generator", server.host, str(server.port)]
-        command += [contender.dialect, str(burst_ms)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._bar = bar
-
-    def connect(self, connections: int) -> None:
-        """Log in until there are so many connections."""
-        self._do(f"connections {connections}", connections / CONNECTS_A_SECOND)
-
-    def beat(self, kind: str, rate: float, seconds: float) -> Report:
-        """Send keepalives for so long."""
-        return Report(**json.loads(self._do(f"beat {kind} {rate} {seconds}", seconds)))
-
-    def settle(self, kind: str, connections: int) -> None:
-        """Let everybody send some keepalives of a kind."""
-        self.beat(kind, SETTLE_RATE, settle_s(connections))
-
-    def _do(self, order: str, planned_s: float) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-        deadline = time.monotonic() + planned_s + ORDER_TIMEOUT_S
-        while not select.select([self._process.stdout], [], [], 0.2)[0]:
-            self._bar.tick()
-            if time.monotonic() > deadline:
-                raise SystemExit(f"the generator did not finish: {order}")
-        if not (answer := self._process.stdout.readline()):
-            raise SystemExit(f"the generator failed at: {order}")
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-
-
 def go_through(contender: Contender, number: int, plan: Plan, results: Results, bar: Bar) -> None:
     """Measure one server, from its start to its end; unanswered keepalives come before answered ones."""
     name = f"round {number}: {contender.name}"
@@ -104,7 +53,9 @@ def go_through(contender: Contender, number: int, plan: Plan, results: Results, 
     said = []
     with (
         running(contender) as server,
-        closing(LoadGenerator(server, contender, plan.burst_ms, bar)) as generator,
+        closing(
+            LoadGenerator((server.host, server.port), contender.dialect, plan.burst_ms, bar)
+        ) as generator,
     ):
         memory = _log_in(generator, contender, number, plan, server)
         results.memory.append(memory)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.bench.dialects import ANSWERED, UNANSWERED
+from loadtest.bench.generator import ANSWERED, UNANSWERED
 from loadtest.ports import free_port
 
 HOST = "127.0.0.1"

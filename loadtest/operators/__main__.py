@@ -18,10 +18,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadtest import usage
-from loadtest.bench.dialects import UNANSWERED
+from loadtest.bench.generator import UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
-from loadtest.bench.run import LoadGenerator, settle_s
-from loadtest.bench.servers import Running, contenders
 from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
@@ -106,9 +104,10 @@ def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stret
         running_server("--admin", "127.0.0.1:0") as served,
     ):
         operators = urlsplit(served.said("operators")[-1]["url"])
-        server = Running(served.process.pid, *served.address)
-        with closing(LoadGenerator(server, contenders(64)["presence"], 0.0, bar)) as generator:
-            course = Course(plan, server.pid, generator, (operators.hostname or "", operators.port or 0))
+        with closing(LoadGenerator(served.address, "presence", 0.0, bar)) as generator:
+            course = Course(
+                plan, served.process.pid, generator, (operators.hostname or "", operators.port or 0)
+            )
             bar.begin(f"{plan.connections:,} connections", arrival_s)
             generator.connect(plan.connections)
             generator.settle(UNANSWERED, plan.connections)  # until the server has adapted

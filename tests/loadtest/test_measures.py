@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.bench.dialects import ANSWERED, UNANSWERED
-from loadtest.bench.generator import Report
+from loadtest.bench.generator import ANSWERED, UNANSWERED, Report
 from loadtest.compare.player import Plan, Row, Schedule, Telling, judge
 from loadtest.usage import WINDOW_SAMPLES, Stolen
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.bench import __main__ as command
 from loadtest.bench import run
-from loadtest.bench.dialects import ANSWERED, UNANSWERED
+from loadtest.bench.generator import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
 
 
