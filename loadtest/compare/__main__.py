@@ -42,24 +42,23 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def plans(given: argparse.Namespace) -> list[Plan]:
     """Return all runs: one by one, then those in which touches are made together."""
-    found = []
-    for users in given.users:
-        for batched in (False,) if given.single else (False, True):
-            for kind in [NOTHING, *given.kinds]:
-                if not batched or kind in (NOTHING, *BATCHED):
-                    seconds = given.seconds or 2 * given.idle_timeout
-                    found.append(Plan(kind, users, batched, given.idle_timeout, seconds, seed=given.seed))
-    return found
+    seconds = given.seconds or 2 * given.idle_timeout
+    return [
+        Plan(kind, users, batched, given.idle_timeout, seconds, seed=given.seed)
+        for users in given.users
+        for batched in ((False,) if given.single else (False, True))
+        for kind in [NOTHING, *given.kinds]
+        if not batched or kind in (NOTHING, *BATCHED)
+    ]
 
 
-def rounds(plans: Iterable[Plan], abreast: int = ABREAST) -> list[list[Plan]]:
+def rounds(plans: Iterable[Plan]) -> list[list[Plan]]:
     """Return plans in rounds, of which each does not overload two cores; the order is kept otherwise."""
     found: list[list[Plan]] = []
     for plan in plans:
-        for each in found:
-            if sum(map(_weight, each)) + _weight(plan) <= abreast:
-                each.append(plan)
-                break
+        fits = (each for each in found if sum(map(_weight, [*each, plan])) <= ABREAST)
+        if place := next(fits, None):
+            place.append(plan)
         else:
             found.append([plan])
     return found

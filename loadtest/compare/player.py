@@ -39,16 +39,9 @@ _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played.
+    """What is played: a kind of technique, by N users, of whom a share falls silent, for more than T seconds.
 
-    Attributes:
-        kind: of technique.
-        users: N.
-        batched: touches that are due together are made with one call.
-        idle_timeout_s: T.
-        seconds: how long the run takes; more than T.
-        silent_share: part of the users that falls silent.
-        seed: draws all of it.
+    If it is batched, touches that are due together are made with one call.
     """
 
     kind: str
@@ -62,11 +55,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every touch in order of time, and the end of each user.
+    """Every touch in order of time: seconds since the begin, and the number of the user.
 
-    Attributes:
-        times, who: seconds since the begin, and the number of the user.
-        last_beats: for each user the time of the last beat if the user falls silent, else infinity.
+    `last_beats`: for each user the time of the last beat if the user falls silent, else infinity.
     """
 
     times: "array[float]"
