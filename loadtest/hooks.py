@@ -18,12 +18,11 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
 from loadtest.device import Device
-from loadtest.observer import check_redis
 from loadtest.options import add_options, exceeded, scenario
 from loadtest.run import Run
 from loadtest.scenario import stair
 from presence.store.address import redacted
-from presence.store.client import RedisError
+from presence.store.client import RedisError, open_client
 
 # A hundred objects a device, which live as long as it does: to look at all of them again and again makes
 # beats late.
@@ -145,7 +144,8 @@ def _prepare(environment: Environment, **_: Any) -> None:
             environment.shape_class.runner = environment.runner
         if is_alone or (options.master and options.processes):
             scenario(options)
-            check_redis(options.redis_url)
+            with open_client(options.redis_url) as client:
+                client.ping()
     except ValueError as error:
         sys.exit(str(error))
     except RedisError as error:

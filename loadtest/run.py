@@ -1,7 +1,8 @@
-"""What the devices of one process share in one run of the load test."""
+"""What the devices of one process share in one run: a loop, a judge, and what follows the streams."""
 
 import contextlib
 import itertools
+import logging
 import platform
 import secrets
 import time
@@ -15,13 +16,28 @@ from locust.env import Environment
 
 from loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from loadtest.connection import parse_host, resolve, source_addresses
-from loadtest.judge import Judge, Promise
-from loadtest.observer import Observer
+from loadtest.judge import Finding, Judge, Promise
 from loadtest.options import scenario
+from presence.store.address import redacted
+from presence.store.client import RedisError
+from presence.store.failures import CONNECTION_LOST
+from presence.subscriber.events import Gap, Item
+from presence.subscriber.follower import EVENTS_PER_READ, Follower
+from presence.subscriber.link import Link
 
 WAIT_MAX_S = 0.5
 WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat
 LOOK_S = 0.01  # where nothing can be waited for
+RETRY_S = 0.5
+CROWD = 20  # events that came at one read; then the next is worth waiting for,
+PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
+DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
+
+logger = logging.getLogger("presence.loadtest")
+
+
+class BrokenPromise(Exception):
+    """The server's events and the truth of a device differ."""
 
 
 class Run:
@@ -33,7 +49,6 @@ class Run:
 
     Attributes:
         judge: is told what the devices do.
-        observer: tells the judge what the stream says.
         loop: what drives the devices.
         scenario: what devices do, and when.
         uids: names that no other process and no other run has.
@@ -44,7 +59,8 @@ class Run:
     """
 
     def __init__(self, environment: Environment, host: str) -> None:
-        self.requests: Any = environment.events.request
+        self._requests: Any = environment.events.request
+        self._stats = environment.stats
         options: Any = environment.parsed_options
         self.options = options
         self.scenario = scenario(options)
@@ -52,22 +68,24 @@ class Run:
         sources = source_addresses(address[0], options.source_addresses)
         self.loop = ClientLoop(address, sources=sources, poller=_poller())
         self.judge = Judge(Promise(options.tick, options.disconnect_grace, options.slack))
-        self.observer = Observer(self.requests, self.judge, options.redis_url, options.redis_prefix)
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self._stats = environment.stats
+        self._link = Link(options.redis_url)
+        self._follower = Follower(self._link, options.redis_prefix)
+        self._greenlets: list[gevent.Greenlet] = []
+        self._details = 0
         self._is_open = True
-        self._driver: gevent.Greenlet | None = None
 
     def start(self) -> None:
-        """Follow the streams, and drive the devices.
+        """Follow the streams of all shards from where they end now, and drive the devices.
 
         Raises:
             RedisError: Redis does not answer.
         """
-        self.observer.start()
-        self._driver = gevent.spawn(self._drive)
+        with self._link.calling() as client:
+            self._follower.add_shards(client)
+        self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
 
     def close(self) -> int:
         """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
@@ -75,9 +93,14 @@ class Run:
         Returns:
             how many offline events were still due.
         """
-        if self._driver is not None:
-            self._driver.kill()
-        self.observer.stop()
+        gevent.killall(self._greenlets)
+        # The connection may have an answer under way that nobody reads any more.
+        self._link.close()
+        try:
+            with self._link.calling() as client:
+                self._judge_all(self._follower.read(client), time.monotonic())
+        except RedisError as error:
+            self._tell_unreadable(error)
         self._is_open = False
         return self.judge.close()
 
@@ -94,6 +117,56 @@ class Run:
                 with contextlib.suppress(TimeoutError):
                     gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_S)
 
+    # What the streams say
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self._read()
+            except CONNECTION_LOST as error:  # what comes too late by it is judged when it comes
+                url = redacted(self.options.redis_url)
+                logger.warning("lost Redis at %s, trying again: %s", url, error)
+                gevent.sleep(RETRY_S)
+            except RedisError as error:
+                self._tell_unreadable(error)
+                gevent.sleep(RETRY_S)
+
+    def _read(self) -> None:
+        asked = time.monotonic()
+        self._follower.fetch()
+        items = []
+        while (item := self._follower.take()) is not None:
+            items.append(item)
+        self._judge_all(items, time.monotonic())
+        if len(items) >= EVENTS_PER_READ:  # more is waiting, and what seems overdue may be among it
+            return
+        for finding in self.judge.overdue(asked):
+            self._tell(finding)
+        if len(items) >= CROWD:
+            gevent.sleep(PAUSE_S)
+
+    def _judge_all(self, items: list[Item], arrived: float) -> None:
+        """Judge those events that are of devices of this process."""
+        for item in items:
+            if isinstance(item, Gap):
+                self._tell(Finding("events", None, "events are missing", f"{item.reason} after {item.id}"))
+                continue
+            for finding in self.judge.event(item.id, item.fields, arrived):
+                self._tell(finding)
+
+    def _tell_unreadable(self, error: RedisError) -> None:
+        self._tell(Finding("events", None, "the stream cannot be read", str(error)))
+
+    # What locust is told
+
+    def _tell(self, finding: Finding) -> None:
+        if finding.broken:
+            self._details += 1
+            if self._details <= DETAILS_LOGGED:
+                logger.error("%s: %s (%s)", finding.name, finding.broken, finding.detail)
+        error = BrokenPromise(finding.broken) if finding.broken else None
+        self._fire("event", finding.name, finding.seconds, error)
+
     def took(self, name: str, seconds: float | None = None) -> None:
         """Note what happens often: an event of locust's costs more than the beat that it would tell of."""
         if self._is_open:
@@ -102,14 +175,16 @@ class Run:
 
     def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Tell locust about one exchange with the server, unless the run is closed."""
-        if not self._is_open:
-            return
-        self.requests.fire(
-            request_type="device",
+        if self._is_open:
+            self._fire("device", name, seconds, RuntimeError(failure) if failure else None)
+
+    def _fire(self, kind: str, name: str, seconds: float | None, error: Exception | None) -> None:
+        self._requests.fire(
+            request_type=kind,
             name=name,
             response_time=None if seconds is None else seconds * 1000,
             response_length=0,
-            exception=None if failure is None else RuntimeError(failure),
+            exception=error,
             context={},
         )
 
