@@ -137,7 +137,7 @@ def _ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-class Beating(Client):
+class _Beating(Client):
     """Logs in once, beats until it is told to stop, and remembers when it last sent.
 
     Args:
@@ -154,11 +154,9 @@ class Beating(Client):
         self._sock = sock
 
     def socket(self) -> _socket.socket:
-        """See `Client`."""
         return self._sock or super().socket()
 
     def send(self, frame: bytes) -> None:
-        """See `Client`."""
         self.sent = time.monotonic()
         super().send(frame)
 
@@ -221,7 +219,7 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
-        everybody = [Beating(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
+        everybody = [_Beating(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
         loop.bring(everybody)
         if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.online() == len(everybody)):
             raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")

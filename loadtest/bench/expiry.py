@@ -31,7 +31,7 @@ HEAD: Final = (
 )
 
 
-class Stretches(trio.abc.Instrument):
+class _Stretches(trio.abc.Instrument):
     """How long the event loop was held: stretches in which no other task could run, by trio's own account.
 
     Attributes:
@@ -48,11 +48,9 @@ class Stretches(trio.abc.Instrument):
         self.longest_s, self.longest_task, self.over = 0.0, "", 0
 
     def before_task_step(self, task: Task) -> None:
-        """See trio's Instrument."""
         self._begun = time.perf_counter()
 
     def after_task_step(self, task: Task) -> None:
-        """See trio's Instrument."""
         took = time.perf_counter() - self._begun
         if took > self.longest_s:
             self.longest_s, self.longest_task = took, task.name
@@ -66,7 +64,7 @@ class Phase:
     Attributes:
         name, sessions: what happened, and to how many.
         seconds: from the first change to the acknowledgement of the last.
-        stretch_s, stretch_task, over: see `Stretches`.
+        stretch_s, stretch_task, over: see `_Stretches`.
         python_s, redis_s: processor time of this process, all threads, and of Redis.
         entries: stream entries written.
     """
@@ -114,7 +112,7 @@ class Result:
 class _Stopwatch:
     """What Redis, this process and the loop have used up since it was made."""
 
-    def __init__(self, client: Redis, keys: Keys, stretches: Stretches) -> None:
+    def __init__(self, client: Redis, keys: Keys, stretches: _Stretches) -> None:
         self._client, self._keys, self._stretches = client, keys, stretches
         self._redis_s, self._entries = self._redis_cpu(), self._length()
         stretches.clear()
@@ -144,7 +142,7 @@ async def _until(condition: Callable[[], bool], seconds: float) -> None:
 
 async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = IDLE_TIMEOUT_S) -> Result:
     """Run the phases against a Redis that knows nothing of these keys."""
-    node, stretches = Node(redis_url, keys, sessions, idle_timeout), Stretches()
+    node, stretches = Node(redis_url, keys, sessions, idle_timeout), _Stretches()
     trio.lowlevel.add_instrument(stretches)
     with open_client(redis_url) as client:
         await node.start()

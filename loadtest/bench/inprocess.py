@@ -31,19 +31,15 @@ class _NoSocket:
         """See `Link`."""
 
     def offer(self, handle: Any, data: bytes) -> bool:
-        """See `Link`."""
         return True
 
     def look(self, handle: Any) -> bool:
-        """Nothing waits."""
         return True
 
     def unread_s(self, handle: Any) -> float:
-        """Nothing lay."""
         return 0.0
 
     def address(self, handle: Any) -> str:
-        """See `Link`."""
         return "127.0.0.1"
 
 

@@ -41,7 +41,7 @@ class Prober(ClientLoop):
         self.unanswered = self.waiting = 0
         self._counted_from = self._end = 0.0
         self._pools = {
-            kind: [Probe(self, kind, number) for number in range(size)] for kind, size in CONNECTIONS.items()
+            kind: [_Probe(self, kind, number) for number in range(size)] for kind, size in CONNECTIONS.items()
         }
 
     def probe(self, settle_s: float, seconds: float) -> None:
@@ -82,7 +82,7 @@ class Prober(ClientLoop):
         pool[number % len(pool)].ask(due)
 
     def _log_in(self, number: int, due: float) -> None:
-        probe = Probe(self, LOGIN, number)
+        probe = _Probe(self, LOGIN, number)
         probe.due = due
         self.waiting += 1
         probe.connect()
@@ -92,7 +92,7 @@ class Prober(ClientLoop):
         pool[number % len(pool)].send(KEEPALIVE)
 
 
-class Probe(Client):
+class _Probe(Client):
     """One connection.
 
     Attributes:
@@ -116,13 +116,11 @@ class Probe(Client):
         self.send(ASKING_BEAT)
 
     def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
         if self._kind == LOGIN:
             self._answered(now)
             self.drop()
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
         if self.due:
             self._answered(now)
 
@@ -132,7 +130,7 @@ class Probe(Client):
 
 
 def main() -> None:
-    """Probe, and print what came of it."""
+    """_Probe, and print what came of it."""
     host, port, settle_s, seconds = sys.argv[1:5]
     with Prober((host, int(port))) as prober:
         gc.freeze()

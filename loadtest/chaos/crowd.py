@@ -84,8 +84,8 @@ class Crowd:
         self._loop = ClientLoop(addresses[0].address, sources=SOURCES)
         direct = [each for each in addresses if not each.is_proxied]
         self._actors = [
-            *(Actor(self, self._loop, f"user-{n}", addresses, is_near=False) for n in range(count - near)),
-            *(Actor(self, self._loop, f"near-{n}", direct, is_near=True) for n in range(near)),
+            *(_Actor(self, self._loop, f"user-{n}", addresses, is_near=False) for n in range(count - near)),
+            *(_Actor(self, self._loop, f"near-{n}", direct, is_near=True) for n in range(near)),
         ]
         self.users = {actor.uid: actor.user for actor in self._actors}
         self._thread = LoopThread(self._loop)
@@ -144,7 +144,7 @@ class Crowd:
         self._loop.at(time.monotonic() + LEAVES_S, close)
 
 
-class Actor(Client):
+class _Actor(Client):
     """A client, what it truly did, and what it may do.
 
     Attributes:
@@ -190,14 +190,12 @@ class Actor(Client):
         return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**self._attempts))
 
     def opened(self) -> None:
-        """See `Client`."""
         login = Login(self._at.place, self._at.is_proxied, time.monotonic())
         self.user.logins.append(login)
         super().opened()
         self._after(PATIENCE_S, partial(self._give_up, login))
 
     def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
         login = self.user.logins[-1]
         login.entered, login.session = now, payload["session"]
         login.beat(login.begun)
@@ -218,7 +216,6 @@ class Actor(Client):
             self._beat_later(login, due + self._beat_s)
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `Client`."""
         login = self.login
         if login is None:  # no connection came about
             self._after(self.pause_s(), self.connect)

@@ -62,7 +62,7 @@ class Status:
         return cls(**found | {"late_max_s": max(columns["late_max_s"])})
 
 
-class Steady(Client):
+class _Steady(Client):
     """Logs in and beats; if that fails it tries again, but once it was in it does not return by itself.
 
     Attributes:
@@ -81,19 +81,16 @@ class Steady(Client):
         self._attempts = 0
 
     def opened(self) -> None:
-        """See `Client`."""
         self.session, self.begun = "", time.monotonic()
         self.before = self.begun
         super().opened()
 
     def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
         self.session = payload.get("session", "-")  # a C floor tells none
         self._attempts = 0
         self._generator.status.login_s.append(now - self.begun)
 
     def beat(self) -> None:
-        """See `Client`."""
         moment = time.monotonic()
         if self.put(KEEPALIVE):
             self.before, self.begun = self.begun, moment
@@ -101,7 +98,6 @@ class Steady(Client):
             self._generator.status.stuck += 1
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `Client`."""
         status, reason = self._generator.status, payload["reason"] if payload else "closed"
         if self.session:
             status.lost[reason] += 1
@@ -135,7 +131,7 @@ class Generator(ClientLoop):
         super().__init__(servers[0], slot_s=SLOT_S, sources=mine)
         self.status = Status()
         self.clients = [
-            Steady(self, f"{name}-{number}", random.choice(servers)) for number in range(connections)
+            _Steady(self, f"{name}-{number}", random.choice(servers)) for number in range(connections)
         ]
         self._cpu_mark_s = time.process_time()
 
