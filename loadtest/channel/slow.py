@@ -2,14 +2,10 @@
 
 import _socket
 import itertools
-import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import protocol
@@ -31,9 +27,7 @@ UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
 MEMORY_SHARE_MAX = 1.1
 P99_RATIO_MAX = 1.2
-FILL_S = 60.0
 LOOK_S = 1.0
-STILL_LOOKS = 3  # looks at which no byte more has gone into the kernel, until they are taken for stuck
 WAKE_S = 60.0
 BEAT_S = 12.0
 
@@ -47,7 +41,7 @@ class Plan:
         others: who read, and are measured.
         users: whom all of them watch.
         rate: changes of these a second, by turns; the server takes about one a second of each.
-        seconds: of measuring, without those who never read and with them.
+        seconds: of measuring, without those who never read and with them, once what waits for them is full.
     """
 
     deaf: int = 2000
@@ -83,11 +77,9 @@ class Changer(Client):
         self.refused = 0
         self._changes = changes
 
-    def change(self) -> int:
-        """Change; return the number of it."""
-        number = len(self._changes.sent)
+    def change(self) -> None:
+        """Change."""
         self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
-        return number
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """Note a refusal."""
@@ -151,12 +143,6 @@ class Deaf(Viewer):
         if kind == Kind.OK and "presence" in payload:
             self.loop.hear(self, on=False)
 
-    def name(self) -> str:
-        """Return the address that it has connected from, as `/proc/net/tcp` writes it."""
-        with socket.socket(fileno=os.dup(self.fd)) as twin:
-            host, port = twin.getsockname()
-        return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
-
     def wake(self) -> None:
         """Read all that waits."""
         self.loop.hear(self, on=True)
@@ -188,9 +174,7 @@ class Play:
         pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
         usage.forget_peak(pid)
-        self._fill()
-        stuck = len(self._waiting())
-        say(f"slow: {stuck:,} are stuck")
+        self._measure()
         within = self._measure()
         grown = usage.peak_bytes(pid) - before
         say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
@@ -198,20 +182,20 @@ class Play:
             each.wake()
         newest = self._changes.newest
         loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
-        bound = plan.deaf * UNSENT_BYTES
+        changes, bound = len(self._changes.sent) - first, plan.deaf * UNSENT_BYTES
+        spared = sum(each.pushes < changes for each in deaf)
         ratio = percentile(within, 0.99) / percentile(without, 0.99)
         report = Report(
             f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
             f"{plan.rate:g} changes/s"
         )
         report.rows = {
-            "stuck": f"{stuck:,}",
             "memory grew by, at its peak": f"{grown / plan.deaf / 1024:.1f} KiB each, "
             f"{grown / bound:.3f} of what may wait ({UNSENT_BYTES // 1024} KiB each)",
             "others' pushes without them": spread_ms(without),
             "others' pushes with them": f"{spread_ms(within)}; p99 {ratio:.2f} times that without them",
             "pushed to each of them in the end": f"{sum(each.pushes for each in deaf) / plan.deaf:,.0f} of "
-            f"{len(self._changes.sent) - first:,} changes",
+            f"{changes:,} changes",
             "the load itself": loop.load(),
         }
         report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
@@ -220,7 +204,7 @@ class Play:
         refused = sum(each.refused for each in self._users)
         report.broken = self._server.failures() + faults(
             (behind, f"{behind} who were deaf do not see the newest states when they read"),
-            (stuck < len(deaf), f"only {stuck} of {len(deaf)} were stuck"),
+            (spared < len(deaf), f"only {spared} of {len(deaf)} did not read"),
             (fallen, f"ids of {fallen} pushes do not rise"),
             (any(each.seen != newest for each in self._others), "not all who read see the newest states"),
             (refused, f"{refused} changes were refused"),
@@ -249,40 +233,9 @@ class Play:
             each.delays = None
         return delays
 
-    def _fill(self) -> None:
-        """Let changes go on until nothing more goes into the kernel's buffers for those who never read.
-
-        Each comes when those who read have the one before: the server is not to be behind.
-        """
-        give_up, still, before = time.monotonic() + FILL_S, 0, -1
-        while still < STILL_LOOKS and time.monotonic() < give_up:
-            look = time.monotonic() + LOOK_S
-            while (begun := time.monotonic()) < look:
-                change = self._change_one()
-                self._loop.run(LOOK_S, partial(self._have, *change))
-                self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
-            found = sum(self._waiting())
-            still = still + 1 if found == before else 0
-            before = found
-
-    def _have(self, uid: str, number: int) -> bool:
-        return all(each.seen.get(uid) == number for each in (self._others[0], self._others[-1]))
-
-    def _waiting(self) -> list[int]:
-        """Return the bytes in the server's kernel that have not left, of each for whom there are any."""
-        port = f":{self._server.address[1]:04X}"
-        rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-        queues = {row[2]: int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(port)}
-        return [size for each in self._deaf if each.is_in and (size := queues.get(each.name(), 0))]
-
-    def _change_one(self) -> tuple[str, int]:
-        """Let the next user change; return who, and the number of the change."""
-        user = next(self._turns)
-        return user.uid, user.change()
-
     def _change_next(self, due: float) -> None:
         if self._changing:
-            self._change_one()
+            next(self._turns).change()
             due += 1 / self._plan.rate
             self._loop.at(due, lambda: self._change_next(due))
 

@@ -16,7 +16,7 @@ from loadtest.connection import raise_file_limit
 from loadtest.outcome import Outcome, say, table
 from loadtest.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from loadtest.security.malformed import bombs, mistakes, names, refusals
-from loadtest.security.silence import emfile, races, silent
+from loadtest.security.silence import races, silent
 from loadtest.security.tls import tls
 from loadtest.security.tokens import tokens
 
@@ -27,7 +27,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "names": (lambda: names(1000), lambda: names(130)),
     "mistakes": (lambda: mistakes(100_000), lambda: mistakes(200)),
     "silent": (lambda: silent(10_000, 1000, 2500.0, 300.0), lambda: silent(1000, 100, 2500.0, 100.0)),
-    "emfile": (lambda: emfile(300, 20.0), lambda: emfile(60, 1.5)),
     "races": (lambda: races(500, 20.0), lambda: races(200, 2.0)),
     "flood": (lambda: flood_logins(400, 20.0), lambda: flood_logins(100, 3.0)),
     "flood-tokens": (

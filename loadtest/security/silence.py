@@ -1,16 +1,11 @@
-"""Clients who say too little, read too little or come too late: silent strangers, deaf ones, waiting ones."""
+"""Clients who say too little, or just too late: silent strangers, and beats as their time is up."""
 
-import math
-import os
 import random
-import resource
-import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -21,8 +16,7 @@ from loadtest.events import Event
 from loadtest.outcome import Outcome, faults, percentile, spread_ms
 from loadtest.security.credentials import login, trusting_nobody
 from loadtest.security.load import GRANTED, LEAD_S, Visit, processes, visits
-from loadtest.security.stage import Wire, staged
-from loadtest.servers import wait_for
+from loadtest.security.stage import staged
 from protocol import Code, Kind
 
 LOGIN_TIMEOUT_S = 5.0
@@ -86,74 +80,6 @@ def judge_silent(
     injected = f"{len(lived):,} strangers, {slow:,} of them at a byte a second, {len(secured):,} over TLS"
     measured = f"closed after {min(lived):.3f} to {max(lived):.3f} s; logins beside them {spread_ms(times)}"
     return Outcome("silent", injected if slow and secured else "", measured, broken)
-
-
-# No descriptors left
-
-SPARE = 20  # descriptors that the server has left when it begins
-FREED = 20  # descriptors that become free: so many of those who wait are let in
-RESUMES_S = 1.0
-LOG_EVERY_S = 1.0
-DATING_S = 0.05  # a line is dated when it is written
-REST_S = 1.5  # connections that were hung up drain for a second
-EVENT = "accept_failed"
-ANSWER_S = 20.0
-
-
-def emfile(waiting: int, starved_s: float) -> Outcome:
-    """Let clients wait for descriptors: who is connected stays, who waits comes in later, the log is calm.
-
-    The limit of the running server is lowered to what it has open and a few more; strangers take these, and
-    wait for more.
-    """
-    with staged() as stage:
-        before = resource.prlimit(stage.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(stage.pid, resource.RLIMIT_NOFILE, (_at_rest(stage.pid) + SPARE, before[1]))
-        wires = [stage.wire() for _ in range(waiting)]
-        for number, wire in enumerate(wires):
-            wire.send(login(f"knocks-{number}"))
-            wire.sock.setblocking(False)
-        starved = wait_for(lambda: bool(stage.server.said(EVENT)), ANSWER_S)
-        time.sleep(starved_s)
-        inside = [wire for wire in wires if _is_answered(wire)]
-        outside = [wire for wire in wires if wire not in inside]
-        for wire in inside[:FREED]:
-            wire.drop()
-            wires.remove(wire)
-        begun = time.monotonic()
-        resumed = wait_for(lambda: any(map(_is_answered, outside)), ANSWER_S)
-        resumed_s = time.monotonic() - begun
-        time.sleep(LOG_EVERY_S)
-        lines = [datetime.fromisoformat(line["timestamp"]).timestamp() for line in stage.server.said(EVENT)]
-        hurt = stage.others_hurt()
-        for wire in wires:
-            wire.drop()
-    gap = min((later - earlier for earlier, later in pairwise(lines)), default=math.inf)
-    broken = hurt + faults(
-        (not resumed or resumed_s >= RESUMES_S, f"accepting went on after {resumed_s:.2f} s"),
-        (gap < LOG_EVERY_S - DATING_S, f"two lines in the log within {gap:.2f} s"),
-    )
-    injected = f"{len(outside):,} connections without a descriptor" if starved and outside else ""
-    return Outcome("emfile", injected, f"{len(lines)} lines; accepting again after {resumed_s:.3f} s", broken)
-
-
-def _at_rest(pid: int) -> int:
-    """Return how many descriptors a process has once it closes no more of them."""
-    counts = [0]
-
-    def is_steady() -> bool:
-        counts.append(len(os.listdir(f"/proc/{pid}/fd")))
-        return counts[-1] >= counts[-2] > 0
-
-    wait_for(is_steady, ANSWER_S, look_s=REST_S)
-    return counts[-1]
-
-
-def _is_answered(wire: Wire) -> bool:
-    """Whether the server said anything: that the login is granted, or that it is too old by now."""
-    with suppress(BlockingIOError):
-        return bool(wire.sock.recv(1, socket.MSG_PEEK))
-    return False
 
 
 # Beats in the very moment in which their sender's time is up
