@@ -32,13 +32,11 @@ class Told(NamedTuple):
 
     Attributes:
         signs: how many of the packets were signs of life.
-        state: the connection's afterwards.
         login: what the first packet asked for, if it was a login.
         answer: to that.
     """
 
     signs: int
-    state: State
     login: Mapping[str, Any] | None
     answer: Packet | None
 
@@ -103,7 +101,7 @@ def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
         assert isinstance(outcome.peer, Session if state is State.LOGGED_IN else Guest)
     rest = b"" if state is State.CLOSING else data[at:]
     assert (outcome.peer.partial or b"") == rest, "another rest is kept than has come"
-    return Told(signs, state, login, replies[0] if replies else None)
+    return Told(signs, login, replies[0] if replies else None)
 
 
 def _answered(state: State, verdict: Taken | Refused, answers: Iterator[Packet]) -> State:

@@ -1,13 +1,11 @@
 """Issuers of tokens and the file of their keys; certificates and the files of these."""
 
-import os
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -27,27 +25,19 @@ _DAY = timedelta(days=1)
 
 
 class Issuer:
-    """Signs tokens with one key.
-
-    Args:
-        entry: the key, its private part among its members.
+    """Signs tokens with a key of its own.
 
     Attributes:
-        entry: as above.
+        entry: the key, its private part among its members.
     """
 
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.entry = entry
-        self._signer = Signer(entry)
+    def __init__(self, kid: str, alg: str) -> None:
+        self.entry = make_key(kid, alg)
+        self._signer = Signer(self.entry)
 
-    @classmethod
-    def fresh(cls, kid: str, alg: str = "EdDSA") -> "Issuer":
-        """Return one with a key of its own."""
-        return cls(make_key(kid, alg))
-
-    def token(self, uid: str, **claims: Any) -> str:
-        """Return a token for a user; `claims` replace what it says else."""
-        return self._signer.token(uid, audience=AUDIENCE, now=time.time(), ttl_s=TTL_S, **claims)
+    def token(self, uid: str) -> str:
+        """Return a token for a user."""
+        return self._signer.token(uid, audience=AUDIENCE, now=time.time(), ttl_s=TTL_S)
 
     def login(self, uid: str) -> bytes:
         """Return the frame of a login."""
@@ -68,20 +58,16 @@ def spoilt(token: str) -> str:
 
 
 def write_keys(path: Path, issuers: Iterable[Issuer]) -> None:
-    """Write the file of keys that a server checks tokens with, in one step."""
-    entries = [
-        dict(each.entry) if each.entry["alg"] == HS256 else public_part(each.entry) for each in issuers
-    ]
-    fresh = path.with_suffix(".new")
-    fresh.touch(mode=0o600)
-    fresh.write_text(key_set(entries))
-    os.replace(fresh, path)
+    """Write the file of keys that a server checks tokens with."""
+    entries = [each.entry if each.entry["alg"] == HS256 else public_part(each.entry) for each in issuers]
+    path.touch(mode=0o600)
+    path.write_text(key_set(entries))
 
 
-def write_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+def write_certificate(folder: Path) -> tuple[Path, Path]:
     """Write a certificate of this machine's, signed by itself, and its key; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "load test")])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())

@@ -25,6 +25,8 @@ Address = tuple[str, int]
 LEAD_S = 0.5  # from an order to the first connection
 SOURCES = 64  # addresses to connect from
 PATIENCE_S = 15.0  # for the last answers
+AT_ONCE = 12_000  # visitors; more are late rather than made
+PAUSE_S = 0.01
 GRANTED, UNANSWERED, LOST = 0, -1, -2
 PIECE_BYTES = 16_384  # of a flood
 DRIP_S = 1.0  # between two pieces
@@ -50,7 +52,7 @@ class Visit(NamedTuple):
     """What came of somebody who connected once.
 
     Attributes:
-        due: when, monotonic seconds.
+        due: when, monotonic seconds; of who waits for the server's close: when he came.
         took_s: from then until he was let in, or until the end; inf: he was still there, without an answer.
         code: `GRANTED`, the reason code that the server told, `UNANSWERED` or `LOST`: closed without a word.
         retry_after: seconds that a refusal named; 0.0 without.
@@ -126,9 +128,13 @@ def visits(
     begin = begin or time.monotonic()
 
     def come(number: int) -> None:
+        if len(loop) >= AT_ONCE:
+            loop.at(time.monotonic() + PAUSE_S, partial(come, number))
+            return
         due = begin + number / per_second
         said = plain_login(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
-        visitor = _Visitor(loop, due, [said] if isinstance(said, bytes) else said, ended)
+        since = due if hangs_up else time.monotonic()  # how late we are is no part of a stay
+        visitor = _Visitor(loop, since, [said] if isinstance(said, bytes) else said, ended)
         visitor.hangs_up, visitor.is_reset = hangs_up, resets and number % 2 == 1
         visitor.connect()
         if number + 1 < count:

@@ -129,14 +129,12 @@ class Stage:
         server: the server.
         data: its Redis.
         others: clients who behave.
-        folder: where the server's keys (`keys.json`) and certificate are, if it has any.
         issuers: of good tokens, one for each algorithm that was asked for.
     """
 
     server: PresenceServer
     data: Data
     others: Sequence[Resident]
-    folder: Path
     issuers: Sequence[Issuer]
 
     @property
@@ -193,12 +191,12 @@ def staged(
     """
     with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
         folder = Path(name)
-        issuers = [Issuer.fresh(f"key-{alg.lower()}", alg) for alg in algorithms]
+        issuers = [Issuer(f"key-{alg.lower()}", alg) for alg in algorithms]
         if issuers:
             write_keys(folder / "keys.json", issuers)
             flags = (*flags, "--token-keys", str(folder / "keys.json"))
         if tls:
-            cert, key = write_certificate(folder, "first")
+            cert, key = write_certificate(folder)
             flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
         server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
         try:
@@ -207,6 +205,6 @@ def staged(
             others = [Resident(loop, uid, issuers[0].login(uid) if issuers else b"") for uid in uids]
             with LoopThread(loop) as thread:
                 thread.bring(others, 1000.0, TIMEOUT_S)
-                yield Stage(server, data, others, folder, issuers)
+                yield Stage(server, data, others, issuers)
         finally:
             server.stop()
