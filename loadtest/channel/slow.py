@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import protocol
@@ -174,7 +175,7 @@ class Play:
         pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
         usage.forget_peak(pid)
-        self._measure()
+        self._fill()
         within = self._measure()
         grown = usage.peak_bytes(pid) - before
         say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
@@ -232,6 +233,18 @@ class Play:
         for each in self._others:
             each.delays = None
         return delays
+
+    def _fill(self) -> None:
+        """Let changes go on, each once those who read have the one before: the server is not to be behind."""
+        for _ in range(int(self._plan.rate * self._plan.seconds)):
+            begun, user = time.monotonic(), next(self._turns)
+            user.change()
+            self._loop.run(LOOK_S, partial(self._have, user.uid))
+            self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
+
+    def _have(self, uid: str) -> bool:
+        newest = self._changes.newest[uid]
+        return all(each.seen.get(uid) == newest for each in (self._others[0], self._others[-1]))
 
     def _change_next(self, due: float) -> None:
         if self._changing:
