@@ -18,7 +18,6 @@ from loadtest.security.floods import cycles, flood_forged, flood_logins, flooder
 from loadtest.security.malformed import bombs, mistakes, names, refusals
 from loadtest.security.silence import races, silent
 from loadtest.security.tls import tls
-from loadtest.security.tokens import tokens
 
 Case = Callable[[], Outcome]
 CASES: dict[str, tuple[Case, Case]] = {
@@ -40,7 +39,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "flooders": (lambda: flooders(30.0), lambda: flooders(1.5)),
     "watchers": (lambda: watchers(9900), lambda: watchers(40, 20_000)),
     "cycles": (lambda: cycles(1_000_000, 2200.0), lambda: cycles(20_000, 2200.0, looks=False)),
-    "tokens": (lambda: tokens(20_000), lambda: tokens(300)),
     "tls": (lambda: tls(2000, 20.0), lambda: tls(200, 3.0)),
 }
 """Of each case how it is played, and how a little of it is."""

@@ -2,7 +2,6 @@
 
 import ssl
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -15,7 +14,6 @@ from cryptography.x509.oid import NameOID
 
 import protocol
 from loadtest.client_loop import LOGIN_ID
-from presence.auth.keys import HS256
 from presence.auth.making import Signer, key_set, make_key, public_part
 
 AUDIENCE = "presence"
@@ -25,14 +23,10 @@ _DAY = timedelta(days=1)
 
 
 class Issuer:
-    """Signs tokens with a key of its own.
+    """Signs tokens with a key of its own."""
 
-    Attributes:
-        entry: the key, its private part among its members.
-    """
-
-    def __init__(self, kid: str, alg: str) -> None:
-        self.entry = make_key(kid, alg)
+    def __init__(self) -> None:
+        self.entry = make_key("key", "EdDSA")
         self._signer = Signer(self.entry)
 
     def token(self, uid: str) -> str:
@@ -57,11 +51,10 @@ def spoilt(token: str) -> str:
     return f"{head}.{signature[:middle]}{other}{signature[middle + 1 :]}"
 
 
-def write_keys(path: Path, issuers: Iterable[Issuer]) -> None:
+def write_keys(path: Path, issuer: Issuer) -> None:
     """Write the file of keys that a server checks tokens with."""
-    entries = [each.entry if each.entry["alg"] == HS256 else public_part(each.entry) for each in issuers]
     path.touch(mode=0o600)
-    path.write_text(key_set(entries))
+    path.write_text(key_set([public_part(issuer.entry)]))
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:

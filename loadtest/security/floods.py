@@ -86,8 +86,8 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Outc
     """
     flags = ["--login-rate", str(capacity), "--login-burst", str(capacity), "--idle-timeout", "5"]
     flags += [*UNBOUNDED, "--uid-login-rate", "0"] if tokens else []
-    with staged(*flags, algorithms=("EdDSA",) if tokens else ()) as stage:
-        signed = [stage.issuers[0].login(f"user-{number}") for number in range(TOKENS)] if tokens else []
+    with staged(*flags, tokens=tokens) as stage:
+        signed = [stage.issuer.login(f"user-{number}") for number in range(TOKENS)] if tokens else []
         loads = []
         for times in (1, 2, 10):
             loads.append(offer(stage, signed or f"flood{times}", times * capacity, seconds))
@@ -142,8 +142,8 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outco
     """
     sources = [f"127.0.8.{number + 1}" for number in range(FORGERS)]
     loads = []
-    with staged("--uid-login-rate", "0", algorithms=("EdDSA",)) as stage, processes(2) as pool:
-        issuer, address = stage.issuers[0], stage.server.address
+    with staged("--uid-login-rate", "0", tokens=True) as stage, processes(2) as pool:
+        issuer, address = stage.issuer, stage.server.address
         count = int(honest * (SETTLE_S + seconds))
         good = [issuer.login(f"honest-{number % PREPARED}") for number in range(count)]
         uids = [f"forged-{number}" for number in range(PREPARED)]

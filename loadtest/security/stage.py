@@ -129,13 +129,13 @@ class Stage:
         server: the server.
         data: its Redis.
         others: clients who behave.
-        issuers: of good tokens, one for each algorithm that was asked for.
+        issuer: of good tokens, whether the server asks for them or not.
     """
 
     server: PresenceServer
     data: Data
     others: Sequence[Resident]
-    issuers: Sequence[Issuer]
+    issuer: Issuer
 
     @property
     def pid(self) -> int:
@@ -151,13 +151,6 @@ class Stage:
     def wire(self) -> Wire:
         """Connect."""
         return Wire(self.server.address)
-
-    def answer(self, frame: bytes) -> Packet:
-        """Return the first answer to a packet, on a connection of its own."""
-        wire = self.wire()
-        packet = wire.ask(frame)
-        wire.drop()
-        return packet
 
     def events(self) -> list[Event]:
         """Return all events in the stream."""
@@ -177,7 +170,7 @@ class Stage:
 @contextmanager
 def staged(
     *flags: str,
-    algorithms: Sequence[str] = (),
+    tokens: bool = False,
     tls: bool = False,
     program: Sequence[str] = PRESENCE,
 ) -> Iterator[Stage]:
@@ -185,15 +178,15 @@ def staged(
 
     Args:
         flags: of `presence serve`.
-        algorithms: of keys for tokens; without any the server asks for none.
+        tokens: whether it asks for them.
         tls: whether it serves TLS, too, on a port of its own.
         program: what Python is given to run `presence`.
     """
     with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
         folder = Path(name)
-        issuers = [Issuer(f"key-{alg.lower()}", alg) for alg in algorithms]
-        if issuers:
-            write_keys(folder / "keys.json", issuers)
+        issuer = Issuer()
+        if tokens:
+            write_keys(folder / "keys.json", issuer)
             flags = (*flags, "--token-keys", str(folder / "keys.json"))
         if tls:
             cert, key = write_certificate(folder)
@@ -202,9 +195,9 @@ def staged(
         try:
             loop = ClientLoop(server.address, beat_s=OTHERS_BEAT_S)
             uids = [f"other-{number}" for number in range(OTHERS)]
-            others = [Resident(loop, uid, issuers[0].login(uid) if issuers else b"") for uid in uids]
+            others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
             with LoopThread(loop) as thread:
                 thread.bring(others, 1000.0, TIMEOUT_S)
-                yield Stage(server, data, others, issuers)
+                yield Stage(server, data, others, issuer)
         finally:
             server.stop()

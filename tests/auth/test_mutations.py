@@ -8,11 +8,11 @@ from itertools import chain, islice
 
 import pytest
 
-from loadtest.security.mutations import mutations
 from presence.auth import tokens
 from presence.auth.keys import Key
 from presence.auth.verdicts import Granted
 from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, token
+from tests.auth.mutations import mutations
 
 RUNS = 3000
 KINDS = {"signature", "alg", "kid", "aud", "exp", "sub", "header", "form", "character"}

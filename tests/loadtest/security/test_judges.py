@@ -23,7 +23,6 @@ from loadtest.security.floods import (
 from loadtest.security.load import GRANTED, LOST, Flooded, Visit
 from loadtest.security.silence import Answered, judge_silent, told_wrongly
 from loadtest.security.tls import Cost, judge_tls
-from loadtest.security.tokens import Tries, judge_tokens
 from protocol import Code
 
 GONE = Visit(0.0, 5.1, Code.LOGIN_TIMEOUT, sent=5)
@@ -53,13 +52,6 @@ def forged(good: int, *bad: Visit) -> list[str]:
 
 def flooders(p99_s: float = 0.02, cut_off: int = 1, otherwise: int = 0) -> list[str]:
     return judge_flooders({"queries": Found(Flooded(100, cut_off, otherwise), [p99_s] * 9)}, []).failures
-
-
-def tokens(**of: object) -> list[str]:
-    tries = Tries(Counter({"kid": 10, "exp": 10}), good=1, words={"no"}, as_another={Code.AUTH_FAILED})
-    for name, value in of.items():
-        setattr(tries, name, value)
-    return judge_tokens(tries, []).failures
 
 
 def lost_over_tls(lost: int) -> list[str]:
@@ -96,11 +88,6 @@ def lost_over_tls(lost: int) -> list[str]:
         (lambda: flooders(0.3), "p99 of others' answers"),
         (lambda: flooders(cut_off=0), "never cut off"),
         (lambda: flooders(otherwise=2), "without a word"),
-        (tokens, ""),
-        (lambda: tokens(accepted=Counter({"alg": 1})), "1 tampered tokens were taken"),
-        (lambda: tokens(words={"no", "expired"}), "refusals differ"),
-        (lambda: tokens(as_another={0}), "another user's token"),
-        (lambda: tokens(refused=Counter(kid=500)), "nothing was injected"),
         (lambda: lost_over_tls(0), ""),
         (lambda: lost_over_tls(1), "1 connections were lost"),
     ],
