@@ -8,9 +8,7 @@ each kind of event, ``E``, all would have to hear of the expired keys of all oth
 """
 
 import math
-import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,8 +23,6 @@ from presence.store.routes import Routes
 from presence.store.subscription import Subscription
 
 SETTING: Final = "notify-keyspace-events"
-PROBE_KEYS: Final = 20_000  # tried to find one of a server of a cluster: many more than a small range takes
-PROBE_S: Final = 0.5  # a server that tells does so within milliseconds
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
 
@@ -70,7 +66,7 @@ class Expiries:
     @property
     def servers(self) -> int:
         """How many servers are listened to at present."""
-        return sum(ear.is_listening for ear in self._ears.values())
+        return sum(ear.is_open for ear in self._ears.values())
 
     def look(self) -> None:
         """See which servers there are, and listen to each of them; call it first, and now and then.
@@ -81,11 +77,11 @@ class Expiries:
                 refuse. Those that were listened to still are.
         """
         try:
-            servers = {self._urls[client]: client for client in self._routes.primaries()}
-            for url in self._ears.keys() - servers.keys():
-                self._ears.pop(url).close()
-            for url in servers.keys() - self._ears.keys():
-                self._ears[url] = self._listening(url, servers[url])
+            servers = {self._urls[client] for client in self._routes.primaries()}
+            for url in self._ears.keys() - servers:
+                self._ears.pop(url).end()
+            for url in servers - self._ears.keys():
+                self._ears[url] = self._listening(url)
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         finally:
@@ -115,7 +111,7 @@ class Expiries:
     def close(self) -> None:
         """Stop listening, and end the threads."""
         for ear in self._ears.values():
-            ear.close()
+            ear.end()
         self._ears.clear()
         self._routes.close()
 
@@ -124,15 +120,12 @@ class Expiries:
         self._urls[client] = url
         return client
 
-    def _listening(self, url: str, client: Redis) -> "_Listener":
-        plain = self._prefix.replace("{", "").replace("}", "")  # for the first tag is the one that counts
-        probes = (f"{plain}probe:{{{n}}}" for n in range(PROBE_KEYS))
-        probe = next((each for each in probes if self._routes.client(each) is client), None)
-        ear = _Listener(url, self._prefix, probe, self._on_heard, self._on_missed)
+    def _listening(self, url: str) -> "_Listener":
+        ear = _Listener(url, self._prefix, self._on_heard, self._on_missed)
         try:
             ear.listen()
         except BaseException:
-            ear.close()
+            ear.end()
             raise
         ear.start()
         return ear
@@ -150,56 +143,48 @@ class Expiries:
         self._something.set()
 
 
-class _Listener(threading.Thread):
-    """Listens to one server, and comes back when the connection is lost.
+class _Listener(Subscription):
+    """Listens to one server in a thread, and comes back when the connection is lost.
 
     Args:
         url: of the server.
         prefix: of the keys.
-        probe: a key that this server has, to find out whether it tells; None: none was found.
         on_heard: called with each name.
         on_missed: called when names may have gone by.
     """
 
     def __init__(
-        self,
-        url: str,
-        prefix: str,
-        probe: str | None,
-        on_heard: Callable[[bytes], None],
-        on_missed: Callable[[], None],
+        self, url: str, prefix: str, on_heard: Callable[[bytes], None], on_missed: Callable[[], None]
     ) -> None:
-        super().__init__(name="expiries", daemon=True)  # it keeps nothing that an exit could harm
-        self._subscription = Subscription(url, open_listener)
-        self._client = open_client(url)
-        database = self._client.connection_pool.connection_kwargs.get("db") or 0
-        self._channel = f"__keyspace@{database}__:".encode()
-        self._prefix = self._channel + prefix.encode()
-        self._probe = None if probe is None else f"{probe}:{secrets.token_hex(8)}"
+        super().__init__(url, open_listener)
+        self._thread = threading.Thread(
+            target=self._run, name="expiries", daemon=True
+        )  # an exit harms nothing
+        self._config = open_client(url)
+        database = self._config.connection_pool.connection_kwargs.get("db") or 0
+        self._prefix = f"__keyspace@{database}__:{prefix}".encode()
         self._on_heard = on_heard
         self._on_missed = on_missed
-        self._closed = threading.Event()
+        self._ended = threading.Event()
 
-    @property
-    def is_listening(self) -> bool:
-        """Whether the subscription stands."""
-        return self._subscription.is_open
+    def start(self) -> None:
+        """Go on listening in a thread of its own."""
+        self._thread.start()
 
-    def run(self) -> None:
-        """Listen until it is closed."""
+    def _run(self) -> None:
         failures = 0
-        while not self._closed.is_set():
+        while not self._ended.is_set():
             try:
-                if not self.is_listening:
+                if not self.is_open:
                     self.listen()
                 failures = 0
-                for answer in self._subscription.read(math.inf):
+                for answer in self.read(math.inf):
                     self._take(answer)
             except (StoreUnavailable, StoreError, RedisError, OSError, ValueError):
-                self._subscription.close()
-                self._closed.wait(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
+                self.close()
+                self._ended.wait(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
                 failures += 1
-        self._subscription.close()
+        self.close()
 
     def listen(self) -> None:
         """Subscribe; what expired before is missed.
@@ -208,64 +193,43 @@ class _Listener(threading.Thread):
             ExpiriesOff: the server does not tell.
             StoreUnavailable, RedisError, OSError: it cannot be reached, or refuses.
         """
-        is_told = self._set_up()
-        self._subscription.begin(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
+        self._set_up()
+        self.begin(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
         try:
-            self._subscription.read(1)
+            self.read(1)
         except StoreError as error:
             raise self._off(f"a call is refused ({error})") from error
-        if not is_told and self._probe is not None and not self._has_heard(self._probe):
-            raise self._off("it does not, and CONFIG GET is refused")
         self._on_missed()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End the thread, if it was started, and the connections."""
-        self._closed.set()
-        self._subscription.close()
-        self._client.close()
-        if self.is_alive():
-            self.join()
+        self._ended.set()
+        self.close()
+        self._config.close()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _take(self, answer: Any) -> None:
         if answer[0] == b"pmessage" and answer[3] == b"expired" and answer[2].startswith(self._prefix):
             self._on_heard(answer[2][len(self._prefix) :])
 
-    def _set_up(self) -> bool:
-        """Let the server tell; return False where it does not say whether it does."""
+    def _set_up(self) -> None:
+        """Let the server tell; one that does not say whether it does, as hosted ones, is taken to do so."""
         try:
-            found: Any = self._client.config_get(SETTING)
+            found: Any = self._config.config_get(SETTING)
+            present = found.get(SETTING)
         except RedisError as error:
             if passes(error):
                 raise
-            return False  # a hosted one, or a user without permission: it may tell all the same
-        present = found.get(SETTING)
-        if present is None:
-            return False
-        if (wanted := with_flags(present)) != present:
-            try:
-                self._client.config_set(SETTING, wanted)
-            except RedisError as error:
-                if passes(error):
-                    raise
-                raise self._off(f"{SETTING} is {present!r}, and CONFIG SET is refused ({error})") from error
-        return True
-
-    def _has_heard(self, probe: str) -> bool:
-        """Let a key of our own expire, and return whether that is told."""
-        channel = self._channel + probe.encode()
-        self._subscription.send("SUBSCRIBE", channel)
-        self._subscription.read(1)
-        self._client.set(probe, "", px=1)
-        time.sleep(0.003)
-        self._client.get(probe)  # who looks at a key that has expired removes it
-        deadline = time.monotonic() + PROBE_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            for answer in self._subscription.read(1, left_s):
-                if answer[0] == b"message" and answer[2] == b"expired":
-                    self._subscription.send("UNSUBSCRIBE", channel)
-                    return True
-                self._take(answer)
-        return False
+            return
+        if present is None or (wanted := with_flags(present)) == present:
+            return
+        try:
+            self._config.config_set(SETTING, wanted)
+        except RedisError as error:
+            if passes(error):
+                raise
+            raise self._off(f"{SETTING} is {present!r}, and CONFIG SET is refused ({error})") from error
 
     def _off(self, why: str) -> ExpiriesOff:
         return ExpiriesOff(
