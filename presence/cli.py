@@ -66,6 +66,7 @@ def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
     What settings mean is checked later, all together.
     """
+    Parser.shows_all = "--help-all" in words
     parser = Parser(prog="presence", description="A TCP presence server: who is online, who went silent.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -5,19 +5,16 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from presence.commands.outcome import USAGE, complain
 from presence.config import SPECS, Loaded, Settings, Spec, nearest
 
 Load = Callable[[], Loaded]
 """Loads the settings in effect; raises `ConfigError` with all problems."""
-AddSettings = Callable[[Any, tuple[str, ...]], None]
-"""Adds flags for settings to a parser."""
 
 READER_SETTINGS: Final = ("redis", "prefix")  # what a reader needs to find the data
 _SERVERS_REDIS: Final = "the servers' Redis: a redis://, rediss://, unix:// or redis+cluster:// URL"
@@ -26,7 +23,13 @@ _ENTRY_ID: Final = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviated flags, since a new flag would change their meaning, and says what was meant."""
+    """Takes no abbreviated flags, since a new flag would change their meaning, and says what was meant.
+
+    Attributes:
+        shows_all: whether help is to show settings for experts, too.
+    """
+
+    shows_all: ClassVar = False
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type] # passed through
@@ -132,42 +135,23 @@ def add_settings(
     file = parser.add_argument_group("settings")
     file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
     if serves:
-        hidden: list[tuple[argparse.Action, str]] = []
-        more = partial(_HelpAll, hidden)
-        file.add_argument("--help-all", action=more, help="show settings for experts, too, and exit")  # type: ignore[arg-type] # makes an action
+        file.add_argument("--help-all", action="help", help="show settings for experts, too, and exit")
     for title, some in groupby(specs, lambda spec: spec.group if serves else ""):
         group = parser.add_argument_group(f"settings: {title}") if title else file
         # argparse cannot print the usage of an empty group.
         either = group.add_mutually_exclusive_group() if "admin" in names and title == "server" else group
         for spec in some:
-            if spec.name == "redis" and not serves:
-                spec = spec._replace(help=_SERVERS_REDIS)  # noqa: PLW2901 - the same one
-            action = _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec)
-            if serves and spec.expert:
-                hidden.append((action, _help(spec)))
-                action.help = argparse.SUPPRESS
+            text = _SERVERS_REDIS if spec.name == "redis" and not serves else _help(spec)
+            if serves and spec.expert and not Parser.shows_all:
+                text = argparse.SUPPRESS
+            _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec, text)
 
 
-class _HelpAll(argparse.Action):
-    """Prints the help with what the short one leaves out."""
-
-    def __init__(
-        self, hidden: list[tuple[argparse.Action, str]], option_strings: Sequence[str], **given: Any
-    ) -> None:
-        super().__init__(option_strings, nargs=0, **{**given, "dest": argparse.SUPPRESS})
-        self._hidden = hidden
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for action, text in self._hidden:
-            action.help = text
-        parser.print_help()
-        parser.exit()
-
-
-def _add_setting(group: "argparse._ActionsContainer", spec: Spec) -> argparse.Action:
+def _add_setting(group: "argparse._ActionsContainer", spec: Spec, text: str) -> None:
     if spec.kind is bool:
-        return group.add_argument(spec.flag, action="store_true", default=None, help=_help(spec))
-    return group.add_argument(spec.flag, metavar=_metavar(spec), help=_help(spec))
+        group.add_argument(spec.flag, action="store_true", default=None, help=text)
+    else:
+        group.add_argument(spec.flag, metavar=_metavar(spec), help=text)
 
 
 def _metavar(spec: Spec) -> str:

@@ -61,23 +61,14 @@ def read_question(said: Mapping[str, Any]) -> Question | None:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What came of a question.
+    """What came of a question."""
 
-    Attributes:
-        answers: by node.
-        deaf: nodes of which Redis knows that they do not listen; of a cluster it never does.
-    """
-
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    deaf: frozenset[str] = frozenset()
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
+    deaf: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
 
 
 def ask(access: Access, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
-    """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`.
-
-    Raises:
-        RedisError: Redis cannot answer.
-    """
+    """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)
     text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
@@ -89,24 +80,19 @@ def ask(access: Access, keys: Keys, uid: str, nodes: Collection[str], wait_s: fl
             pipe.publish(keys.control_channel(node), text)
         receivers = pipe.execute()
     listening = {node for node, count in zip(names, receivers, strict=True) if count or access.is_cluster}
-    answers = _awaited(access, key, listening, time.monotonic() + wait_s)
-    return Heard(answers, frozenset(names) - listening - answers.keys())
-
-
-def _awaited(access: Access, key: str, nodes: Collection[str], deadline: float) -> dict[str, dict[str, Any]]:
-    pause_s, answers = LOOK_FIRST_S, dict[str, dict[str, Any]]()
-    while not answers.keys() >= set(nodes):
+    deadline, pause_s = time.monotonic() + wait_s, LOOK_FIRST_S
+    answers: dict[str, dict[str, Any]] = {}
+    while not answers.keys() >= listening:
         fields: Any = access.at(key).hgetall(key)
-        for name, packed in fields.items():
-            if (answer := read_answer(packed)) is not None:
-                answers[name.decode("utf-8", "replace")] = answer
+        read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
+        answers = {name: answer for name, answer in read.items() if answer is not None}
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
-        if not answers.keys() >= set(nodes):
+        if not answers.keys() >= listening:
             access.pause(min(pause_s, left_s))
             pause_s = min(2 * pause_s, LOOK_LIMIT_S)
-    return answers
+    return Heard(answers, frozenset(names) - listening - answers.keys())
 
 
 _NUMBER: Final = (int, float)

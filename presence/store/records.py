@@ -16,8 +16,7 @@ State = dict[str, Any]
 def stored_shards(access: Access, prefix: str) -> int | None:
     """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
 
-    Raises:
-        ValueError: what is stored is not a number of shards.
+    What is stored and no number of shards is a `ValueError`.
     """
     meta = Keys(prefix).meta
     stored = access.at(meta).hget(meta, "shards")
@@ -55,7 +54,7 @@ def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, St
     states: dict[str, State] = {}
     for shard, members in by_shard.items():
         for uid, record, score in zip(members, *answers[shard], strict=True):
-            states[uid] = online_state(record) or _offline(score)
+            states[uid] = online_state(record) or _state("offline", None, seen_ms(score), None, [])
     _mark_unknown(access, keys, states.values())
     return {uid: states[uid] for uid in wanted}
 
@@ -149,10 +148,6 @@ def _precedence(session: State) -> tuple[bool, int, bytes]:
     return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 
-def _offline(last_seen_ms: float | None) -> State:
-    return _state("offline", None, seen_ms(last_seen_ms), None, [])
-
-
 def seen_ms(score: float | None) -> int | None:
     """Return the Unix milliseconds that a score tells; None: it tells none."""
     return int(score) if score is not None and math.isfinite(score) else None
@@ -161,10 +156,5 @@ def seen_ms(score: float | None) -> int | None:
 def _state(
     status: str, since_ms: int | None, last_seen_ms: int | None, entry_id: str | None, sessions: list[State]
 ) -> State:
-    return {
-        "status": status,
-        "since_ms": since_ms,
-        "last_seen_ms": last_seen_ms,
-        "id": entry_id,
-        "sessions": sessions,
-    }
+    told = {"status": status, "since_ms": since_ms, "last_seen_ms": last_seen_ms}
+    return {**told, "id": entry_id, "sessions": sessions}
