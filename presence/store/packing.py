@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgpack
 
 from presence.changes import PLAIN, Op, Profile, SessionName
+from presence.outbox import Gap
 from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
 from presence.store.interface import LEFT, LeaseRow
 from presence.store.keys import Keys
@@ -42,21 +43,13 @@ Answer = tuple[bytes, bytes]  # MessagePack, replication id
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What each call tells the scripts besides its own arguments.
-
-    Args:
-        keys: how keys are called.
-        maxlen: entries that a stream is capped to, roughly.
-        seen_retention_ms: how long it is remembered when an offline user was last seen.
-        max_sessions: how many sessions a user may have, on all nodes together.
-        session_policy: which have to go if there are more, the "oldest" or the "newest".
-    """
+    """What each call tells the scripts besides its own arguments."""
 
     keys: Keys
-    maxlen: int
-    seen_retention_ms: int
-    max_sessions: int = 8
-    session_policy: str = "oldest"
+    maxlen: int  # entries that a stream is capped to, roughly
+    seen_retention_ms: int  # how long it is remembered when an offline user was last seen
+    max_sessions: int = 8  # that a user may have, on all nodes together
+    session_policy: str = "oldest"  # which have to go if there are more, the "oldest" or the "newest"
 
     def key_names(self, shard: int, node: str) -> list[str]:
         """Return KEYS as all scripts take them."""
@@ -162,16 +155,9 @@ def _fingerprint(profile: Profile) -> str:
 
 
 def _packed_opening(opening: Opening) -> bytes:
-    gap = opening.gap
-    packed: bytes = msgpack.packb(
-        {
-            "dropped": gap.dropped if gap else 0,
-            "from_ms": gap.from_ms if gap else 0,
-            "to_ms": gap.to_ms if gap else 0,
-            "floor": opening.floor,
-            "before": opening.before,
-        }
-    )
+    gap = opening.gap or Gap(0, 0, 0, 0.0)
+    skipped = {"dropped": gap.dropped, "from_ms": gap.from_ms, "to_ms": gap.to_ms}
+    packed: bytes = msgpack.packb({**skipped, "floor": opening.floor, "before": opening.before})
     return packed
 
 
@@ -205,20 +191,16 @@ def read_reply(step: Step, answer: Answer) -> Reply:
             for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
+    plain = ("generation", "last_id", "cursor", "ended", "wait_ms", "done")
     return Reply(
         status=Status(reply["status"]),
         replication_id=answer[1].decode(),
-        generation=reply.get("generation", 0),
-        last_id=reply.get("last_id", ""),
         superseded=_superseded(reply.get("superseded", [])),
         told=_told(reply.get("told", [])),
         opened=opened,
-        cursor=reply.get("cursor", "0"),
-        ended=reply.get("ended", 0),
-        wait_ms=reply.get("wait_ms", 0),
-        done=reply.get("done", False),
         owned=_session_names(reply.get("owned", [])),
         missing=tuple(reply.get("missing", [])),
+        **{name: reply[name] for name in plain if name in reply},
     )
 
 

@@ -12,7 +12,7 @@ from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
 from presence.store.replies import Reply
-from presence.store.subscription import ControlChannel
+from presence.store.subscription import ControlChannel, WatchChannel
 from tests.store.driving import Hand, login, probed, story
 from tests.store.servers import Server
 
@@ -115,11 +115,16 @@ def test_a_missing_permission_is_refused_and_nothing_is_done_until_it_is_given(
     assert story(server.client) == [("online", "u", "login")]
 
 
-def test_a_control_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
+def test_a_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
     ask(server, "ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "~*", "resetchannels")
-    channel = ControlChannel(server.url.replace("unix://", "unix://deaf:secret@"), Keys())
+    url = server.url.replace("unix://", "unix://deaf:secret@")
     with pytest.raises(StoreError, match="NoPermission"):
-        channel.subscribe("a")
+        ControlChannel(url, Keys()).subscribe("a")
+    watch = WatchChannel(url, Keys(), 0)
+    watch.open()
+    watch.order(["ann"], [])
+    with pytest.raises(StoreError, match="NoPermission"):
+        watch.hear()
 
 
 # Later

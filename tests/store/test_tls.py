@@ -43,12 +43,17 @@ class TlsServer:
         authority, stranger = trustme.CA(), trustme.CA()
         authority.cert_pem.write_to_path(folder / "ca")
         stranger.cert_pem.write_to_path(folder / "stranger-ca")
-        self._keep("good", authority.issue_cert("localhost"))
-        self._keep("misnamed", authority.issue_cert("elsewhere.example"))
-        old = authority.issue_cert("localhost", not_before=YESTERDAY - timedelta(days=9), not_after=YESTERDAY)
-        self._keep("expired", old)
-        self._keep("client", authority.issue_cert("presence@nodes.example"))
-        self._keep("stranger", stranger.issue_cert("presence@nodes.example"))
+        begin = YESTERDAY - timedelta(days=9)
+        issued = {
+            "good": authority.issue_cert("localhost"),
+            "misnamed": authority.issue_cert("elsewhere.example"),
+            "expired": authority.issue_cert("localhost", not_before=begin, not_after=YESTERDAY),
+            "client": authority.issue_cert("presence@nodes.example"),
+            "stranger": stranger.issue_cert("presence@nodes.example"),
+        }
+        for name, certificate in issued.items():
+            certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
+            certificate.private_key_pem.write_to_path(folder / f"{name}.key")
         (folder / "mixed.crt").write_bytes((folder / "client.crt").read_bytes())
         (folder / "mixed.key").write_bytes((folder / "stranger.key").read_bytes())
         self.port = free_port()
@@ -57,10 +62,6 @@ class TlsServer:
         files = ("--tls-cert-file", "good.crt", "--tls-key-file", "good.key", "--tls-ca-cert-file", "ca")
         self.server = Server(binary, folder, extra=("--tls-port", str(self.port), *files, *extra))
         self.ask("no")
-
-    def _keep(self, name: str, certificate: trustme.LeafCert) -> None:
-        certificate.cert_chain_pems[0].write_to_path(self.folder / f"{name}.crt")
-        certificate.private_key_pem.write_to_path(self.folder / f"{name}.key")
 
     def show(self, name: str) -> None:
         """Show another certificate from now on."""
