@@ -118,11 +118,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
 
 
 def _token(source: str | None) -> str | TokenSource | None:
-    """Return a token, or what reads it from a file for each login.
-
-    Raises:
-        OSError, UnicodeError: it cannot be read.
-    """
+    """Return a token, or what reads it from a file for each login."""
     if source is None:
         return os.environ.get(TOKEN_VARIABLE)
     if source == "-":
@@ -141,11 +137,7 @@ def _first_line() -> str:
 
 
 def _trust(authorities: str) -> ssl.SSLContext:
-    """Return how to trust some authorities, and nobody else.
-
-    Raises:
-        OSError: their file cannot be read.
-    """
+    """Return how to trust some authorities, and nobody else."""
     try:
         return ssl.create_default_context(cafile=authorities)
     except OSError as error:

@@ -62,12 +62,7 @@ def run(args: argparse.Namespace, place: Place) -> int:
 
 
 def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
-    """Print events for ever.
-
-    Raises:
-        BrokenPipeError: nobody reads standard output any more.
-        RedisError: one that does not pass with time.
-    """
+    """Print events for ever."""
     while True:
         item = entries.poll()
         if item is None:

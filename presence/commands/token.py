@@ -160,11 +160,7 @@ def _token(source: str) -> str:
 
 
 def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
-    """Return the entry of this name, or the last one.
-
-    Raises:
-        Unsound: there is none.
-    """
+    """Return the entry of this name, or the last one."""
     for entry in reversed(entries):
         if isinstance(entry, dict) and kid in (None, entry.get("kid")):
             return entry
@@ -172,12 +168,7 @@ def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
 
 
 def _with(path: Path, entry: Mapping[str, Any]) -> str:
-    """Return the text of a key file with one more key.
-
-    Raises:
-        KeyFileError: it cannot be read or is not sound.
-        Unsound: it has a key of this name already.
-    """
+    """Return the text of a key file with one more key."""
     if not path.exists():
         return making.key_set([entry])
     raw = key_file.read(path)
@@ -210,9 +201,6 @@ def replace_file(path: Path, text: str, mode: int) -> None:
         path: the file.
         text: what it is to hold.
         mode: for a file that is not there; where others may not read that, they never may.
-
-    Raises:
-        OSError: it cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)

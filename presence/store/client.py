@@ -40,9 +40,6 @@ def open_client(
         call_timeout_s: how long one call may wait for its answer; a blocking read needs more or None.
         connect_timeout_s: how long connecting may take.
         connection: further arguments of redis-py's class for that kind of URL.
-
-    Raises:
-        ValueError: the URL's scheme or form is not known.
     """
     if url.startswith("rediss:"):
         connection.setdefault("connection_class", TlsConnection)
@@ -83,11 +80,7 @@ class ConnectOnce:
         self._made: WeakSet[Any] = WeakSet()
 
     def __call__(self, connection: Any) -> None:
-        """Greet the server, as redis-py does by itself.
-
-        Raises:
-            redis.ConnectionError: the connection was made before, and lost.
-        """
+        """Greet the server, as redis-py does by itself."""
         if connection in self._made:
             raise redis.ConnectionError("the connection was lost")
         connection.on_connect()

@@ -29,11 +29,7 @@ class RedisHealth:
 
 
 def read_health(access: Access, shards: int) -> RedisHealth:
-    """Return how Redis is.
-
-    Raises:
-        RedisError: it cannot be asked, or this user may not.
-    """
+    """Return how Redis is."""
     told: list[Mapping[str, Any]] = []
     slowest_s = 0.0
     for client in access.primaries():

@@ -68,12 +68,7 @@ class Store(Protocol):
     """
 
     def check_meta(self) -> None:
-        """Compare version and shards with what Redis has, or write them.
-
-        Raises:
-            StoreMismatch: they differ.
-            StoreUnavailable, StoreError: see above.
-        """
+        """Compare version and shards with what Redis has, or write them; `StoreMismatch` if they differ."""
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform each step atomically, at most once per number; answers in order.

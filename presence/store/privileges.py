@@ -146,11 +146,7 @@ def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequen
 
 
 def _rule(word: str, answer: Exception, keys: Keys) -> str:
-    """Return the rule of Redis that allows what was refused.
-
-    Raises:
-        RedisError: it was not refused for want of a right.
-    """
+    """Return the rule of Redis that allows what was refused."""
     if code_of(answer) != "NOPERM":
         raise answer
     text = str(answer)

@@ -126,11 +126,7 @@ class Routes:
             self._moved[answer.slot_id] = self._address.at(answer.host, answer.port)
 
     def check(self, client: "redis.Redis") -> None:
-        """See whether a server is there that failed a call before, in less time than a call may take.
-
-        Raises:
-            RedisError, OSError: it is not.
-        """
+        """See whether a server is there that failed a call before, in less time than a call may take."""
         if not self._suspects or not self.is_cluster:
             return
         server = next((server for server, known in self._clients.items() if known is client), None)

@@ -41,11 +41,7 @@ class StoredStates:
         self._keys = keys
 
     def read(self, uids: Sequence[str]) -> Mapping[str, State]:
-        """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now.
-
-        Raises:
-            StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
-        """
+        """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now."""
         try:
             found = self._access.read(lambda access: read_states(access, self._keys, uids))
         except (RedisError, OSError) as error:
@@ -72,11 +68,7 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
 
 
 def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
-    """Read a part of what follows an entry.
-
-    Raises:
-        RedisError: it failed.
-    """
+    """Read a part of what follows an entry."""
     key = keys.events(shard)
     with client.pipeline(transaction=True) as pipe:
         pipe.xinfo_stream(key)

@@ -58,12 +58,7 @@ class TlsConnection(redis.SSLConnection):
 
 
 def _exchange_a_word(sock: Any) -> None:
-    """Wait for any answer: one that asks for a password will do.
-
-    Raises:
-        ssl.SSLError: why the server has hung up.
-        OSError: the connection is lost.
-    """
+    """Wait for any answer: one that asks for a password will do."""
     try:
         sock.sendall(b"PING\r\n")
     except (ssl.SSLEOFError, ConnectionError):
