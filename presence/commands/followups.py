@@ -55,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group", type=plain_text, default="followups", help="who shares them (default followups)"
     )
     run.add_argument(
-        "--attempts",
-        type=_number,
-        default=5,
-        metavar="N",
-        help="until it is a dead letter (default 5)",
+        "--attempts", type=_number, default=5, metavar="N", help="until it is a dead letter (default 5)"
     )
     run.add_argument(
         "--retry",

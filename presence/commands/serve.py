@@ -40,10 +40,7 @@ def check_files(loaded: Loaded) -> None:
     settings = loaded.settings
     found = [
         f"{error} (from {loaded.sources[error.setting]})"
-        for error in (
-            *credentials.problems(settings),
-            *credentials.problems_of_operators(settings),
-        )
+        for error in (*credentials.problems(settings), *credentials.problems_of_operators(settings))
     ]
     if found:
         raise ConfigError(found)

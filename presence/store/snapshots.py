@@ -124,9 +124,5 @@ def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Entry | None:
 
 def _state(found: Mapping[str, Any]) -> State:
     return State(
-        found["status"],
-        found["since_ms"],
-        found["last_seen_ms"],
-        found["id"] or "",
-        found.get("meta") or "",
+        found["status"], found["since_ms"], found["last_seen_ms"], found["id"] or "", found.get("meta") or ""
     )

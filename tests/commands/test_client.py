@@ -1,8 +1,6 @@
 """What `presence client` says of others, and where its token comes from."""
 
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,28 +11,13 @@ from presence.commands.client import push_lines, state_line
 from presence.config import load
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-LONG_AGO_MS = 1_700_000_000_123
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(
     ("state", "line"),
     [
-        (UserState("online", LONG_AGO_MS, None, "1-0"), "bob is online since 2023-11-14 22:13:20"),
-        (
-            UserState("offline", LONG_AGO_MS + 9000, LONG_AGO_MS),
-            "bob is offline, last seen 2023-11-14 22:13:20",
-        ),
         (UserState("offline"), "bob is offline, never seen or long ago"),
-        (UserState("unknown", LONG_AGO_MS), "bob is unknown"),
+        (UserState("unknown", 1_700_000_000_123), "bob is unknown"),
         (UserState("online", 10**30), f"bob is online since {10**30} ms"),
         (
             UserState("online", meta={"status": "at\nlunch", "app": 2}),

@@ -58,12 +58,7 @@ def test_each_node_has_a_line(redis_server: EmbeddedRedis, command: Command) -> 
     ],
 )
 def test_nodes_that_left_are_silent_or_dead_are_told_apart(
-    redis_server: EmbeddedRedis,
-    client: Redis,
-    command: Command,
-    left: dict[str, int],
-    state: str,
-    swept: str,
+    redis_server: EmbeddedRedis, client: Redis, command: Command, left: dict[str, int], state: str, swept: str
 ) -> None:
     for node in ("node-a", "node-b"):
         table = renew(redis_server, node, **left)

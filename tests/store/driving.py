@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import redis
@@ -41,34 +42,15 @@ def change(
     profile: Profile = PLAIN,
     grace_ms: int = 0,
 ) -> Change:
-    code = code or {Op.LOGIN: 1, Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5}[op]
+    code = code or {Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5}.get(op, 1)
     seen = at_ms if last_seen_ms is None else last_seen_ms
     return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000, profile, grace_ms)
 
 
-def login(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.LOGIN, uid, session, device, **more)
-
-
-def end(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.END, uid, session, device, **more)
-
-
-def register(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.REGISTER, uid, session, device, **more)
-
-
-def reclaim(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.RECLAIM, uid, session, device, **more)
-
-
-def update(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    return change(Op.UPDATE, uid, session, device, **more)
-
-
-def hold(uid: str, session: str, device: str = "", **more: Any) -> Change:
-    """A login that waits behind an end: a mark."""
-    return change(Op.HOLD, uid, session, device, code=1, **more)
+login, end, register, reclaim, update, hold = (
+    partial(change, op) for op in (Op.LOGIN, Op.END, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.HOLD)
+)
+"""Changes of a session: ``login(uid, session, device="", …)``; `hold` is a login that waits: a mark."""
 
 
 class Hand:
@@ -228,7 +210,7 @@ def a_change(text: str) -> Change:
         uid,
         session,
         device,
-        code=int(options.get("code", 0)) or (1 if op == "hold" else None),
+        code=int(options.get("code", 0)) or None,
         age_s=float(options.get("age", 0)),
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,

@@ -220,10 +220,7 @@ def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> No
     assert a.sweep("b").done
     assert [
         (hint["uid"], hint["status"], hint["reason"], hint["node"]) for _, hint in heard(listener, 2)
-    ] == [
-        ("u", "offline", "node_down", "a"),
-        ("w", "offline", "node_down", "b"),
-    ]
+    ] == [("u", "offline", "node_down", "a"), ("w", "offline", "node_down", "b")]
 
 
 # Numbers, generations, fence, history
