@@ -261,6 +261,8 @@ def hear(stage: Stage) -> None:
                 timer.due()
             except NotificationsOff as error:
                 raise AssertionError(str(error)) from error
+            found: Any = stage.admin.config_get(SETTING)
+            assert found[SETTING], "it has the server tell"
             use(timer)
 
 
