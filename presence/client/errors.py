@@ -111,7 +111,7 @@ class SessionLimit(Ended):
     """The user has too many sessions, and this one had to go (304)."""
 
 
-_FAILED: dict[int, type[RequestFailed]] = {
+FAILED: dict[int, type[RequestFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
     Code.RECIPIENT_DISCONNECTED: RecipientDisconnected,
@@ -120,20 +120,11 @@ _FAILED: dict[int, type[RequestFailed]] = {
     Code.BUSY: Busy,
     Code.RATE_LIMITED: Busy,
 }
-_ENDED: dict[int, type[Ended]] = {
+"""Error replies to a request; all others are a `RequestFailed`."""
+
+ENDED: dict[int, type[Ended]] = {
     Code.REPLACED: Replaced,
     Code.KICKED: Kicked,
     Code.SESSION_LIMIT: SessionLimit,
 }
-
-
-def request_failed(
-    code: int, reason: str, message: str = "", retry_after: float | None = None
-) -> RequestFailed:
-    """Return the error for an error reply to a request."""
-    return _FAILED.get(code, RequestFailed)(code, reason, message, retry_after)
-
-
-def ended(code: int, reason: str, message: str = "") -> Ended:
-    """Return the error for a logged-in connection that ended for good."""
-    return _ENDED.get(code, Ended)(code, reason, message)
+"""Ends of a logged-in connection for good; all others are an `Ended`."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import protocol
 from presence.client.connection import TOKEN_TIMEOUT_S, Connection
-from presence.client.errors import ConnectionLost, Ended, NotConnected, NoToken, PresenceError, ended
+from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, NoToken, PresenceError
 from presence.client.inbox import Inbox
 from presence.client.pushes import Connected, Disconnected, Goodbye
 from presence.client.reconnect import Chance, Loss, Returning
@@ -168,7 +168,7 @@ class Machine:
         if not self.connected:
             return []
         if self._connection is not None and self._connection.refusal is not None:
-            return self._end(ended(*self._connection.refusal))
+            return self._end(_ended(*self._connection.refusal))
         return self._lose(Loss("closed", message), now)
 
     def tick(self, now: float) -> Caused:
@@ -310,7 +310,7 @@ class Machine:
         if self._connection is None:
             return [push, *self._refused(loss, comes_back, now)]
         if not comes_back:
-            return [push, *self._end(ended(push.code, push.reason, push.message))]
+            return [push, *self._end(_ended(push.code, push.reason, push.message))]
         return [push, *self._lose(loss, now)]
 
     def _live(self, connection: Connection, now: float) -> Caused:
@@ -347,3 +347,7 @@ class Machine:
         connection, self._connection = self._connection, None
         self._outgoing.clear()
         return connection.fail(error) if connection else []
+
+
+def _ended(code: int, reason: str, message: str) -> Ended:
+    return ENDED.get(code, Ended)(code, reason, message)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import protocol
-from presence.client.errors import PresenceError, RecipientDisconnected, RequestTimeout, request_failed
+from presence.client.errors import FAILED, PresenceError, RecipientDisconnected, RequestFailed, RequestTimeout
 from presence.client.pushes import Delivered, PresenceChanged, Push, user_state
 from presence.client.reconnect import Chance
 from presence.client.state import Lasting
@@ -227,9 +227,8 @@ class Session:
             changes = self._lasting.granted(id, pending.packet, payload)
             return [*pending.answered(id, payload, now), *changes]
         self._lasting.watches.refuse(id)
-        error = request_failed(
-            payload["code"], payload["reason"], payload["message"], payload.get("retry_after")
-        )
+        code, retry_after = payload["code"], payload.get("retry_after")
+        error = FAILED.get(code, RequestFailed)(code, payload["reason"], payload["message"], retry_after)
         if pending.retries and isinstance(error, RecipientDisconnected):
             to = pending.packet.payload["to"]
             before = self._held.get(to)

@@ -200,16 +200,12 @@ class Client:
         token: str | None = None,
         status: str | None = None,
     ) -> None:
-        """Change what is given: how the user is shown on this device, or the token.
+        """Change what is given: how the user is shown on this device (`meta`, `status`), or the token.
 
         Once granted it is also what later logins carry, so that a user who is away stays so when the
-        connection breaks and comes back.
-
-        Args:
-            meta: takes the place of the former; an empty one removes it.
-            token: a fresh one, before the old one expires.
-            status: ``away`` or ``online``. A server may have set the user away by itself, because nothing
-                but beats came for long; any request ends that.
+        connection breaks and comes back. `meta` takes the place of the former, an empty one removes it.
+        `status` is ``away`` or ``online``; a server may have set the user away by itself, because nothing but
+        beats came for long: any request ends that.
 
         Raises as `send_message`, and is then not remembered.
         """

@@ -11,11 +11,7 @@ log = structlog.get_logger("presence.followups")
 
 
 class TurningTask:
-    """Turns until it is stopped.
-
-    Args:
-        turner: used by nobody else; closed at the end.
-    """
+    """Turns until it is stopped; the turner is used by nobody else, and closed at the end."""
 
     def __init__(self, turner: Turner) -> None:
         self._turner = turner
@@ -24,26 +20,22 @@ class TurningTask:
 
     async def run(self) -> None:
         """Turn; an outage of Redis is told once, and waited for."""
-        outage = Outage()
+        outage, turn = Outage(), self._turner.turn
         with self._scope:
             try:
                 while True:
-                    wait_s = await self._turn()
+                    try:
+                        wait_s = await trio.to_thread.run_sync(
+                            turn, abandon_on_cancel=True, limiter=self._limiter
+                        )
+                    except Exception:  # whatever goes wrong here is no reason to end a server
+                        log.exception("turning follow-ups failed")
+                        wait_s = RETRY_MAX_S
                     if news := outage.news(self._turner.failure):
                         log.warning(news)
                     await trio.sleep(wait_s)
             finally:
                 self._turner.close()  # and so ends a thread that was left behind
-
-    async def _turn(self) -> float:
-        """Turn once; return how long to wait. Whatever goes wrong here is no reason to end a server."""
-        try:
-            return await trio.to_thread.run_sync(
-                self._turner.turn, abandon_on_cancel=True, limiter=self._limiter
-            )
-        except Exception:
-            log.exception("turning follow-ups failed")
-            return RETRY_MAX_S
 
     def stop(self) -> None:
         """End it; what it has not done another does."""

@@ -183,11 +183,7 @@ class Follower(Source[Item]):
             places: dict[Any, Any] = {keys.events(shard): at.id for shard, at in self._positions.items()}
             came = access.at(keys.events(0)).xread(places, count=1, block=BLOCK_MS)
             return self.read(access) if came else []
-        for _ in self._looks.until(BLOCK_MS / 1000, access):
-            if items := self.read(access):
-                self._looks.came()
-                return items
-        return []
+        return self._looks.wait(BLOCK_MS / 1000, access, lambda: self.read(access))
 
 
 def _gap(shard: int, position: Position, reason: GapReason) -> Gap:

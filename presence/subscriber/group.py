@@ -245,11 +245,7 @@ class GroupConsumer(Source[Item]):
         """Wait for new entries, for about `BLOCK_MS`; return those that came."""
         if not access.is_cluster:
             return self._read_blocking(access, count)
-        for _ in self._looks.until(BLOCK_MS / 1000, access):
-            if entries := self._read_each(access, count):
-                self._looks.came()
-                return entries
-        return []
+        return self._looks.wait(BLOCK_MS / 1000, access, lambda: self._read_each(access, count))
 
     def _read_blocking(self, access: Access, count: int) -> list[Entry]:
         keys, member = self._shards.keys, self._member

@@ -25,6 +25,7 @@ RETRY_MAX_S = 2.0  # between two attempts while Redis is away
 
 log = logging.getLogger("presence.subscriber")
 Raw = TypeVar("Raw")
+T = TypeVar("T")
 
 
 class Link:
@@ -122,12 +123,8 @@ class Looks:
     def __init__(self) -> None:
         self._pause_s = LOOK_FIRST_S
 
-    def came(self) -> None:
-        """Something came: more may come soon."""
-        self._pause_s = LOOK_FIRST_S
-
-    def until(self, wait_s: float, access: Access) -> Iterator[None]:
-        """Yield when it is time for a look, for about so many seconds.
+    def wait(self, wait_s: float, access: Access, look: Callable[[], list[T]]) -> list[T]:
+        """Look until there is something, for about so many seconds; after that soon again, for more may come.
 
         Raises:
             RedisError: the connections were closed meanwhile.
@@ -137,7 +134,10 @@ class Looks:
             access.pause(pause_s)
             wait_s -= pause_s
             self._pause_s = min(self._pause_s * LOOK_GROWTH, LOOK_MAX_S)
-            yield
+            if found := look():
+                self._pause_s = LOOK_FIRST_S
+                return found
+        return []
 
 
 class Shards:
