@@ -85,9 +85,8 @@ def due(
     """
     from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
 
-    link = Link(url)
     member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return Subscription(_source(link, prefix, member, after), decode, link.name)
+    return Subscription(GroupConsumer(Link(url), prefix, member, after, kind=FollowupKeys), decode)
 
 
 def due_sync(
@@ -102,10 +101,5 @@ def due_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[FollowUp | Gap]:
     """Return a plain iterator of what is due; arguments and guarantees are those of `due`."""
-    link = Link(url)
     member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return BlockingSubscription(_source(link, prefix, member, after), decode, link.name)
-
-
-def _source(link: Link, prefix: str, member: Membership, after: str | None) -> GroupConsumer:
-    return GroupConsumer(link, prefix, member, after, kind=FollowupKeys)
+    return BlockingSubscription(GroupConsumer(Link(url), prefix, member, after, kind=FollowupKeys), decode)

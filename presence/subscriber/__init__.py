@@ -109,9 +109,8 @@ def subscribe(
     """
     from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
 
-    link = Link(url)
-    member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return Subscription(_source(link, prefix, after, member), _decoder(updates), link.name)
+    limits = max_deliveries, claim_idle_s, prefetch
+    return Subscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
 
 
 def subscribe_sync(
@@ -127,9 +126,8 @@ def subscribe_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[Event]:
     """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
-    link = Link(url)
-    member = _membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return BlockingSubscription(_source(link, prefix, after, member), _decoder(updates), link.name)
+    limits = max_deliveries, claim_idle_s, prefetch
+    return BlockingSubscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
 
 
 def entries_sync(
@@ -144,8 +142,7 @@ def entries_sync(
 
     A `Gap` among them was found while reading. Else it is as `subscribe_sync`.
     """
-    link = Link(url)
-    return BlockingSubscription(_source(link, prefix, after, _membership(group, consumer)), _as_is, link.name)
+    return BlockingSubscription(_source(url, prefix, after, group, consumer), _as_is)
 
 
 def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Subscription[Snapshot | Event]":
@@ -164,37 +161,26 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Sub
     """
     from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
 
-    link = Link(url)
-    return Subscription(SnapshotFollower(link, prefix, updates), _or_snapshot(updates), link.name)
+    return Subscription(SnapshotFollower(Link(url), prefix, updates), _or_snapshot(updates))
 
 
 def follow_sync(
     url: str, *, prefix: str = "presence", updates: bool = False
 ) -> BlockingSubscription[Snapshot | Event]:
     """Return a plain iterator that gives what `follow` gives."""
-    link = Link(url)
-    return BlockingSubscription(SnapshotFollower(link, prefix, updates), _or_snapshot(updates), link.name)
+    return BlockingSubscription(SnapshotFollower(Link(url), prefix, updates), _or_snapshot(updates))
 
 
-def _membership(
-    group: str | None,
-    consumer: str | None,
-    max_deliveries: int = 5,
-    claim_idle_s: float = 60.0,
-    prefetch: int = 100,
-) -> Membership | None:
+def _source(
+    url: str, prefix: str, after: After, group: str | None, consumer: str | None, *limits: Any
+) -> Follower | GroupConsumer:
     if group is None and consumer is None:
-        return None
+        return Follower(Link(url), prefix, after)
     if group is None or consumer is None:
         raise ValueError("group and consumer belong together")
-    return Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-
-
-def _source(link: Link, prefix: str, after: After, member: Membership | None) -> Follower | GroupConsumer:
-    if member is None:
-        return Follower(link, prefix, after)
+    member = Membership(group, consumer, *limits)
     if after is None or isinstance(after, str):
-        return GroupConsumer(link, prefix, member, after)
+        return GroupConsumer(Link(url), prefix, member, after)
     raise ValueError("after: a group keeps its own place in each shard")
 
 

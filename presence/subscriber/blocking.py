@@ -17,13 +17,12 @@ class Face(Generic[T]):
     Args:
         source: where items come from.
         decode: makes of an item what is handed out, or None for one that is passed over.
-        name: what to call Redis in the log.
     """
 
-    def __init__(self, source: Source[Any], decode: Callable[[Any], T | None], name: str) -> None:
+    def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
         self._source = source
         self._decode = decode
-        self._retry = Retry(name)
+        self._retry = Retry(source.redis)
 
     def _take(self) -> T | None:
         """Return the next event of those that are ready; what is passed over is acknowledged."""

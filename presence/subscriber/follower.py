@@ -41,7 +41,7 @@ class Follower(Source[Item]):
         *,
         per_read: int | None = None,
     ) -> None:
-        self._link = link
+        super().__init__(link)
         self._per_read = per_read
         self._looks = Looks()
         self.shards = Shards(prefix)
@@ -72,10 +72,6 @@ class Follower(Source[Item]):
     def take(self) -> Item | None:
         """See `Source`."""
         return self._buffer.popleft() if self._buffer else None
-
-    def close(self) -> None:
-        """See `Source`."""
-        self._link.close()
 
     def read(self, access: Access) -> list[Item]:
         """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""

@@ -83,7 +83,7 @@ class GroupConsumer(Source[Item]):
         *,
         kind: type[Keys] = Keys,
     ) -> None:
-        self._link = link
+        super().__init__(link)
         self._member = member
         self._clock = clock
         self._shards = Shards(prefix, kind)
@@ -161,10 +161,6 @@ class GroupConsumer(Source[Item]):
         with self._link.calling() as access:
             access.readmit(is_early=True)
             self._pending.flush(access)
-
-    def close(self) -> None:
-        """See `Source`; what was read ahead stays pending."""
-        self._link.close()
 
     def _prepare(self, access: Access) -> None:
         for shard in self._shards.after(self._taken_up, access):

@@ -214,8 +214,11 @@ class Source(ABC, Generic[Raw]):
     """Items in order. `fetch` and `flush` block and may run in a thread; all else is called between them.
 
     Without a group nothing is acknowledged, nothing comes again, and there are no dead letters to tell an
-    error to: so all but three methods do nothing.
+    error to: most methods do nothing.
     """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link  # nobody else uses it
 
     @property
     def has_work(self) -> bool:
@@ -235,9 +238,14 @@ class Source(ABC, Generic[Raw]):
     def take(self) -> Raw | None:
         """Return the next item that is ready; it is then the present one. Never blocks."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Close the connection; called from any thread. The place is kept."""
+        """Close the connection; called from any thread. The place is kept, what was read ahead stays pending."""
+        self._link.close()
+
+    @property
+    def redis(self) -> str:
+        """What to call Redis in the log."""
+        return self._link.name
 
     def flush(self) -> None:
         """Acknowledge what is settled, and no more; raises `RedisError`."""

@@ -68,7 +68,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
     """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
 
     def __init__(self, link: Link, prefix: str, shows: bool = False) -> None:
-        self._link = link
+        super().__init__(link)
         self._shows = shows
         self._follower = Follower(link, prefix)
         self._buffer: deque[Item | Snapshot] = deque()
@@ -105,10 +105,6 @@ class SnapshotFollower(Source[Item | Snapshot]):
             self._is_due = True
             self._follower.drop()
         return item
-
-    def close(self) -> None:
-        """See `Source`."""
-        self._follower.close()
 
     def _snapshot(self, access: Access) -> Snapshot | None:
         """Return a snapshot, or None if entries were removed meanwhile: then try again."""

@@ -25,8 +25,8 @@ class Subscription(Face[T]):
     As `BlockingSubscription`; a loop that is cancelled is left, too. Arguments: see `Face`.
     """
 
-    def __init__(self, source: Source[Any], decode: Callable[[Any], T | None], name: str) -> None:
-        super().__init__(source, decode, name)
+    def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
+        super().__init__(source, decode)
         self._limiter = trio.CapacityLimiter(1)
         self._left_a_thread = False
         self._is_entered = False

@@ -21,7 +21,7 @@ import protocol
 from presence.faults import Faults
 from presence.registry import Session
 from presence.watching.answers import sound
-from presence.watching.states import REASON_CHARS, State
+from presence.watching.states import REASON_CHARS, Entry, State
 from presence.watching.watches import Watches
 from protocol import UID_MAX_BYTES
 from protocol.prepacked import STATE_MAX_BYTES
@@ -82,24 +82,25 @@ class Pushes:
         self._statistics = PushStatistics()
         self.number = 0
 
-    def tell(self, uid: str, state: State, reason: str) -> None:
+    def tell(self, change: Entry) -> None:
         """Tell all who watch a user now; never waits."""
+        uid = change.uid
         if not self._watches.is_watched(uid):
             return
         self._statistics.changes += 1
         self.number += 1
         try:
-            frame = _packed(uid, state, reason)
+            frame = _packed(uid, change.state, change.reason)
         except protocol.EncodeError:
             self._statistics.damaged += 1
-            frame = _packed(uid, sound(state), reason)
+            frame = _packed(uid, sound(change.state), change.reason)
         waiting = self._last.get(uid)
         if waiting is not None and len(self._queue) >= QUEUE_MAX:
             waiting.frame, waiting.number = frame, self.number
             self._statistics.replaced += 1
             return
-        change = self._last[uid] = _Change(uid, frame, self.number)
-        self._queue.append(change)
+        self._last[uid] = _Change(uid, frame, self.number)
+        self._queue.append(self._last[uid])
         self._filled.set()
 
     async def run(self) -> None:

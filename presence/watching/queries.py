@@ -69,7 +69,7 @@ class Queries:
         self._faults = faults
         self._thread = runtime.caller(states.close)
         self._queue: deque[_Asked] = deque()
-        self._patience = Patience(PATIENCE_S, self._give_up, faults, "query")
+        self._patience = Patience(PATIENCE_S, self._fail, faults, "query")
         self._users = 0  # in the queue
         self._asked = trio.Event()
         self.statistics = QueryStatistics()
@@ -150,10 +150,7 @@ class Queries:
         self.statistics.answered += 1
         send(asked.session, packet)
 
-    def _give_up(self, asked: _Asked) -> None:
-        self._fail(asked, "Redis is away")
-
-    def _fail(self, asked: _Asked, message: str) -> None:
+    def _fail(self, asked: _Asked, message: str = "Redis is away") -> None:
         if not asked.is_settled:
             self._settle(asked)
             self._refuse(asked.session, asked.query.id, message)

@@ -32,7 +32,6 @@ from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
-from presence.watching.states import Entry
 from presence.watching.waiting import Patience, Waiter, Waiting
 from presence.watching.watches import Shares, Watches
 from protocol import UIDS_MAX, Code
@@ -234,7 +233,7 @@ class Watching:
                     number,
                     self._channel(number),
                     self._absence_s,
-                    self._tell,
+                    self._pushes.tell,
                     self._known,
                     runtime=self._runtime,
                     faults=self._faults,
@@ -264,9 +263,6 @@ class Watching:
     def _is_known(self, uid: str) -> bool:
         shard = self._shards.get(self._shard_of(uid))
         return shard is not None and shard.view.answer(uid) is not None
-
-    def _tell(self, change: Entry) -> None:
-        self._pushes.tell(change.uid, change.state, change.reason)
 
     def _known(self, uids: Iterable[str]) -> None:
         """Let requests be answered that have waited for these only."""

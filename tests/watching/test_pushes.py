@@ -26,8 +26,7 @@ class Desk:
             self.watches.add(watcher, ["ann", "bob"], 0)
 
     def tell(self, uid: str, number: int, status: str = "online") -> None:
-        event = entry(uid, number, status)
-        self.pushes.tell(uid, event.state, event.reason)
+        self.pushes.tell(entry(uid, number, status))
 
     def told(self, watcher: int = 0) -> list[tuple[str, str]]:
         return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
@@ -147,8 +146,8 @@ def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.M
 
 def test_a_state_that_no_packet_can_tell_is_told_as_unknown() -> None:
     desk = Desk()
-    state = entry("ann", 1).state._replace(since_ms=-1)
-    desk.pushes.tell("ann", state, "login")
+    change = entry("ann", 1)
+    desk.pushes.tell(change._replace(state=change.state._replace(since_ms=-1)))
     desk.pushes.hand_out()
     (packet,) = desk.lines[0].packets()
     assert packet.payload["status"] == "unknown"
