@@ -239,7 +239,7 @@ class Source(ABC, Generic[Raw]):
         """Return the next item that is ready; it is then the present one. Never blocks."""
 
     def close(self) -> None:
-        """Close the connection; called from any thread. The place is kept, what was read ahead stays pending."""
+        """Close the connection, from any thread. The place is kept; what was read ahead stays pending."""
         self._link.close()
 
     @property
