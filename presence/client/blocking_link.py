@@ -34,13 +34,10 @@ class Server(NamedTuple):
 
 
 class Link:
-    """Runs a machine over sockets, in a thread of its own, with tokens from `source`.
+    """Runs a machine over sockets, in a thread of its own, which is started once.
 
-    Attributes:
-        machine: used under the lock of `news` only; after each change of it, call `perform`.
-        inbox: what came and nobody took yet; under the same lock.
-        news: told of pushes, answers and another state.
-        thread: start it once.
+    The machine and its inbox are used under the lock of `news` only, which is told of pushes, answers and
+    another state; after each change of the machine, call `perform`.
     """
 
     def __init__(
@@ -213,12 +210,7 @@ class Waiter:
             self._outside.send(b"!")
 
     def wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        """Wait until `sock` is ready for any of `events`.
-
-        Raises:
-            TimeoutError: `deadline`, of the monotonic clock, has come.
-            Interrupted: somebody wants that the wait ends.
-        """
+        """Wait until `sock` is ready for any of `events`; raise `Interrupted`, or `TimeoutError` at `deadline`."""
         poll = select.poll()
         poll.register(self._inside, READABLE)
         if sock is not None:
@@ -290,11 +282,7 @@ def _shake_hands(sock: ssl.SSLSocket, wait: Wait) -> None:
 
 
 def receive(sock: socket.socket) -> bytes | None:
-    """Return what lies there, ``b""`` at the end of the stream, None if there is nothing yet.
-
-    Raises:
-        OSError: the connection broke.
-    """
+    """Return what lies there, ``b""`` at the end of the stream, None if there is nothing yet."""
     try:
         return sock.recv(READ_BYTES)
     except _TRY_AGAIN:
@@ -302,11 +290,7 @@ def receive(sock: socket.socket) -> bytes | None:
 
 
 def send(sock: socket.socket, data: bytearray) -> None:
-    """Send as much as goes without waiting, and remove it from `data`.
-
-    Raises:
-        OSError: the connection broke.
-    """
+    """Send as much as goes without waiting, and remove it from `data`; `OSError`: the connection broke."""
     with suppress(*_TRY_AGAIN):
         while data:
             del data[: sock.send(data)]

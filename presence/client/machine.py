@@ -207,11 +207,8 @@ class Machine:
     def log_out(self, reason: str | None, now: float) -> int:
         """Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
 
-        Raises:
-            NotConnected: not logged in now. The client has ended all the same; if the server still holds a
-                session of an earlier connection, that one ends by itself.
-            Ended: over already.
-            protocol.EncodeError: the reason is none that the protocol knows.
+        Raises `Ended`, `protocol.EncodeError` for a reason that the protocol does not know, or
+        `NotConnected`: the client has ended all the same; a session of an earlier connection ends by itself.
         """
         try:
             self._logout_id = self.request(protocol.logout(reason), LOGOUT_TIMEOUT_S, now)

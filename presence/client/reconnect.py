@@ -26,13 +26,10 @@ class Backoff:
         self._returns = 0
 
     def next_s(self, chance: Chance, online_s: float = 0.0, retry_after_s: float | None = None) -> float:
-        """Return how long to stay away, in seconds.
+        """Return how long to stay away after a connection that had been logged in for `online_s`, in seconds.
 
-        Args:
-            chance: see above.
-            online_s: how long the connection that was lost had been logged in.
-            retry_after_s: what the server asked for. The jitter comes on top, or all clients that were
-                told the same would come at the same moment.
+        The jitter comes on top of what the server asked for, or all clients that were told the same would
+        come at the same moment.
         """
         if online_s >= STABLE_S:
             self._returns = 0
@@ -83,11 +80,9 @@ class Returning:
         self.refusal = None
 
     def lost(self, loss: Loss, online_s: float) -> float | PresenceError:
-        """Return for how many seconds to stay away, or what ends the client; count it.
+        """Return for how many seconds to stay away, or what ends the client; count the loss.
 
-        Args:
-            loss: why.
-            online_s: for how long the connection had been logged in.
+        `online_s`: for how long the connection had been logged in.
         """
         self.losses += 1
         if not (self._persistent or self.logins):
@@ -98,12 +93,8 @@ class Returning:
         """Return the same after a login that the server refused.
 
         A refused token is a reason to ask the program for another. Only the refusal of that one, which is not
-        known to be stale, ends the client.
-
-        Args:
-            loss: what the server said.
-            reconnect: whether it said that the client may return; None: its code decides, and of one that it
-                does not know a client tries again.
+        known to be stale, ends the client. `reconnect` is whether the server said that the client may return;
+        None: its code decides, and of one that it does not know a client tries again.
         """
         if loss.code == Code.AUTH_FAILED and self._fetches and self.refusal is None:
             self.losses += 1

@@ -24,12 +24,9 @@ T = TypeVar("T")
 
 
 class Link:
-    """Runs a machine over the streams that `open_stream` makes, with tokens from `source`.
+    """Runs a machine over the streams that `open_stream` makes; after each change of it, call `perform`.
 
-    Attributes:
-        machine: after each change of it, call `perform`.
-        inbox: what came and nobody took yet.
-        news: parks those who wait for pushes or another state.
+    `news` parks those who wait for pushes, which `inbox` keeps, or for another state.
     """
 
     def __init__(

@@ -14,9 +14,7 @@ T = TypeVar("T")
 class Face(Generic[T]):
     """What both kinds of subscription do without waiting.
 
-    Args:
-        source: where items come from.
-        decode: makes of an item what is handed out, or None for one that is passed over.
+    `decode` makes of an item what is handed out, or None for one that is passed over.
     """
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
@@ -36,8 +34,7 @@ class Face(Generic[T]):
     def fail(self, error: BaseException | str) -> None:
         """Go on without acknowledging the present event: it comes again once it was idle for long enough.
 
-        Args:
-            error: kept for the dead letter, without secrets in URLs.
+        The error is kept for the dead letter, without secrets in URLs.
         """
         self._source.fail(described(error))
 

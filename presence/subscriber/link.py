@@ -169,9 +169,6 @@ class Retry:
 
     What fails before anything has worked is given up, for then the URL or the password is wrong. What an
     operator has to mend is tried again later on, and told as an error.
-
-    Args:
-        name: what to call Redis in the log.
     """
 
     def __init__(self, name: str) -> None:

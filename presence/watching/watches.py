@@ -4,7 +4,7 @@ A watch counts from the moment at which it was answered, and that has a number: 
 change knows of it already. An entry costs some 200 bytes, whichever way it is found.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from presence.registry import Session
 
@@ -86,21 +86,17 @@ class Watches:
 
     def remove(self, session: Session, uids: Iterable[str] | None = None) -> list[str]:
         """A session watches these no more; None: nobody. Return those whom nobody watches now."""
-        return list(self._remove(session, uids))
-
-    def _remove(self, session: Session, uids: Iterable[str] | None) -> Iterator[str]:
-        watched = self._watched.get(session)
-        if watched is None:
-            return
+        unwatched: list[str] = []
+        watched = self._watched.get(session, set())
         for uid in list(watched) if uids is None else uids:
-            if uid not in watched:
-                continue
-            watched.discard(uid)
-            self._count -= 1
-            watchers = self._watchers[uid]
-            del watchers[session]
-            if not watchers:
-                del self._watchers[uid]
-                yield uid
+            if uid in watched:
+                watched.discard(uid)
+                self._count -= 1
+                watchers = self._watchers[uid]
+                del watchers[session]
+                if not watchers:
+                    del self._watchers[uid]
+                    unwatched.append(uid)
         if not watched:
-            del self._watched[session]
+            self._watched.pop(session, None)
+        return unwatched
