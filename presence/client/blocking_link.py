@@ -210,7 +210,7 @@ class Waiter:
             self._outside.send(b"!")
 
     def wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        """Wait until `sock` is ready for any of `events`; raise `Interrupted`, or `TimeoutError` at `deadline`."""
+        """Wait until `sock` is ready for `events`; raise `Interrupted`, or `TimeoutError` at `deadline`."""
         poll = select.poll()
         poll.register(self._inside, READABLE)
         if sock is not None:
