@@ -1,6 +1,5 @@
 """Redis goes away and comes back, with and without its data."""
 
-import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,21 +73,6 @@ def test_events_go_on_and_what_was_lost_is_told(
 def also(group: str | None, shards: int) -> set[int]:
     """A group is lost in all shards, those without events too."""
     return set(range(shards)) if group else set()
-
-
-@pytest.mark.parametrize("keep", [True])
-def test_the_log_tells_once_of_each_outage(
-    redis: Server, caplog: pytest.LogCaptureFixture, keep: bool
-) -> None:
-    Streams(redis.client).write("a")
-    with caplog.at_level(logging.INFO, "presence.subscriber"):
-        with subscribe_sync(redis.url, after="0") as events:
-            take(events, 1)
-            restart(redis, events)
-            events.poll()
-    lost, back = [record.getMessage() for record in caplog.records]
-    assert lost.startswith(f"lost Redis at {redis.url}, trying again: ")
-    assert back == f"Redis at {redis.url} is back"
 
 
 @pytest.mark.parametrize("keep", [True])
