@@ -89,7 +89,9 @@ async def connect(
             if wait:
                 await client.wait_online()
             yield client
-            await client._leave()
+            if client.state is not State.ENDED:
+                with suppress(RequestError, Ended):  # it ends, and cannot say so
+                    await client.logout()
         except BaseException as error:  # carried past the nursery, which would wrap it into a group
             failure = error
         nursery.cancel_scope.cancel()
@@ -303,8 +305,3 @@ class Client:
         now = trio.current_time()
         id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
         return await self._link.answer(id)
-
-    async def _leave(self) -> None:
-        if self._link.machine.state is not State.ENDED:
-            with suppress(RequestError, Ended):  # it ends, and cannot say so
-                await self.logout()

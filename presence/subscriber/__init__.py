@@ -142,7 +142,7 @@ def entries_sync(
 
     A `Gap` among them was found while reading. Else it is as `subscribe_sync`.
     """
-    return BlockingSubscription(_source(url, prefix, after, group, consumer), _as_is)
+    return BlockingSubscription(_source(url, prefix, after, group, consumer), lambda item: item)
 
 
 def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Subscription[Snapshot | Event]":
@@ -182,10 +182,6 @@ def _source(
     if after is None or isinstance(after, str):
         return GroupConsumer(Link(url), prefix, member, after)
     raise ValueError("after: a group keeps its own place in each shard")
-
-
-def _as_is(item: Item) -> Item:
-    return item
 
 
 def _decoder(updates: bool) -> Callable[[Item], Event | None]:

@@ -18,10 +18,6 @@ ZERO_ID = "0-0"
 NAMES_KEPT = 64  # names of fields; the same dozen comes with each entry
 
 
-def _no_meta() -> Meta:
-    return NO_META
-
-
 class Entry(NamedTuple):
     """An entry of a shard's stream as it was written."""
 
@@ -58,7 +54,7 @@ class Online(_Transition):
 
     deliveries: int = 1
     status: Status = "online"
-    meta: Meta = field(default_factory=_no_meta, hash=False)
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Away(_Transition):
     since_id: str  # the entry id of the online event of this online period
     status: Status  # since `at_ms`
     deliveries: int = 1
-    meta: Meta = field(default_factory=_no_meta, hash=False)  # what the user shows with it
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # what the user shows with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class Updated(_Transition):
     status: Status
     status_ms: int  # since when his status stands
     deliveries: int = 1
-    meta: Meta = field(default_factory=_no_meta, hash=False)
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

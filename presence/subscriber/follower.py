@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from presence.store.access import Access
 from presence.store.client import RedisError
-from presence.subscriber.events import ZERO_ID, Entry, Gap, GapReason, Item, id_order, read_entry
+from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order, read_entry
 from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, Source, log
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
@@ -161,15 +161,15 @@ class Follower(Source[Item]):
         found = [read_entry(shard, each) for each in raw]
         if found:
             was_trimmed = id_order(oldest[0][0].decode()) > id_order(position.id)
-            return _gap(shard, position, "trimmed" if was_trimmed else "lost_writes"), found, position
+            return Gap(shard, position.id, "trimmed" if was_trimmed else "lost_writes"), found, position
         last_id = _last_generated(info)
         begin = (
             Position(newest[0][0].decode(), was_seen=True) if newest else Position(last_id, was_seen=False)
         )
         if id_order(last_id) < id_order(position.id):
-            return _gap(shard, position, "lost_writes"), [], begin
+            return Gap(shard, position.id, "lost_writes"), [], begin
         if id_order(last_id) > id_order(position.id):
-            return _gap(shard, position, "trimmed"), [], begin
+            return Gap(shard, position.id, "trimmed"), [], begin
         return None, [], begin  # trimmed to nothing, but nothing came after what was seen
 
     def _wait(self, access: Access) -> list[Item]:
@@ -180,10 +180,6 @@ class Follower(Source[Item]):
             came = access.at(keys.events(0)).xread(places, count=1, block=BLOCK_MS)
             return self.read(access) if came else []
         return self._looks.wait(BLOCK_MS / 1000, access, lambda: self.read(access))
-
-
-def _gap(shard: int, position: Position, reason: GapReason) -> Gap:
-    return Gap(shard, position.id, reason)
 
 
 def _last_generated(info: Any) -> str:
