@@ -105,9 +105,6 @@ class View:
         """Return how many users are wanted, or not left yet."""
         return len(self._users)
 
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._users
-
     # Who is wanted
 
     def want(self, uid: str) -> None:

@@ -22,10 +22,6 @@ class Shares:
         self._held: dict[Session, int] = {}
         self.used = 0
 
-    def __len__(self) -> int:
-        """Return how many sessions hold some of the pool."""
-        return len(self._held)
-
     def allow(self, session: Session, watches: int) -> bool:
         """Whether a session may hold so many watches, those that it has among them."""
         beyond = watches - self._own

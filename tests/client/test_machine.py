@@ -218,16 +218,17 @@ def test_of_a_goodbye_its_own_word_decides(online: Driven, code: Code, reconnect
 @pytest.mark.parametrize(
     ("kind", "code", "ends"),
     [
-        *((Kind.MESSAGE, code, True) for code in (Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN)),
+        *((None, code, True) for code in (Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN)),
+        (Kind.MESSAGE, Code.TOO_LARGE, True),
         *((Kind.MESSAGE, code, False) for code in (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE)),
         (Kind.WATCH, Code.TOO_LARGE, False),
     ],
 )
 def test_after_some_errors_a_server_closes_for_good(
-    online: Driven, kind: Kind, code: Code, ends: bool
+    online: Driven, kind: Kind | None, code: Code, ends: bool
 ) -> None:
     request = protocol.watch(["bob"]) if kind == Kind.WATCH else protocol.message("bob", "hi")
-    online.receive(protocol.error(online.ask(request), code, "no"))
+    online.receive(protocol.error(online.ask(request) if kind else None, code, "no"))
     online.lose()
     assert online.machine.state is (State.ENDED if ends else State.WAITING)
     assert getattr(online.machine.error, "code", None) == (code if ends else None)
