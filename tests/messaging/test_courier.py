@@ -232,6 +232,8 @@ async def test_a_shard_that_is_away_holds_up_no_other(autojump_clock: MockClock)
         await trio.sleep(SOON_S)
         office.say(ann, here, id=2)
         office.say(ann, there, id=3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert office.answers("ann") == [(1, "busy"), (3, "busy")], "at once"
         await trio.sleep(GATHER_S + SOON_S)
         assert office.answers("ann") == [(1, "busy"), (3, "busy"), (2, 1)]
 
