@@ -102,8 +102,3 @@ def __getattr__(name: str) -> Any:
     from presence.client import trio_client  # noqa: PLC0415 - see above
 
     return getattr(trio_client, name)
-
-
-def __dir__() -> list[str]:
-    """Return what is for programs: the modules behind it are not."""
-    return sorted(__all__)
