@@ -166,12 +166,7 @@ class BlockingClient:
             return self._link.machine.statistics(self._link.inbox)
 
     def wait_online(self, timeout: float | None = None) -> None:
-        """Wait until the client is logged in.
-
-        Raises:
-            Ended, LoginRefused, Unreachable: it never will be.
-            TimeoutError: it was not within `timeout` seconds.
-        """
+        """Wait until the client is logged in; `Ended`: it never will be; `TimeoutError`: not in time."""
         settled = (State.ONLINE, State.ENDED)
         with self._link.news:
             if not self._link.news.wait_for(lambda: self._link.machine.state in settled, timeout):

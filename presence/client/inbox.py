@@ -38,13 +38,7 @@ class Inbox:
         self._next += 1
 
     def take(self) -> Push:
-        """Return the oldest.
-
-        Raises:
-            LookupError: there is none.
-        """
-        if not self._waiting:
-            raise LookupError("nothing waits")
+        """Return the oldest; `LookupError`: there is none."""
         number, push = self._waiting.popitem(last=False)
         if isinstance(push, PresenceChanged) and self._latest.get(push.uid) == number:
             del self._latest[push.uid]

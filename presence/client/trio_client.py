@@ -119,16 +119,14 @@ class Client:
     async def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body`, any value of MessagePack's own types, to all sessions of the user `to`.
 
+        Returns the number of sessions that it went to, at least 1. Messages that one client sends to one user
+        arrive in that order.
+
         Args:
             to: the recipient's uid.
             body: what to send.
             retry: send it again every second, within `request_timeout`, while the recipient has lost its
                 connection and may return; what this client sends to the same user meanwhile waits behind it.
-
-        Returns:
-            The number of sessions that it went to, at least 1.
-
-        Messages that one client sends to one user arrive in that order.
 
         Raises:
             RecipientOffline: the user has none.
@@ -167,12 +165,9 @@ class Client:
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch at most 500 users from now on, whether the client is logged in or not.
 
-        What they are comes as `PresenceChanged` with the reason ``watched``; until then they are
-        ``unknown`` in `watched`. A server that is busy is asked again; `WatchEnded` tells if it will not.
-
-        Raises:
-            Ended: it has ended.
-            EncodeError: an argument breaks a rule of the protocol.
+        What they are comes as `PresenceChanged` with the reason ``watched``; until then they are ``unknown``
+        in `watched`. A server that is busy is asked again; `WatchEnded` tells if it will not. Raises `Ended`,
+        or `EncodeError` for what are no uids, or too many.
         """
         self._link.machine.watch_nowait(list(uids), trio.current_time())
         self._link.perform([])
@@ -180,12 +175,9 @@ class Client:
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all, at once and whatever is raised; a push that waits still comes.
 
-        While the client is not logged in there is nobody to be told, and it returns at once.
-
-        Raises:
-            Unsupported, RequestFailed, RequestTimeout: the server did not confirm it.
-            Ended: it has ended.
-            EncodeError: an argument breaks a rule of the protocol; then nothing changed.
+        While the client is not logged in there is nobody to be told, and it returns at once. Raises
+        `RequestFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or `EncodeError`, and
+        then nothing changed.
         """
         given = None if uids is None else list(uids)
         id = self._link.machine.unwatch(given, self._request_timeout_s, trio.current_time())
@@ -230,21 +222,15 @@ class Client:
     ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a fresh token.
 
-        Raises:
-            EncodeError: a part breaks a rule of the protocol.
+        Raises `EncodeError` if a part breaks a rule of the protocol.
         """
         self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
 
     async def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline at once, and the client has ended, whatever is raised.
 
-        Args:
-            reason: ``logout`` or ``background``; None means ``logout``.
-
-        Raises:
-            NotConnected, ConnectionLost, RequestTimeout: the server could not be told.
-            Ended: it had ended already.
-            EncodeError: the reason is none of these; then the client goes on.
+        The reason is ``logout`` or ``background``; `EncodeError`: it is neither, and the client goes on.
+        Raises `NotConnected`, `ConnectionLost` or `RequestTimeout` if the server could not be told; `Ended`.
         """
         try:
             id = self._link.machine.log_out(reason, trio.current_time())
