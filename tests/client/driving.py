@@ -17,7 +17,7 @@ KEEPALIVE = 12.0
 SERVER_TIME_S = 1_700_000_000
 
 
-def token(expires_s: float, number: int = 0, **claims: Any) -> str:
+def token(expires_s: Any, number: int = 0, **claims: Any) -> str:
     """Return a JSON Web Token that nobody has signed; `expires_s`: Unix seconds."""
     parts = ({"alg": "none"}, {"exp": expires_s, "jti": number, **claims}, {"signed": False})
     texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)

@@ -1,5 +1,8 @@
 """Tokens that the program makes: before each login, and before the present one ends."""
 
+import math
+from typing import Any
+
 import pytest
 
 import protocol
@@ -75,8 +78,8 @@ def test_no_token_in_time_is_a_failed_attempt_and_a_late_one_is_passed_over() ->
     assert driven.machine.wants_token is True
 
 
-@pytest.mark.parametrize("given", [OSError("no way there"), "", "x" * 800])
-def test_what_is_no_token_is_a_failed_attempt(given: str | Exception) -> None:
+@pytest.mark.parametrize("given", [OSError("no way there"), "", "x" * 800, "\ud800", None, b"bytes", 7])
+def test_what_is_no_token_is_a_failed_attempt(given: Any) -> None:
     driven = Driven(fetches=True)
     driven.give(given)
     assert [push.reason for push in driven.pushes if isinstance(push, Disconnected)] == ["no_token"]
@@ -180,9 +183,18 @@ def test_it_is_sent_is_what_later_logins_carry_and_tells_when_the_next_is_wanted
     assert until_wanted(online) == pytest.approx(0.8 * (2 * LIFE_S - 0.8 * LIFE_S))
 
 
-def test_a_token_that_does_not_tell_its_end_is_not_renewed() -> None:
+@pytest.mark.parametrize(
+    "opaque",
+    [
+        *("secret", "a.b", "a.!.c", "e30.bm8.c2ln", "e30.W10.c2ln", "e30.e30.c2ln", "e30.Nw.c2ln"),
+        "e30." + "W" * 700 + ".c2ln",  # lists in lists
+        *(token(exp) for exp in (None, "soon", [1], math.inf, math.nan, 10**400)),
+    ],
+    ids=range(14),
+)
+def test_a_token_that_does_not_tell_its_end_is_not_renewed(opaque: str) -> None:
     driven = Driven(fetches=True)
-    driven.give("opaque")
+    driven.give(opaque)
     driven.log_in()
     driven.run(10 * LIFE_S, answering=True)
     assert driven.machine.wants_token is False

@@ -41,13 +41,9 @@ HINT = {"id": "1-1", "type": "offline", "uid": "ann", "since_ms": 5, "last_seen_
         b'{"type":"online","uid":"a"}',
         b'{"a":' + b"[" * 200_000,
         json.dumps(HINT | {"uid": []}),
-        json.dumps(HINT | {"uid": {}}),
         json.dumps(HINT | {"since_ms": 1e999}),
-        json.dumps(HINT | {"last_seen_ms": 1e999}),
         json.dumps(HINT | {"at_ms": []}),
         json.dumps(HINT | {"id": 7}),
-        json.dumps(HINT | {"id": []}),
-        json.dumps(HINT | {"type": []}),
     ],
 )
 def test_what_is_of_no_kind_known_is_passed_over(text: bytes) -> None:

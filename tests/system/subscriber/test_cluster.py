@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.redis_cluster import Cluster
 from presence.store.access import Access
-from presence.subscriber import Snapshot, follow_sync, follower, group, subscribe_sync
+from presence.subscriber import follower, group, subscribe_sync
 from tests.subscriber.people import SHARDS
 from tests.subscriber.streams import Streams, take, uids
 
@@ -33,22 +33,6 @@ def test_history_and_then_new_events_come_once_and_by_id(url: str, streams: Stre
         assert events.poll() is None
         streams.write("a", "b")
         assert sorted(uids(take(events, 2))) == ["a", "b"]
-
-
-def test_a_group_shares_events_and_acknowledges_them(url: str, streams: Streams) -> None:
-    streams.create_group()
-    streams.write(*NAMES)
-    with (
-        subscribe_sync(url, group="g", consumer="c", prefetch=64) as one,
-        subscribe_sync(url, group="g", consumer="d", prefetch=64) as other,
-    ):
-        taken = uids(take(one, 30))
-        while len(taken) < 100:
-            taken += uids([event for events in (other, one) if (event := events.poll()) is not None])
-        one.acknowledge()
-        other.acknowledge()
-    assert sorted(taken) == sorted(NAMES)
-    assert streams.pending() == 0
 
 
 def test_new_events_of_a_group_end_its_wait(
@@ -94,18 +78,3 @@ def test_closing_from_another_thread_ends_a_wait(
     begun = time.monotonic()
     assert events.poll() is None
     assert time.monotonic() - begun < 5
-
-
-def test_a_snapshot_is_of_all_servers(url: str, streams: Streams) -> None:
-    for shard in range(SHARDS):
-        key = streams.keys.online(shard)
-        streams.at(key).hset(key, f"user-{shard}", '{"id":"1-0","since_ms":5,"sessions":{"":{}}}')
-    streams.write("a")
-    with follow_sync(url) as events:
-        taken = next(events)
-        assert isinstance(taken, Snapshot)
-        assert set(taken.online) == {f"user-{shard}" for shard in range(SHARDS)}
-        streams.write("b")
-        event = next(events)
-        assert not isinstance(event, Snapshot)
-        assert uids([event]) == ["b"]
