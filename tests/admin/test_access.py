@@ -72,6 +72,7 @@ WHO: Final = {
     "may act": Who(bearer(ACT), True, 200, 200),
     "another page, without tokens": Who(CROSS, False, 403, 403),
     "another page, with a browser's token": Who({**bearer(ACT), **CROSS}, True, 403, 403),
+    "another page's picture, without tokens": Who({"sec_fetch_site": "cross-site"}, False, 403, 403),
     "by a wrong name, without tokens": Who({"host": "evil.example:7480"}, False, 403, 403),
 }
 

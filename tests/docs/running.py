@@ -35,8 +35,7 @@ def problem_of(
     if block.language == "python":
         for slow, quick in SLEEPS.items():
             text = text.replace(slow, quick)
-        program = [*PYTHON, "-c", text]
-        return _outcome(program, stage, printed) if until is None else _until(program, stage, until)
+        return _outcome([*PYTHON, "-c", text], stage, printed, until)
     return f"nobody knows how to run {block.language}"
 
 
@@ -57,28 +56,10 @@ def _toml(text: str, folder: Path) -> str | None:
     return None
 
 
-def _outcome(command: list[str], stage: Stage, printed: list[str] | None = None) -> str | None:
-    try:
-        run = subprocess.run(
-            command,
-            cwd=stage.folder,
-            env=stage.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        return f"it runs for more than {error.timeout:g} s"
-    if run.returncode:
-        return f"status {run.returncode}: {(run.stdout + run.stderr)[-SAID_CHARS:]}"
-    said = [TIME.sub("", line) for line in run.stdout.splitlines()]
-    return f"it prints {said}" if printed is not None and said != printed else None
-
-
-def _until(command: list[str], stage: Stage, words: str) -> str | None:
-    """Run a program until it prints some words."""
+def _outcome(
+    command: list[str], stage: Stage, printed: list[str] | None = None, until: str | None = None
+) -> str | None:
+    """Run a program to its end, or until it prints some words; return what is wrong with it."""
     program = subprocess.Popen(
         command,
         cwd=stage.folder,
@@ -88,16 +69,23 @@ def _until(command: list[str], stage: Stage, words: str) -> str | None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    timer = threading.Timer(TIME_LIMIT_S / 3, program.kill)
+    timer = threading.Timer(TIME_LIMIT_S, program.kill)
     timer.start()
     said: list[str] = []
     try:
         for line in program.stdout or ():
             said.append(line)
-            if words in line:
+            if until and until in line:
                 return None
+        status = program.wait()
     finally:
         timer.cancel()
         program.kill()
         program.communicate()
-    return f"it never says {words!r}: {''.join(said)[-SAID_CHARS:]}"
+    text = "".join(said)
+    if until:
+        return f"it never says {until!r}: {text[-SAID_CHARS:]}"
+    if status:
+        return f"status {status}: {text[-SAID_CHARS:]}"
+    lines = [TIME.sub("", line.rstrip("\n")) for line in said]
+    return f"it prints {lines}" if printed is not None and lines != printed else None

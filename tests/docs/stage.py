@@ -6,25 +6,24 @@ Documented addresses stand for the real ones: `redis://localhost:6379`, ports 74
 
 import contextlib
 import os
-import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import protocol
 from presence.embedded import embedded_redis
+from tests.admin.processes import answers, found, url_of
 from tests.credentials import SECRET, token, write_keys
 from tests.docs import commands
 from tests.docs.pages import ROOT
-from tests.live.server_process import ServerProcess, running_server
+from tests.live.phone import Phone
+from tests.live.server_process import running_server
 from tests.transports import certificates
 
 QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"
 ASKS_A_SERVER = (PORT, OPERATORS, "presence.followups")
-PATIENCE_S = 20.0
 PYTHON = (sys.executable, "-u", "-W", "error")
 HANDLER = "def send(due):\n    print(due.payload)\n"
 
@@ -69,17 +68,12 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
             cleanup.enter_context(_somebody(server.address))
             places[PORT] = str(server.address[1])
             if OPERATORS in text:
-                places[OPERATORS] = _operators_url(server)
+                found(lambda: answers(url_of(server)))
+                places[OPERATORS] = url_of(server).rstrip("/")
         if TLS_PORT in text:
-            flags = (
-                "--tls-only",
-                "--tls-cert",
-                str(folder / "chain.pem"),
-                "--tls-key",
-                str(folder / "key.pem"),
-            )
-            keys = ("--token-keys", str(folder / "keys.json"), "--no-admin")
-            secured = cleanup.enter_context(running_server("--redis", redis.url, *flags, *keys))
+            files = {"--tls-cert": "chain.pem", "--tls-key": "key.pem", "--token-keys": "keys.json"}
+            flags = [word for flag, name in files.items() for word in (flag, str(folder / name))]
+            secured = cleanup.enter_context(running_server("--redis", redis.url, "--tls-only", *flags))
             places[TLS_PORT] = str(secured.address[1])
         yield Stage(folder, redis.url, places)
 
@@ -98,32 +92,6 @@ def _write_files(folder: Path) -> None:
     key.rename(folder / "key.pem")
 
 
-def _operators_url(server: ServerProcess) -> str:
-    """Return where operators are served, which is told before the server is ready."""
-    urls = [line["url"] for line in server.lines if str(line.get("url", "")).startswith("http://")]
-    assert urls, server.lines
-    url = str(urls[0]).rstrip("/")
-    _wait(lambda: _listens(url), url)
-    return url
-
-
-def _listens(url: str) -> bool:
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), 1.0) as asking:
-            asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            return b" 200 " in asking.recv(1024)
-    except OSError:
-        return False
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, what
-        time.sleep(0.05)
-
-
 @contextlib.contextmanager
 def _somebody(address: tuple[str, int]) -> Iterator[None]:
     """Let zoe log in and fall silent, again and again: who waits for an event gets one."""
@@ -131,11 +99,10 @@ def _somebody(address: tuple[str, int]) -> Iterator[None]:
 
     def come_and_go() -> None:
         while not over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(address, 5.0) as silent:
-                silent.sendall(protocol.encode(protocol.login("zoe")))
-                silent.settimeout(5.0)
-                while silent.recv(4096) and not over.is_set():
-                    pass
+            with contextlib.suppress(OSError), contextlib.closing(Phone(address)) as silent:
+                silent.socket.settimeout(5.0)
+                silent.send(protocol.encode(protocol.login("zoe")))
+                silent.end()
             over.wait(0.3)
 
     thread = threading.Thread(target=come_and_go, daemon=True)

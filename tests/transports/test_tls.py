@@ -237,8 +237,9 @@ async def test_a_client_may_renew_the_keys_of_both() -> None:
 
 async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
     async with serving("tls") as server:
-        done = await trio.to_thread.run_sync(lambda: _renew_keys(server.address, 200_000, of_both=False))
-        assert done < 200_000
+        most = 20_000  # the library itself gives up after more
+        done = await trio.to_thread.run_sync(lambda: _renew_keys(server.address, most, of_both=False))
+        assert done < most
         await server.remain(0)
 
 

@@ -43,9 +43,9 @@ NOT_RUN = {
     (
         "protocol/clients/node/README.md",
         "npm ci",
-    ): "tests/system/protocol/clients/test_node.py builds and tests it",
+    ): "tests/system/protocol/test_node.py builds and tests it",
     ("protocol/clients/node/README.md", "import { PresenceClient"): (
-        "TypeScript; tests/system/protocol/clients/test_node.py compiles and runs it"
+        "TypeScript; tests/system/protocol/test_node.py compiles and runs it"
     ),
 }
 # (page, how the program begins, or a line of it): what it prints once it has worked, for it runs for ever.
