@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
 from presence.admin.http_figures import ROUTES, HttpFigures
-from presence.admin.metric_table import REFUSALS, TABLE, TOKEN_REASONS, Kind, Place
+from presence.admin.metric_table import TABLE, TOKEN_REASONS, Kind
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
 from presence.admin.workers import Answer
@@ -38,24 +38,19 @@ def names(found: Found) -> set[str]:
     return {name.removeprefix("presence_") for name, _ in found}
 
 
-def test_names_follow_the_rules_of_prometheus() -> None:
+def test_names_follow_the_rules_of_prometheus_and_no_label_is_chosen_by_users() -> None:
     for metric in TABLE:
         assert re.fullmatch(r"presence_[a-z]+(_[a-z]+)*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
-        assert metric.name.endswith("_info") == (metric.kind is Kind.INFO), metric.name
         assert not re.search(r"_(ms|milliseconds|kb|mb|count|sum|bucket)(_|$)", metric.name)
+        assert {*metric.labels} <= LABELS | (OF_INFOS if metric.kind is Kind.INFO else set()), metric.name
     assert len({metric.name for metric in TABLE}) == len(TABLE) <= 85
 
 
-def test_no_label_is_chosen_by_users() -> None:
-    infos = {label for each in TABLE if each.kind is Kind.INFO for label in each.labels}
-    assert infos - {"worker"} == OF_INFOS
-    assert {label for each in TABLE if each.kind is not Kind.INFO for label in each.labels} == LABELS
-
-
-def test_reasons_are_those_of_the_modules_that_give_them() -> None:
+def test_values_of_labels_are_those_of_the_modules_that_give_them() -> None:
     assert tuple(reason.value for reason in Reason) == TOKEN_REASONS
-    assert len(set(REFUSALS)) == len(REFUSALS)
+    paths = {path for path in description()["paths"] if not path.startswith("/static/")}
+    assert paths == {*ROUTES} - {"/static", "other"}
 
 
 async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_and_of_this_process(
@@ -69,16 +64,10 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
     of_us = local_sample(scrape())
     for metric in TABLE:
         for path in metric.places.values():
-            assert has(of_worker if metric.is_of_workers else of_us, path), path
-
-
-def has(sample: Any, path: Place) -> bool:
-    found = sample
-    for name in path:
-        if name not in found:
-            return False
-        found = found[name]
-    return True
+            found: Any = of_worker if metric.is_of_workers else of_us
+            for name in path:
+                assert name in found, path
+                found = found[name]
 
 
 def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
@@ -189,11 +178,6 @@ def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
     assert value(found, "http_requests_total", route="other", status="4xx") == 100
     assert value(found, "http_refusals_total", reason="other") == 100
     assert value(found, "http_acts_total", verb="other", outcome="other") == 100
-
-
-def test_every_path_that_may_be_asked_is_a_route() -> None:
-    paths = {path for path in description()["paths"] if not path.startswith("/static/")}
-    assert paths == {*ROUTES} - {"/static", "other"}
 
 
 def test_plain_text_is_told_unless_openmetrics_is_asked_for() -> None:

@@ -14,20 +14,20 @@ from presence.inquiries import QUESTION_BYTES, line_pair
 from tests.admin.asking import operators
 
 PATIENCE_S = 20.0
+Ends = list[tuple[socket.socket, socket.socket]]
 
 
 @pytest.fixture
-def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+def ends() -> Iterator[Ends]:
     pairs = [line_pair(), line_pair()]
     yield pairs
-    for pair in pairs:
-        for each in pair:
-            each.close()
+    for each in (*pairs[0], *pairs[1]):
+        each.close()
 
 
 @pytest.fixture
-def workers(pairs: list[tuple[socket.socket, socket.socket]], nursery: trio.Nursery) -> Workers:
-    workers = Workers([asking for asking, _ in pairs], 1)
+def workers(ends: Ends, nursery: trio.Nursery) -> Workers:
+    workers = Workers([asking for asking, _ in ends], 1)
     nursery.start_soon(workers.run)
     return workers
 
@@ -40,9 +40,9 @@ async def answer(end: socket.socket, said: object) -> None:
 
 
 async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
-    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+    ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
-    nursery.start_soon(answer, pairs[0][1], {"sessions": 3})
+    nursery.start_soon(answer, ends[0][1], {"sessions": 3})
     begun = trio.current_time()
     answers = await workers.samples()
     assert trio.current_time() - begun < module.ANSWER_WAIT_S + 1
@@ -70,7 +70,7 @@ async def test_few_explain_at_once_and_others_are_told_so(
 
 
 async def test_who_asks_meanwhile_has_the_same_answer(
-    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+    ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
     found = []
 
@@ -80,7 +80,7 @@ async def test_who_asks_meanwhile_has_the_same_answer(
     async with trio.open_nursery() as asking:
         for _ in range(10):
             asking.start_soon(ask)
-        for _, end in pairs:
+        for _, end in ends:
             nursery.start_soon(answer, end, {"sessions": 1})
     assert workers.questions == 2
     assert all(each is found[0] for each in found)
@@ -88,11 +88,11 @@ async def test_who_asks_meanwhile_has_the_same_answer(
 
 
 async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
-    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, monkeypatch: pytest.MonkeyPatch
+    ends: Ends, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_WAIT_S", 0.05)
     assert [each.sample for each in await workers.samples()] == [None, None]
-    await answer(pairs[0][1], {"late": True})
+    await answer(ends[0][1], {"late": True})
     with trio.fail_after(10):
         while 1 not in workers.heard_at:  # noqa: ASYNC110 - nobody rings a bell for it
             await trio.sleep(0.01)
@@ -100,12 +100,12 @@ async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
 
 
 async def test_answers_to_a_predecessor_are_passed_over(
-    pairs: list[tuple[socket.socket, socket.socket]], workers: Workers, nursery: trio.Nursery
+    ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
-    pairs[0][1].send(msgpack.packb([1, {"old": True}]))
-    pairs[0][1].send(b"\xc1 nonsense")
-    nursery.start_soon(answer, pairs[0][1], {"new": True})
-    nursery.start_soon(answer, pairs[1][1], {"new": True})
+    ends[0][1].send(msgpack.packb([1, {"old": True}]))
+    ends[0][1].send(b"\xc1 nonsense")
+    nursery.start_soon(answer, ends[0][1], {"new": True})
+    nursery.start_soon(answer, ends[1][1], {"new": True})
     assert [each.sample for each in await workers.samples()] == [{"new": True}] * 2
 
 
@@ -116,12 +116,6 @@ async def test_a_line_that_nobody_reads_is_full_and_no_failure(
     for _ in range(600):
         assert [each.sample for each in await workers.samples()] == [None, None]
     assert workers.unanswered == workers.questions == 1200
-
-
-async def test_one_without_a_supervisor_is_number_0(
-    pairs: list[tuple[socket.socket, socket.socket]],
-) -> None:
-    assert Workers([pairs[0][0]], 0).numbers == [0]
 
 
 async def test_readiness_says_whether_clients_can_be_served_and_why_not() -> None:
