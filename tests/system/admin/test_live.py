@@ -37,24 +37,18 @@ async def picture(viewer: Viewer) -> Any:
     return json.loads((await viewer.message("sample"))["data"])
 
 
-async def test_who_looks_is_greeted_with_how_things_went(redis_server: EmbeddedRedis) -> None:
-    async with operators(redis_server.url, workers=2, idle_timeout=12) as running:
-        await until(lambda: len(running.app.sources.sampler.history.report()["history"]["points"]) >= 2)
+async def test_who_looks_is_greeted_and_sees_the_figures_of_all_workers(redis_server: EmbeddedRedis) -> None:
+    async with operators(redis_server.url, workers=3, idle_timeout=12) as running:
+        running.samples[2] = None
+        sampler = running.app.sources.sampler
+        await until(lambda: len(sampler.history.report()["history"]["points"]) >= 2)
         viewer = running.look("/v1/live")
-        told = await viewer.message()
-        hello = json.loads(told["data"])
-        assert told["event"] == "hello"
-        told_of = [hello[name] for name in ("workers", "acts", "idle_timeout_s", "slot_s")]
-        assert told_of == [2, True, 12, 0.5]
+        hello = json.loads((await viewer.message("hello"))["data"])
+        told = [hello[name] for name in ("workers", "acts", "idle_timeout_s", "slot_s")]
+        assert told == [3, True, 12, 0.5]
         assert len(hello["history"]["points"]) >= 2
         assert {len(point) for point in hello["history"]["points"]} == {8}
-
-
-async def test_the_figures_of_all_workers_are_one_picture(redis_server: EmbeddedRedis) -> None:
-    async with operators(redis_server.url, workers=3) as running:
-        running.samples[2] = None
-        viewer = running.look("/v1/live")
-        await until(lambda: running.app.sources.sampler.cluster.nodes is not None)
+        await until(lambda: sampler.cluster.nodes is not None)
         seen = await picture(viewer)
         while seen["redis"] is None or seen["online"] is None:
             seen = await picture(viewer)

@@ -1,19 +1,23 @@
-"""Redis away: whoever asks hears so in time, and what needs no Redis is answered as before."""
+"""Redis away: whoever asks hears so in time, and what needs no Redis is answered as before; and a cluster."""
 
+import json
 import signal
 from collections.abc import Iterator
 
 import pytest
 import trio
 
+from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.access import Access
 from presence.store.client import open_client
 from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators, until
 from tests.subscriber.streams import Streams
 
 REDIS_S = 2.0
-SLACK_S = 5.0  # of a slow and busy machine; what is measured is printed
+SLACK_S = 5.0  # of a slow and busy machine
+USERS = [f"u{number}" for number in range(60)]
 NEEDS_REDIS = [
     ("/v1/presence/ann", "GET", b""),
     ("/v1/presence/query", "POST", {"uids": ["ann"]}),
@@ -116,16 +120,7 @@ async def test_a_worker_that_says_nothing_is_told(redis_server: EmbeddedRedis) -
 
 
 async def test_a_user_without_the_rights_to_follow_streams(redis_server: EmbeddedRedis) -> None:
-    rules = [
-        "reset",
-        "on",
-        ">secret-of-redis-0123",
-        "~presence:*",
-        "&presence:*",
-        "+@all",
-        "-xread",
-        "-xrevrange",
-    ]
+    rules = ["on", ">secret-of-redis-0123", "~presence:*", "&presence:*", "+@all", "-xread", "-xrevrange"]
     with open_client(redis_server.url) as client:
         Streams(client)
         client.execute_command("ACL", "SETUSER", "few", *rules)
@@ -137,3 +132,23 @@ async def test_a_user_without_the_rights_to_follow_streams(redis_server: Embedde
         assert (await running.ask("/v1/online")).status == 200
         viewer = running.look("/v1/live")
         assert (await viewer.message("sample"))["event"] == "sample"
+
+
+async def test_events_of_all_primaries_and_how_they_are(redis_cluster: Cluster) -> None:
+    with Access(redis_cluster.url) as access:
+        streams = Streams(access, 16)
+        streams.write(*USERS[:20])
+        async with operators(redis_cluster.url) as running:
+            viewer = running.look("/v1/events?from=0")
+            seen = [await viewer.message() for _ in range(20)]
+            viewer.leave()
+            streams.write(*USERS[20:])
+            viewer = running.look("/v1/events", last_event_id=seen[-1]["id"])
+            seen += [await viewer.message() for _ in range(40)]
+            assert sorted(json.loads(each["data"])["uid"] for each in seen) == sorted(USERS)
+            viewer.leave()
+            assert (await running.ask("/v1/online")).json()["count"] == 0
+            await until(lambda: running.app.sources.sampler.cluster.redis is not None)
+            redis = running.app.sources.sampler.cluster.redis
+            assert redis is not None
+            assert (redis.status, redis.servers, redis.shards) == ("ok", 3, 16)
