@@ -1,0 +1,183 @@
+"""What is said about metrics beside the code: alerts, the dashboard, the page for operators."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from presence.admin.metric_table import TABLE, Kind
+from presence.embedded import EmbeddedRedis
+from tests.admin.processes import ADMIN, answers, found, get, url_of
+from tests.live.server_process import running_server
+
+ROOT = Path(__file__).parent.parent.parent
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "presence.json").read_text())
+ALERTS = (PROMETHEUS / "alerts.yml").read_text()
+PAGE = (ROOT / "presence" / "docs" / "operations.md").read_text()
+METRICS = {metric.name: metric for metric in TABLE}
+OF_PROMETHEUS = {"job", "instance", "le"}
+_SELECTOR = re.compile(r"\b(presence_[a-z_]+)(?:\{([^}]*)\})?")
+TESTS = (PROMETHEUS / "alerts_test.yml").read_text()
+SECURITY = (ROOT / "presence" / "docs" / "security.md").read_text()
+ROW = re.compile(r"^\| `(presence_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+class Alert(NamedTuple):
+    name: str
+    expression: str
+    summary: str
+    runbook: str
+
+
+def alerts() -> list[Alert]:
+    """Return the alerts of the file."""
+    found = []
+    for text in ALERTS.split("- alert: ")[1:]:
+        name = text.split()[0]
+        expression = text.split("expr:", 1)[1].split("\n        for:")[0].split("\n        labels:")[0]
+        summary = re.search(r"^ +summary: (.+)$", text, re.MULTILINE)
+        runbook = re.search(r"^ +runbook: (.+)$", text, re.MULTILINE)
+        found.append(Alert(name, expression, summary[1] if summary else "", runbook[1] if runbook else ""))
+    return found
+
+
+def queries() -> list[str]:
+    """Return what the dashboard asks Prometheus for."""
+    return list(_queries(DASHBOARD))
+
+
+def _queries(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("expr"), str):
+            yield part["expr"]
+        part = list(part.values())
+    for each in part if isinstance(part, list) else ():
+        yield from _queries(each)
+
+
+def strangers(expression: str) -> list[str]:
+    """Return what an expression names that no metric has: names, and labels in braces."""
+    found = []
+    for name, selectors in _SELECTOR.findall(expression):
+        metric = METRICS.get(name) or METRICS.get(re.sub(r"_(bucket|sum|count)$", "", name))
+        if metric is None or (metric.name != name and metric.kind is not Kind.HISTOGRAM):
+            found.append(name)
+            continue
+        labels = set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selectors))
+        found += [f"{name}{{{label}}}" for label in labels - {*metric.labels, *OF_PROMETHEUS}]
+    return found
+
+
+def promtool(*words: str, text: str = "") -> None:
+    run = subprocess.run(
+        ["promtool", *words], cwd=PROMETHEUS, input=text, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert not text or not run.stderr, run.stderr
+
+
+@pytest.mark.needs("promtool")
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    promtool("test", "rules", "alerts_test.yml")
+
+
+@pytest.mark.needs("promtool")
+def test_the_configuration_is_one() -> None:
+    promtool("check", "config", "scrape.yml")
+
+
+@pytest.mark.needs("promtool")
+def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
+    with running_server("--redis", redis_server.url, *ADMIN) as server:
+        found(lambda: answers(url_of(server)))
+        text = get(url_of(server), "metrics")
+    assert text.count("\n") > 300
+    promtool("check", "metrics", text=text)
+
+
+def test_alerts_are_found() -> None:
+    assert len(alerts()) == ALERTS.count("- alert:") > 20
+
+
+def test_every_alert_is_tested_firing_and_at_rest_and_says_where_to_read_on() -> None:
+    for alert in alerts():
+        (test,) = re.findall(
+            rf"^  - name: {alert.name}\n(.*?)(?=^  - name: |\Z)", TESTS, re.MULTILINE | re.DOTALL
+        )
+        assert "exp_alerts: []" in test, alert.name
+        assert "- exp_labels:" in test, alert.name
+        assert strangers(alert.expression) == []
+        assert alert.summary
+        path, _, anchor = alert.runbook.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+        assert anchor in {heading.lower() for heading in headings}
+        assert anchor == alert.name.lower()
+
+
+def test_names_that_no_metric_has_are_noticed() -> None:
+    assert strangers("rate(presence_logins_total[1m])") == []
+    assert strangers("rate(presence_logins[1m])") == ["presence_logins"]
+    assert strangers("presence_logins_bucket") == ["presence_logins_bucket"]
+    assert strangers('presence_logins_total{job="a", uid="ann"}') == ["presence_logins_total{uid}"]
+    assert strangers('presence_tick_lag_seconds_bucket{le="1"}') == []
+
+
+def test_the_page_says_what_each_metric_is() -> None:
+    for name, kind, labels, _ in (found := ROW.findall(PAGE)):
+        assert kind == METRICS[name].kind, name
+        assert labels == ", ".join(f"`{label}`" for label in METRICS[name].labels), name
+    assert [name for name, *_ in found] == [metric.name for metric in TABLE]
+
+
+def test_each_metric_is_of_use() -> None:
+    """An alert or a panel has it, or the pages say what for, beside the table of what there is."""
+    uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), ROW.sub("", PAGE), SECURITY])
+    for name in METRICS:
+        assert re.search(rf"\b{name}(_bucket)?\b", uses), name
+
+
+def test_every_query_is_of_metrics_that_there_are() -> None:
+    assert len(queries()) > 60
+    assert [found for query in queries() for found in strangers(query)] == []
+
+
+def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
+    variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    for panel in PANELS:
+        if panel["type"] != "row":
+            assert panel["datasource"] == DATASOURCE
+            assert all(target["datasource"] == DATASOURCE for target in panel["targets"])
+
+
+def test_every_variable_of_a_query_is_there() -> None:
+    given = {each["name"] for each in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
+    assert {name for query in queries() for name in re.findall(r"\$(\w+)", query)} <= given
+
+
+def test_panels_have_ids_of_their_own_and_a_title_and_queries() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["type"] == "row" or panel["targets"]
+        assert len({target["refId"] for target in panel.get("targets", ())}) == len(panel.get("targets", ()))
+
+
+@pytest.mark.needs("promtool")
+def test_prometheus_understands_every_query(tmp_path: Path) -> None:
+    chosen = {"$__rate_interval": "1m", "$job": "presence", "$instance": ".*"}
+    lines = ["groups:", "  - name: dashboard", "    rules:"]
+    for n, query in enumerate(queries()):
+        for name, value in chosen.items():
+            query = query.replace(name, value)  # noqa: PLW2901 - one variable after the other
+        lines += [f"      - record: query:{n}", f"        expr: '{query}'"]
+    rules = tmp_path / "rules.yml"
+    rules.write_text("\n".join(lines))
+    promtool("check", "rules", str(rules))
