@@ -108,22 +108,16 @@ async def test_a_half_close_with_answers_pending(kind: TransportKind) -> None:
 
 
 @every_kind
-async def test_a_reset_has_its_grace(kind: TransportKind) -> None:
+async def test_a_reset_has_its_grace_and_before_the_login_is_no_login_timeout(kind: TransportKind) -> None:
     async with serving(kind, idle_timeout=2.0, grace=0.2) as server:
-        (await server.logged_in()).reset()
-        await server.until(server.ends)
-        assert server.story()[1:] == [("end", "ada", "closed")]
-        assert server.counted.connections == 0
-
-
-@every_kind
-async def test_a_reset_before_the_login_is_no_login_timeout(kind: TransportKind) -> None:
-    async with serving(kind) as server:
         client = await server.connect()
         await server.remain(1)
         client.reset()
-        await server.remain()
-        assert server.counted.login_timeouts == 0
+        await server.remain(0)
+        (await server.logged_in()).reset()
+        await server.until(server.ends)
+        assert server.story()[1:] == [("end", "ada", "closed")]
+        assert (server.counted.connections, server.counted.login_timeouts) == (0, 0)
         assert server.core.statistics().refused == {}
 
 
@@ -167,25 +161,19 @@ async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) ->
 
 
 @every_kind
-async def test_a_displaced_connection_is_told(kind: TransportKind) -> None:
+async def test_the_core_can_hang_up_and_whom_another_displaces_is_told(kind: TransportKind) -> None:
     async with serving(kind) as server:
         old, new = await server.logged_in(), await server.logged_in()
         assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
         await old.stream.aclose()
         await new.beat()
         assert server.story() == [("login", "ada", "login")] * 2
-
-
-@every_kind
-async def test_the_core_can_hang_up(kind: TransportKind) -> None:
-    async with serving(kind) as server:
-        client = await server.logged_in()
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
         server.core.endings.farewell([server.session("ada")], lambda: farewell)
-        (goodbye,) = await client.rest()
+        (goodbye,) = await new.rest()
         assert goodbye.payload["retry_after"] == 1.5
-        await client.stream.aclose()
-        await server.remain()
+        await new.stream.aclose()
+        await server.remain(0)
         assert len(server.registry) == 1, "hung up, and not ended"
 
 
