@@ -32,12 +32,6 @@ def complaint(path: Path) -> str:
     return str(caught.value)
 
 
-def test_keys_of_every_kind_are_loaded(tmp_path: Path) -> None:
-    ring = load(written(tmp_path, key_set([entry(alg) for alg in ALGORITHMS])))
-    assert len(ring) == 3
-    assert ring.kids == {"key-HS256", "key-RS256", "key-EdDSA"}
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -101,15 +95,14 @@ def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path: Path, place: str)
     assert "cannot be read" in complaint(tmp_path / place)
 
 
-@pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_secrets_that_everybody_may_read_are_refused(tmp_path: Path, alg: str, mode: int) -> None:
-    assert "chmod o-rwx" in complaint(written(tmp_path, key_set([entry(alg)]), mode))
-
-
-@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o660])
-def test_secrets_that_few_may_read_are_taken(tmp_path: Path, mode: int) -> None:
-    assert len(load(written(tmp_path, key_set([entry("HS256")]), mode))) == 1
+def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
+    text = key_set([entry(alg)])
+    for mode in (0o604, 0o644, 0o666):
+        assert "chmod o-rwx" in complaint(written(tmp_path, text, mode))
+    for mode in (0o400, 0o600, 0o640, 0o660):
+        (tmp_path / "keys.json").unlink()
+        assert load(written(tmp_path, text, mode)).kids == {f"key-{alg}"}
 
 
 @pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
