@@ -10,51 +10,32 @@ for our name only, which leaves the second way, barred in the same manner.
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from presence import networks
-from presence.admin.token_file import Role, Tokens
+from presence.admin.answers import ApiError
+from presence.admin.token_file import Role, Token, Tokens
 
-
-class Need(Enum):
-    """What a verb takes: nothing, or a role."""
-
-    OPEN = "open"
-    READ = "read"
-    ACT = "act"
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """Who asks.
-
-    Attributes:
-        name: as the log calls him.
-        role: what he may do.
-    """
-
-    name: str
-    role: Role
-
-
-class Refused(Exception):
-    """A request that is not let in.
-
-    Attributes:
-        code: ``no_token``, ``wrong_token``, ``no_tokens`` (there are none to compare with), ``wrong_role``,
-            ``wrong_host``, ``cross_site``, ``not_json``.
-    """
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-ANYBODY: Final = Operator("anybody", "act")
-NOBODY: Final = Operator("none", "read")
+ANYBODY: Final = Token("act", "anybody", b"")
+NOBODY: Final = Token("read", "none", b"")
 JSON: Final = "application/json"
+CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
+# Status, message, and the reason by which it is counted.
+_REFUSALS: Final = {
+    "no_token": (401, "give a token: Authorization: Bearer SECRET, or Basic with it as password", "token"),
+    "wrong_token": (401, "this token is not known here", "token"),
+    "no_tokens": (503, "the file of tokens cannot be used: see the server's log", "token"),
+    "wrong_role": (403, "this token may read, and not act", "role"),
+    "wrong_host": (403, "without tokens the Host header must name this machine's loopback address", "host"),
+    "cross_site": (403, "another web page asks", "origin"),
+    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
+}
+
+
+def _refused(code: str) -> ApiError:
+    status, message, reason = _REFUSALS[code]
+    challenge = {"WWW-Authenticate": CHALLENGE} if status == 401 else {}
+    return ApiError(status, code, message, headers=challenge, reason=reason)
 
 
 class Access:
@@ -63,67 +44,61 @@ class Access:
     Args:
         tokens: of operators; None: there is no file of them. Empty: there is, and it cannot be used.
         host: the address that is listened on.
+
+    Attributes:
+        tokens: those in effect.
     """
 
     def __init__(self, tokens: Tokens | None, host: str) -> None:
-        self._tokens = tokens
+        self.tokens = tokens
         self._host = host
 
-    @property
-    def tokens(self) -> Tokens | None:
-        """The tokens in effect."""
-        return self._tokens
-
-    @tokens.setter
-    def tokens(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-
-    def admit(self, need: Need, headers: Mapping[str, str]) -> Operator:
+    def admit(self, need: Role | None, headers: Mapping[str, str]) -> Token:
         """Return who asks.
 
         Args:
-            need: what the verb takes.
+            need: the role that the verb takes; None: it is open to everybody.
             headers: of the request, by lower-case name.
 
         Raises:
-            Refused: he may not.
+            ApiError: he may not.
         """
-        if need is Need.OPEN:
+        if need is None:
             return NOBODY
-        operator = self._whoever_is_near(headers) if self._tokens is None else self._bearer(headers)
+        operator = self._whoever_is_near(headers) if self.tokens is None else self._bearer(headers)
         _check_origin(need, headers)
-        if need is Need.ACT:
+        if need == "act":
             if operator.role != "act":
-                raise Refused("wrong_role")
+                raise _refused("wrong_role")
             if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-                raise Refused("not_json")
+                raise _refused("not_json")
         return operator
 
-    def known(self, headers: Mapping[str, str]) -> Operator | None:
+    def known(self, headers: Mapping[str, str]) -> Token | None:
         """Return whose token a request has, whatever it may; None: nobody's."""
         try:
             return self._bearer(headers)
-        except Refused:
+        except ApiError:
             return None
 
-    def _whoever_is_near(self, headers: Mapping[str, str]) -> Operator:
+    def _whoever_is_near(self, headers: Mapping[str, str]) -> Token:
         if not networks.is_loopback(self._host):
-            raise Refused("no_token")  # a server does not start so; if it did, nobody would come in
+            raise _refused("no_token")  # a server does not start so; if it did, nobody would come in
         name = _name_of(headers.get("host", ""))
         if not networks.is_loopback(name) and name.lower() != self._host.lower():
-            raise Refused("wrong_host")
+            raise _refused("wrong_host")
         return ANYBODY
 
-    def _bearer(self, headers: Mapping[str, str]) -> Operator:
-        if self._tokens is not None and not len(self._tokens):
-            raise Refused("no_tokens")
+    def _bearer(self, headers: Mapping[str, str]) -> Token:
+        if self.tokens is not None and not len(self.tokens):
+            raise _refused("no_tokens")
         offered = _offered(headers.get("authorization", ""))
         if offered is None:
-            raise Refused("no_token")
-        token = self._tokens.find(offered) if self._tokens is not None else None
+            raise _refused("no_token")
+        token = self.tokens.find(offered) if self.tokens is not None else None
         if token is None:
-            raise Refused("wrong_token")
-        return Operator(token.name, token.role)
+            raise _refused("wrong_token")
+        return token
 
 
 def _offered(authorization: str) -> str | None:
@@ -139,24 +114,24 @@ def _offered(authorization: str) -> str | None:
         return ""
 
 
-def _check_origin(need: Need, headers: Mapping[str, str]) -> None:
+def _check_origin(need: Role, headers: Mapping[str, str]) -> None:
     """See to it that no other page asks.
 
     One may lead a browser here, by a link; it does not see what comes then.
 
     Raises:
-        Refused: one does.
+        ApiError: one does.
     """
     site = headers.get("sec-fetch-site", "none").lower()
-    is_link = need is Need.READ and headers.get("sec-fetch-mode", "").lower() == "navigate"
+    is_link = need == "read" and headers.get("sec-fetch-mode", "").lower() == "navigate"
     if site not in {"none", "same-origin"} and not is_link:
-        raise Refused("cross_site")
+        raise _refused("cross_site")
     origin = headers.get("origin")
     if origin is None:
         return
     page = origin.partition("://")[2].lower()  # empty for `null`: a page that nobody may know of
     if not page or page != headers.get("host", "").lower():
-        raise Refused("cross_site")
+        raise _refused("cross_site")
 
 
 def _name_of(host: str) -> str:

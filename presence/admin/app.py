@@ -11,7 +11,7 @@ import trio
 from starlette.types import ASGIApp
 
 from presence.admin import token_file
-from presence.admin.access import Access, Need
+from presence.admin.access import Access
 from presence.admin.backlog_pages import BacklogPages
 from presence.admin.guard import Audit, Guard, Verb
 from presence.admin.handlers import Context, Handlers, Sources
@@ -98,22 +98,21 @@ class App:
 
 def verbs(handlers: Handlers, page: PageFiles) -> list[Verb]:
     """Return what may be asked, and what it takes."""
-    read, act, anybody = Need.READ, Need.ACT, Need.OPEN
     return [
-        Verb("GET", "/healthz", anybody, handlers.healthz),
-        Verb("GET", "/readyz", anybody, handlers.readyz),
-        Verb("GET", "/metrics", read, handlers.metrics),
-        Verb("GET", "/v1/presence/{uid}", read, handlers.presence),
-        Verb("POST", "/v1/presence/query", read, handlers.query),
-        Verb("GET", "/v1/online", read, handlers.online),
-        Verb("GET", "/v1/nodes", read, handlers.nodes),
-        Verb("GET", "/v1/events", read, handlers.events),
-        Verb("GET", "/v1/live", read, handlers.live),
-        Verb("GET", "/v1/explain/{uid}", read, handlers.explain),
-        Verb("POST", "/v1/kick", act, handlers.kick, act="kick"),
-        Verb("GET", "/openapi.json", read, page.describe),
-        Verb("GET", "/", read, page.index),
-        Verb("GET", "/static/{file}", read, page.file),
+        Verb("GET", "/healthz", None, handlers.healthz),
+        Verb("GET", "/readyz", None, handlers.readyz),
+        Verb("GET", "/metrics", "read", handlers.metrics),
+        Verb("GET", "/v1/presence/{uid}", "read", handlers.presence),
+        Verb("POST", "/v1/presence/query", "read", handlers.query),
+        Verb("GET", "/v1/online", "read", handlers.online),
+        Verb("GET", "/v1/nodes", "read", handlers.nodes),
+        Verb("GET", "/v1/events", "read", handlers.events),
+        Verb("GET", "/v1/live", "read", handlers.live),
+        Verb("GET", "/v1/explain/{uid}", "read", handlers.explain),
+        Verb("POST", "/v1/kick", "act", handlers.kick, act="kick"),
+        Verb("GET", "/openapi.json", "read", page.describe),
+        Verb("GET", "/", "read", page.index),
+        Verb("GET", "/static/{file}", "read", page.file),
     ]
 
 

@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from presence.admin.access import NOBODY, Access, Need, Operator, Refused
+from presence.admin.access import NOBODY, Access
 from presence.admin.answers import ApiError, not_found
 from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.token_file import Role, Token
 from presence.buckets import Buckets
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
@@ -33,18 +34,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
-# Status, message, and the reason by which it is counted.
-_REFUSALS: Final = {
-    "no_token": (401, "give a token: Authorization: Bearer SECRET, or Basic with it as password", "token"),
-    "wrong_token": (401, "this token is not known here", "token"),
-    "no_tokens": (503, "the file of tokens cannot be used: see the server's log", "token"),
-    "wrong_role": (403, "this token may read, and not act", "role"),
-    "wrong_host": (403, "without tokens the Host header must name this machine's loopback address", "host"),
-    "cross_site": (403, "another web page asks", "origin"),
-    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
-}
-
 REFUSED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
 REFUSED_BURST: Final = 50.0
 
@@ -62,13 +51,13 @@ class Verb(Route):
     Args:
         method: ``GET`` (``HEAD`` is then answered, too) or ``POST``.
         template: its path as the description of the interface has it.
-        need: what it takes.
+        need: the role that it takes; None: it is open to everybody.
         handler: who answers.
         act: what the log calls it, if it changes anything.
     """
 
     def __init__(
-        self, method: str, template: str, need: Need, handler: Handler, act: str | None = None
+        self, method: str, template: str, need: Role | None, handler: Handler, act: str | None = None
     ) -> None:
         path = template
         for plain, converted in _CONVERTERS.items():
@@ -136,25 +125,21 @@ class Guard:
                 allowed += sorted(verb.methods or ())
         return None, allowed
 
-    async def _admit(self, verb: Verb | None, scope: Scope) -> Operator:
+    async def _admit(self, verb: Verb | None, scope: Scope) -> Token:
         """Return who asks.
 
         Raises:
             ApiError: he may not.
         """
         headers = header_map(scope)
-        need = verb.need if verb else Need.READ
         try:
-            return self._access.admit(need, headers)
-        except Refused as refused:
-            code = refused.code
-        if verb is not None and verb.act:
-            self._audit.refused(scope, verb.act, code, self._access.known(headers) or NOBODY)
-        if code == "wrong_token":
-            await self._slow_down()
-        status, message, reason = _REFUSALS[code]
-        challenge = {"WWW-Authenticate": CHALLENGE} if status == 401 else {}
-        raise ApiError(status, code, message, headers=challenge, reason=reason)
+            return self._access.admit(verb.need if verb else "read", headers)
+        except ApiError as refused:
+            if verb is not None and verb.act:
+                self._audit.refused(scope, verb.act, refused.code, self._access.known(headers) or NOBODY)
+            if refused.code == "wrong_token":
+                await self._slow_down()
+            raise
 
     async def _slow_down(self) -> None:
         """Wait, so that nobody guesses quickly.
@@ -219,9 +204,9 @@ def _not_there(allowed: list[str]) -> ASGIApp:
     return ApiError(405, "wrong_method", message, headers={"Allow": methods}).response()
 
 
-def operator_of(scope: Any) -> Operator:
+def operator_of(scope: Any) -> Token:
     """Return who asks, of a request that was let in."""
-    operator: Operator = scope["operator"]
+    operator: Token = scope["operator"]
     return operator
 
 
@@ -239,7 +224,7 @@ class Audit:
 
     def acted(
         self,
-        operator: Operator,
+        operator: Token,
         scope: Mapping[str, Any],
         verb: str,
         outcome: Outcome,
@@ -272,7 +257,7 @@ class Audit:
             **details,
         )
 
-    def refused(self, scope: Mapping[str, Any], verb: str, code: str, operator: Operator = NOBODY) -> None:
+    def refused(self, scope: Mapping[str, Any], verb: str, code: str, operator: Token = NOBODY) -> None:
         """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
         if not self._refusals.take("", trio.current_time()):
             self._figures.acted(verb, "refused")

@@ -7,7 +7,7 @@ worker one answer of some 0.15 ms, and Redis one HLEN for each shard.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 import trio
@@ -27,7 +27,6 @@ NODES_S: Final = 2.0
 REDIS_S: Final = 5.0
 CHANGES_MAX_S: Final = 3.0  # what Redis said is shown for no longer if it says nothing more
 
-T = TypeVar("T")
 log = structlog.get_logger("presence.admin")
 
 
@@ -58,9 +57,9 @@ class Sampler:
         """Take pictures until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, SAMPLE_S, self._reader.count, self._note_online)
-                nursery.start_soon(self._watch, NODES_S, self._reader.nodes, self._note_nodes)
-                nursery.start_soon(self._watch, REDIS_S, self._read_health, self._note_redis)
+                nursery.start_soon(self._watch, SAMPLE_S, self._reader.count, "online")
+                nursery.start_soon(self._watch, NODES_S, self._reader.nodes, "nodes")
+                nursery.start_soon(self._watch, REDIS_S, self._read_health, "redis")
                 await self._sample_all()
         finally:
             self._reader.close()
@@ -98,36 +97,28 @@ class Sampler:
             for show in list(self._viewers):
                 show(encoded)
 
-    async def _watch(self, interval_s: float, ask: Callable[[], T], note: Callable[[T | None], None]) -> None:
-        """Ask Redis again and again, and take note of what it says, or that it says nothing."""
+    async def _watch(self, interval_s: float, ask: Callable[[], object], name: str) -> None:
+        """Ask Redis again and again, and keep what it says under a name, or that it says nothing."""
         while True:
             begun = trio.current_time()
             try:
                 with trio.fail_after(CHANGES_MAX_S):
                     said = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
             except (RedisError, OSError, ValueError, trio.TooSlowError) as error:
-                note(None)
-                self._note_failure(redact_text(str(error)) or "no answer in time")
+                if name != "redis":
+                    self._note(name, None)
+                known = self.cluster.redis or RedisHealth(status="away")
+                text = redact_text(str(error)) or "no answer in time"
+                self._note("redis", replace(known, status="away", ping_ms=None, error=text))
             else:
-                note(said)
+                self._note(name, said)
             await trio.sleep(max(0.05, begun + interval_s - trio.current_time()))
 
     def _read_health(self) -> RedisHealth:
         return read_health(self._access, self._reader.keys().shards)
 
-    def _note_online(self, online: int | None) -> None:
-        self.cluster = replace(self.cluster, online=online)
-
-    def _note_nodes(self, nodes: Any) -> None:
-        self.cluster = replace(self.cluster, nodes=nodes)
-
-    def _note_redis(self, health: RedisHealth | None) -> None:
-        if health is not None:
-            self.cluster = replace(self.cluster, redis=health)
-
-    def _note_failure(self, text: str) -> None:
-        known = self.cluster.redis or RedisHealth(status="away")
-        self.cluster = replace(self.cluster, redis=replace(known, status="away", ping_ms=None, error=text))
+    def _note(self, name: str, said: Any) -> None:
+        self.cluster = replace(self.cluster, **{name: said})
 
     def redis_map(self) -> dict[str, Any] | None:
         """Return how Redis is, as plain data; None: it was not asked yet."""
