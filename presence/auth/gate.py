@@ -93,29 +93,18 @@ class TokenGate:
     def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
         """See `Gate`."""
         caller = Caller.STRANGER if self._bad_tokens.has(address, now) else Caller.SUSPECT
-        try:
-            granted = self._check(token, uid, caller, now)
-        except TokenRefused as error:
-            _count(self._counted.refused, error.reason)
-            if address:
-                self._bad_tokens.charge(address, now)
-            return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
-        if granted is None:
-            return self._busy()
-        self._counted.granted += 1
-        return granted
+        verdict = self._judge(token, uid, caller, now, self._counted.refused)
+        if isinstance(verdict, Granted):
+            self._counted.granted += 1
+        elif verdict.code is Code.AUTH_FAILED and address:
+            self._bad_tokens.charge(address, now)
+        return verdict
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
         """See `Gate`. Who may ask so has proved who he is, and may do it as often as he may send updates."""
-        try:
-            granted = self._check(token, uid, Caller.CONNECTED, now)
-        except TokenRefused as error:
-            _count(self._counted.renewals_refused, error.reason)
-            return Denied(Code.AUTH_FAILED, _REFUSED)
-        if granted is None:
-            return self._busy()
-        self._counted.renewed += 1
-        return granted
+        verdict = self._judge(token, uid, Caller.CONNECTED, now, self._counted.renewals_refused)
+        self._counted.renewed += isinstance(verdict, Granted)
+        return verdict
 
     def statistics(self) -> GateStatistics:
         """Return the figures."""
@@ -126,6 +115,16 @@ class TokenGate:
             addresses_kept=len(self._bad_tokens),
             addresses_forgotten=self._bad_tokens.forgotten,
         )
+
+    def _judge(
+        self, token: object, uid: str | None, caller: Caller, now: float, refused: dict[str, int]
+    ) -> Verdict:
+        try:
+            granted = self._check(token, uid, caller, now)
+        except TokenRefused as error:
+            refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
+            return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
+        return granted or Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
     def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Granted | None:
         """Return what a token is good for, None if there is no time to check it.
@@ -141,9 +140,6 @@ class TokenGate:
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
         return Granted(claims.uid, now + (claims.expires - wall))
-
-    def _busy(self) -> Denied:
-        return Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
 
 def budget_of(share: float, now: float) -> TokenBucket:
@@ -170,7 +166,3 @@ def from_settings(settings: Settings, clock: Clock, wall: Callable[[], float]) -
         budget_of(settings.token_check_share, clock.now()),
         wall=wall,
     )
-
-
-def _count(counters: dict[str, int], reason: Reason) -> None:
-    counters[reason.value] = counters.get(reason.value, 0) + 1
