@@ -67,7 +67,7 @@ def exists(db: FakeRedis, key: bytes) -> Reply:
 def pexpire(db: FakeRedis, key: bytes, ms: bytes) -> Reply:
     if key not in db.data:
         return 0
-    db.set_deadline(key, db.now_us() // 1000 + int(ms))
+    db.set_deadline(key, db.now_us // 1000 + int(ms))
     return 1
 
 
@@ -75,7 +75,7 @@ def pexpire(db: FakeRedis, key: bytes, ms: bytes) -> Reply:
 
 
 def time(db: FakeRedis) -> Reply:
-    return [b"%d" % part for part in divmod(db.now_us(), 1_000_000)]
+    return [b"%d" % part for part in divmod(db.now_us, 1_000_000)]
 
 
 def info(db: FakeRedis, section: bytes) -> Reply:
@@ -257,7 +257,7 @@ def zremrangebyscore(db: FakeRedis, key: bytes, low: bytes, high: bytes) -> Repl
 
 def xadd(db: FakeRedis, key: bytes, wanted: bytes, *words: bytes) -> Reply:
     target = db.read(key, Stream)
-    given = _next_id(target.last if target else NO_ID, wanted, db.now_us() // 1000)
+    given = _next_id(target.last if target else NO_ID, wanted, db.now_us // 1000)
     target = target or db.write(key, Stream)
     target.last = given
     target.ids.append(given)

@@ -32,6 +32,7 @@ class FakeRedis:
         channels: that somebody listens to.
 
     Attributes:
+        now_us: Unix time of the command or script that runs.
         heard: channel and message of all that was published there.
     """
 
@@ -48,7 +49,7 @@ class FakeRedis:
         self.scripts: set[bytes] = set()
         self._next_deadline: float = float("inf")
         self._now = now
-        self._now_us = 0
+        self.now_us = 0
         self._commands = commands
         self.channels = frozenset(channels)
         self.heard: list[tuple[bytes, bytes]] = []
@@ -65,8 +66,8 @@ class FakeRedis:
         Raises:
             ReplyError: the error reply that Redis would send.
         """
-        self._now_us = round(self._now() * 1_000_000)
-        if self._next_deadline < self._now_us // 1000:
+        self.now_us = round(self._now() * 1_000_000)
+        if self._next_deadline < self.now_us // 1000:
             self._expire()
         match words:
             case b"EVALSHA", digest, count, *rest:
@@ -108,10 +109,6 @@ class FakeRedis:
 
     # What commands are made of
 
-    def now_us(self) -> int:
-        """Return the Unix time in µs; it stands still during a script."""
-        return self._now_us
-
     def read(self, key: bytes, kind: type[V]) -> V | None:
         """Return the value of a key, None where there is none; refuse another type."""
         found = self.data.get(key)
@@ -137,7 +134,7 @@ class FakeRedis:
         self._next_deadline = min(self._next_deadline, until_ms)
 
     def _expire(self) -> None:
-        for key in [key for key, until_ms in self.deadlines.items() if until_ms < self._now_us // 1000]:
+        for key in [key for key, until_ms in self.deadlines.items() if until_ms < self.now_us // 1000]:
             self.remove(key)
         self._next_deadline = min(self.deadlines.values(), default=float("inf"))
 
