@@ -30,15 +30,13 @@ class Agenda:
         """Let something happen some true seconds from now."""
         self.at(self.now + seconds, act)
 
-    def run(self, until: float) -> int:
-        """Let everything happen that is due; return how much it was."""
-        heap, done = self._heap, 0
+    def run(self, until: float) -> None:
+        """Let everything happen that is due."""
+        heap = self._heap
         while heap and heap[0][0] <= until:
             self.now, _, act = heapq.heappop(heap)
             act()
-            done += 1
         self.now = until
-        return done
 
 
 class NodeClock:

@@ -31,16 +31,6 @@ def short(seed: int, end_at: float) -> Plan:
     return replace(draw_plan(seed), end_at=end_at)
 
 
-def test_what_was_entered_first_happens_first(agenda: Agenda) -> None:
-    done: list[int] = []
-    for number, at in enumerate((2.0, 1.0, 2.0)):
-        agenda.at(at, lambda number=number: done.append(number))  # type: ignore[misc]
-    agenda.run(1.5)
-    assert (done, agenda.now) == ([1], 1.5)
-    agenda.run(2.0)
-    assert done == [1, 0, 2]
-
-
 def test_a_fast_clock_wakes_its_tasks_early(agenda: Agenda) -> None:
     machine, woken = machine_of(agenda, rate=1.25), []
 
