@@ -2,25 +2,16 @@
 
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 
 import msgpack
 import pytest
 
-from protocol import FRAME_LIMIT_BYTES, Code, Decoder, ProtocolError, decode
-
-STATM = Path("/proc/self/statm")
-PAGE_BYTES = 4096
-BOMBS = 10_000
+from protocol import ProtocolError, decode
 
 # 1,000 arrays inside each other: each alone claims fewer elements than the frame has bytes.
 NESTED_CLAIMS = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\xdc\x0f\xff" * 1000 + b"\x00" * 8000
 MAPS_OF_CLAIMS = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\xde\x0f\xff\xa1k" * 1000 + b"\x00" * 8000
 DEEP = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\x91" * 16_000 + b"\xc0"
-
-
-def _rss_bytes() -> int:
-    return int(STATM.read_text().split()[1]) * PAGE_BYTES
 
 
 def _peak_bytes(call: Callable[[bytes], object], body: bytes) -> int:
@@ -34,27 +25,9 @@ def _peak_bytes(call: Callable[[bytes], object], body: bytes) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
-def test_length_bombs_take_no_memory() -> None:
-    decoders = [Decoder(FRAME_LIMIT_BYTES) for _ in range(BOMBS)]
-    before = _rss_bytes()
-    refused = 0
-    for decoder in decoders:
-        decoder.feed(b"\xff\xff\xff\xff")
-        try:
-            decoder.next()
-        except ProtocolError as error:
-            refused += error.code is Code.TOO_LARGE
-    each = (_rss_bytes() - before) / BOMBS
-    print(f"length bombs {refused}, RSS per bomb {each:.0f} bytes")
-    assert refused == BOMBS
-    assert each <= 1024
-
-
 @pytest.mark.parametrize("bomb", [NESTED_CLAIMS, MAPS_OF_CLAIMS, DEEP], ids=["arrays", "maps", "deep"])
 def test_container_bombs_take_memory_in_proportion_to_the_frame(bomb: bytes) -> None:
     peak = _peak_bytes(decode, bomb)
-    print(f"frame {len(bomb)} bytes, peak {peak} bytes")
     assert peak < 32 * 1024
 
 
@@ -63,7 +36,6 @@ def test_container_bombs_take_memory_in_proportion_to_the_frame(bomb: bytes) -> 
 )
 def test_control_the_bomb_works_without_the_walk() -> None:
     peak = _peak_bytes(msgpack.unpackb, NESTED_CLAIMS)
-    print(f"frame {len(NESTED_CLAIMS)} bytes, peak {peak} bytes")
     assert peak > 16 * 1024 * 1024
 
 
