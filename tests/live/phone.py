@@ -9,11 +9,7 @@ PATIENCE_S = 60.0  # time-outs of 5 s, on a machine that does other things
 
 
 class Phone:
-    """One connection.
-
-    Args:
-        to: where to connect, or what is connected already.
-    """
+    """One connection: to where it is to connect, or over what is connected already."""
 
     def __init__(self, to: tuple[str, int] | socket.socket) -> None:
         self.socket = to if isinstance(to, socket.socket) else socket.create_connection(to, PATIENCE_S)

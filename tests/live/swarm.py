@@ -20,34 +20,19 @@ LOOK_S = 0.25  # at what is waited for
 
 
 class Client(LoopClient):
-    """One connection and what it has seen.
-
-    Args:
-        loop: what drives it.
-        uid: its name.
-        beat_s: seconds between two of its beats, give or take a tenth; infinite: it does not beat.
-        asks: whether its beats ask for an answer.
-
-    Attributes:
-        sent_at: Unix seconds, taken right before the last complete frame was sent.
-        silent_from: monotonic time from which on it sends nothing more; None: it beats for ever.
-        received: packets of the server, in order.
-        closed: whether the server closed the connection.
-        round_trips: seconds from each acknowledged keepalive to its answer.
-        waiting: those without one, by id.
-    """
+    """One connection and what it has seen; it beats each `beat_s` seconds or so, if that is finite."""
 
     hangs_up = False
 
     def __init__(self, loop: ClientLoop, uid: str, beat_s: float, *, asks: bool) -> None:
         super().__init__(loop, uid)
         self.beats = self.returns = False  # its beats have moments of their own
-        self.sent_at = 0.0
-        self.silent_from: float | None = None
+        self.sent_at = 0.0  # Unix seconds, taken right before the last frame was sent
+        self.silent_from: float | None = None  # monotonic: from then on it does not beat
         self.received: list[Packet] = []
-        self.closed = False
-        self.round_trips: list[float] = []
-        self.waiting: dict[int, float] = {}
+        self.closed = False  # by the server
+        self.round_trips: list[float] = []  # seconds from each keepalive that asks to its answer
+        self.waiting: dict[int, float] = {}  # those without one, by id
         self._beat_s, self._asks = beat_s, asks
         self._numbers = 1
 

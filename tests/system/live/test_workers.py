@@ -67,16 +67,17 @@ def test_a_device_that_logs_in_at_another_worker_takes_its_session_along(redis_s
     assert [event["type"] for event in events] == ["online"]
 
 
-@pytest.mark.parametrize("everybody", [False, True], ids=["supervisor", "every process"])
-def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, *, everybody: bool) -> None:
+@pytest.mark.parametrize("how", ["supervisor told", "every process told", "supervisor killed"])
+def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, how: str) -> None:
     server = ServerProcess("--redis", redis_server.url, "--workers", "3")
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
         swarm.run(5, until=swarm.logged_in)
-        for pid in [*(server.workers().values() if everybody else ()), server.process.pid]:
+        for pid in server.workers().values() if how == "every process told" else ():
             os.kill(pid, signal.SIGTERM)
+        server.process.send_signal(signal.SIGKILL if how == "supervisor killed" else signal.SIGTERM)
         swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
-    assert server.process.wait(5) == 0
+    assert server.process.wait(5) == (-signal.SIGKILL if how == "supervisor killed" else 0)
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]
     assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
@@ -114,32 +115,16 @@ def test_a_worker_that_is_told_to_drain_is_replaced(redis_server: EmbeddedRedis)
     assert len(server.said("stopped")) == 3
 
 
-def test_workers_drain_when_their_supervisor_is_killed(redis_server: EmbeddedRedis) -> None:
-    server = ServerProcess("--redis", redis_server.url, "--workers", "2")
-    with Swarm(server.address, beat_s=12) as swarm:
-        swarm.log_in(f"user-{n}" for n in range(40))
-        swarm.run(5, until=swarm.logged_in)
-        server.process.kill()
-        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
-    server.stop()
-    goodbyes = [client.received[-1] for client in swarm.clients]
-    assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
-    assert len(server.said("stopped")) == 2
-
-
 def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedRedis) -> None:
-    flags = ("--redis", redis_server.url, "--workers", "2", "--max-connections", "9999999")
-    status, said, seconds = failed_start(*flags)
+    flags = ("--redis", redis_server.url, "--workers", "2")
+    status, said, seconds = failed_start(*flags, "--max-connections", "9999999")
     assert status == 2
     assert seconds < 5
     assert "ready" not in said.split()
     assert "max_connections: 9999999 do not fit" in said
-
-
-def test_the_port_of_another_supervisor_is_taken(redis_server: EmbeddedRedis) -> None:
-    with running_server("--redis", redis_server.url, "--workers", "2") as server:
+    with running_server(*flags) as server:
         port = str(server.address[1])
-        status, said, _ = failed_start("--redis", redis_server.url, "--port", port, "--workers", "2")
+        status, said, _ = failed_start(*flags, "--port", port)
     assert status == 1
     assert port in said
 
