@@ -22,23 +22,17 @@ NEAR_S: Final = 0.06  # before the time-out: so near, bytes often wait while the
 
 
 class Device:
-    """One device; see `DevicePlan`.
-
-    Attributes:
-        main: the connection that it cares for.
-        banned: whether it was told to stay away.
-        dark_until: true time until which its network is dead.
-    """
+    """One device; see `DevicePlan`."""
 
     def __init__(self, world: World, plan: DevicePlan) -> None:
         self._world = world
         self._agenda = world.agenda
         self.plan = plan
         self._random = Random(f"{world.plan.seed} {plan.name}")
-        self.main: Connection | None = None
-        self.banned = False
+        self.main: Connection | None = None  # the connection that it cares for
+        self.banned = False  # whether it was told to stay away
         self.wants = True
-        self.dark_until = 0.0
+        self.dark_until = 0.0  # true time until which its network is dead
         self._near_until = 0.0
         self._connecting = False
         self._away: set[int] = set()  # numbers of hosts that cannot be reached

@@ -86,16 +86,14 @@ class Liveness:
     """What has happened that excuses somebody.
 
     Attributes:
-        rolled_back_at: true time at which Redis last went back in the same history.
         made_good: changes that gap entries told of, by the process that skipped them.
-        made_good_at: when the last of them was written.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.rolled_back_at = LONG_AGO
+        self.rolled_back_at = LONG_AGO  # true time at which Redis last went back in the same history
         self.made_good: dict[Host, int] = {}
-        self.made_good_at: dict[Host, float] = {}
+        self.made_good_at: dict[Host, float] = {}  # when the last of these was written
         self._outdated_at: dict[Key, float] = {}
 
     def applied(self, key: Key) -> None:

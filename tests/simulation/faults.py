@@ -26,15 +26,11 @@ CUTS: Final = {
 
 
 class Faults:
-    """Carries out what the plan has.
-
-    Attributes:
-        done: how often each kind was carried out.
-    """
+    """Carries out what the plan has."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.done: dict[Kind, int] = {}
+        self.done: dict[Kind, int] = {}  # how often each kind was carried out
         self._kept: dict[Fault, tuple[Snapshot, Kept]] = {}
 
     def schedule(self) -> None:

@@ -37,41 +37,31 @@ class Host:
         world: everything else.
         place: the number of its machine.
         number: unique; counts processes.
-
-    Attributes:
-        name: for the story.
-        node: what `presence serve` runs.
-        wires: its connections to Redis: relay, cluster, leases.
-        connections: all that it ever accepted.
-        reading: the connection that is being read.
-        unreachable: how many faults keep all clients from it.
-        vanished: whether it died with its machine, which then resets nothing.
-        draining: whether it was told to stop.
-        ids: the node ids that it had.
     """
 
     def __init__(self, world: World, place: int, number: int) -> None:
         self._world = world
         plan = world.plan
         self.place = place
-        self.name = f"host{number}"
+        self.name = f"host{number}"  # for the story
         self._random = random = Random(f"{plan.seed} {self.name}")
         rate = plan.rates[place % len(plan.rates)]
         self.clock = NodeClock(world.agenda, rate, offset_s=random.uniform(-60.0, 60.0))
         self.machine = Machine(world.agenda, self.clock, random)
-        self.wires = {
+        self.wires = {  # its connections to Redis
             name: Wire(world.agenda, world.redis, random) for name in ("relay", "cluster", "leases")
         }
-        self.connections: list[Connection] = []
-        self.reading: Connection | None = None
-        self.unreachable = 0
-        self.vanished = self.draining = False
+        self.connections: list[Connection] = []  # all that it ever accepted
+        self.reading: Connection | None = None  # the connection that is being read
+        self.unreachable = 0  # how many faults keep all clients from it
+        self.vanished = False  # whether it died with its machine, which then resets nothing
+        self.draining = False  # whether it was told to stop
         self._reads_by_tasks = random.random() < 0.2
         self._opened = False
         self._tokens = 0
-        self.ids: set[str] = set()
+        self.ids: set[str] = set()  # the node ids that it had
         self.runtime = VirtualRuntime(self.machine)
-        self.node = self._make_node()
+        self.node = self._make_node()  # what `presence serve` runs
         self._tasks = [Task(self.machine, self._main())]
         self.machine.at_end.append(self._end)
 

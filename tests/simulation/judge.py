@@ -95,28 +95,22 @@ class Judge:
     """Holds what happens against the rules.
 
     Attributes:
-        violations: what was broken.
-        periods: who is online, as the streams have it.
-        showing: how they show themselves, as the streams have it.
-        liveness: see `Liveness`.
         accepted: logins and ends (True) that each process's outbox took.
         applied: those that a script has applied, with the true time when it was the first time.
-        registered_at: true time at which Redis last heard that a session lives.
-        counting: what nodes are to have counted.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.violations: list[str] = []
-        self.periods = Periods()
-        self.showing = Showing()
+        self.violations: list[str] = []  # what was broken
+        self.periods = Periods()  # who is online, as the streams have it
+        self.showing = Showing()  # how they show themselves, as the streams have it
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
-        self.registered_at: dict[str, float] = {}
+        self.registered_at: dict[str, float] = {}  # true time at which Redis last heard that a session lives
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
-        self.counting = Counting()
+        self.counting = Counting()  # what nodes are to have counted
         self.entries = 0
 
     def broken(self, rule: str, text: str, *values: object) -> None:

@@ -11,14 +11,10 @@ Act = Callable[[], object]
 
 
 class Agenda:
-    """Things to come. Of two at one moment the one that was entered first happens first.
-
-    Attributes:
-        now: true seconds since the simulation began; nobody's clock.
-    """
+    """Things to come. Of two at one moment the one that was entered first happens first."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = 0.0  # true seconds since the simulation began; nobody's clock
         self._heap: list[tuple[float, int, Act]] = []
         self._numbers = count()
 
@@ -75,23 +71,16 @@ class Machine:
         agenda: true time.
         clock: its own.
         random: decides that order.
-
-    Attributes:
-        alive: whether its process runs, stopped or not.
-        ended_at: true time at which that ended.
-        stopped_since: true time; None while it runs.
-        resumed_at: true time of the last end of a stop.
-        at_end: called when the process has ended.
     """
 
     def __init__(self, agenda: Agenda, clock: NodeClock, random: Random) -> None:
         self.agenda = agenda
         self.clock = clock
-        self.alive = True
-        self.ended_at = float("inf")
-        self.stopped_since: float | None = None
-        self.resumed_at = -1e9
-        self.at_end: list[Act] = []
+        self.alive = True  # whether its process runs, stopped or not
+        self.ended_at = float("inf")  # true time at which that ended
+        self.stopped_since: float | None = None  # true time; None while it runs
+        self.resumed_at = -1e9  # true time of the last end of a stop
+        self.at_end: list[Act] = []  # called when the process has ended
         self._stopped: list[tuple[float, float]] = []
         self._random = random
         self._stops = 0

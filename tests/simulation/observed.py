@@ -49,22 +49,17 @@ class ObservedRedis(FakeRedis):
         seed: for replication ids.
 
     Attributes:
-        clock_offset_s: of its clock to true time.
-        away: how many faults keep everybody from it; see `leave`.
-        refuses: whether it is down, so that its machine refuses connections.
-        epoch: another with each restart, which ends all connections.
-        under_way_s: for how long the call that is carried out has been under way.
         on_entry, on_run: told of every entry written to a stream, and of every script.
     """
 
     def __init__(self, agenda: Agenda, seed: str) -> None:
         self._agenda = agenda
-        self.clock_offset_s = 0.0
-        self.away = 0
+        self.clock_offset_s = 0.0  # of its clock to true time
+        self.away = 0  # how many faults keep everybody from it; see `leave`
         self._absences: list[tuple[float, float]] = []
-        self.refuses = False
-        self.epoch = 0
-        self.under_way_s = 0.0
+        self.refuses = False  # whether it is down, so that its machine refuses connections
+        self.epoch = 0  # another with each restart, which ends all connections
+        self.under_way_s = 0.0  # for how long the call that is carried out has been under way
         self.on_entry: Callable[[Entry], None] = lambda _: None
         self.on_run: Callable[[Ran], None] = lambda _: None
         self._script, self._caller = "", ""

@@ -22,38 +22,24 @@ LOGOUT_FRAME: Final = protocol.encode(protocol.logout(id=2))
 
 
 class Connection:
-    """Both ends of one connection.
-
-    Attributes:
-        peer: who it belongs to at the server; None once hung up there.
-        is_open: whether the client has not closed it.
-        life: its session, once there is one.
-        waiting: bytes that nobody has read.
-        data_at: true time at which the last of them arrived.
-        fin: whether the client's FIN has arrived.
-        hung_up: whether the server has closed its end.
-        device_knows: whether the client has read that it is logged in.
-        told: how the client last said that it is.
-        said: the last of that which has arrived.
-        said_at: true time at which it has.
-    """
+    """Both ends of one connection."""
 
     def __init__(self, agenda: Agenda, host: Host, device: Device, random: Random) -> None:
         self.agenda = agenda
         self.host = host
         self.device = device
         self._random = random
-        self.peer: Peer | None = None
-        self.is_open = True
-        self.life: Life | None = None
-        self.waiting = b""
-        self.data_at = 0.0
-        self.fin = False
-        self.hung_up = False
-        self.device_knows = False
-        self.told: Saying | None = None
-        self.said: Saying | None = None
-        self.said_at = 0.0
+        self.peer: Peer | None = None  # who it belongs to at the server; None once hung up there
+        self.is_open = True  # whether the client has not closed it
+        self.life: Life | None = None  # its session, once there is one
+        self.waiting = b""  # bytes that nobody has read
+        self.data_at = 0.0  # true time at which the last of them arrived
+        self.fin = False  # whether the client's FIN has arrived
+        self.hung_up = False  # whether the server has closed its end
+        self.device_knows = False  # whether the client has read that it is logged in
+        self.told: Saying | None = None  # how the client last said that it is
+        self.said: Saying | None = None  # the last of that which has arrived
+        self.said_at = 0.0  # true time at which it has
         self._last_arrival = 0.0
         self._read_due = False
 

@@ -45,24 +45,20 @@ class Wire:
         random: decides fates.
 
     Attributes:
-        weather: what it goes through.
-        cuts: how many faults keep it from Redis now.
-        refused: whether a cut is told at once, not by a time-out.
-        rough_until: true time at which a cut or a weather last ended.
         troubled_until: true time at which its last call failed or was slow, for a cause of its own: not
             because nobody could reach Redis.
-        sent_at: true time of the call that is under way; None without one.
     """
 
     def __init__(self, agenda: Agenda, server: ObservedRedis, random: Random) -> None:
         self._agenda = agenda
         self._server = server
         self._random = random
-        self.weather = FAIR
-        self.cuts = 0
-        self.refused = False
-        self.rough_until = self.troubled_until = -1e9
-        self.sent_at: float | None = None
+        self.weather = FAIR  # what it goes through
+        self.cuts = 0  # how many faults keep it from Redis now
+        self.refused = False  # whether a cut is told at once, not by a time-out
+        self.rough_until = -1e9  # true time at which a cut or a weather last ended
+        self.troubled_until = -1e9
+        self.sent_at: float | None = None  # true time of the call that is under way; None without one
         self.trips = self.failures = 0
 
     def deliver(self, perform: Perform) -> Answers:

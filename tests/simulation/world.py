@@ -30,7 +30,6 @@ class World:
 
     Attributes:
         hosts: the process of each place; one that has ended stays until another takes its place.
-        of_node: the process that had a node id.
     """
 
     def __init__(self, plan: Plan, *, tell: Callable[[str], None] | None = None) -> None:
@@ -45,7 +44,7 @@ class World:
         self.redis.on_run = self.judge.ran
         self.hosts: list[Host] = []
         self.all_hosts: list[Host] = []
-        self.of_node: dict[str, Host] = {}
+        self.of_node: dict[str, Host] = {}  # the process that had a node id
         self.devices: list[Device] = []
         self.faults = Faults(self)
 

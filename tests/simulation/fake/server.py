@@ -30,10 +30,6 @@ class FakeRedis:
         seed: what replication ids are made of.
         commands: what it can do; a test may plant a fault here.
         channels: that somebody listens to.
-
-    Attributes:
-        now_us: Unix time of the command or script that runs.
-        heard: channel and message of all that was published there.
     """
 
     def __init__(
@@ -49,10 +45,10 @@ class FakeRedis:
         self.scripts: set[bytes] = set()
         self._next_deadline: float = float("inf")
         self._now = now
-        self.now_us = 0
+        self.now_us = 0  # Unix time of the command or script that runs
         self._commands = commands
         self.channels = frozenset(channels)
-        self.heard: list[tuple[bytes, bytes]] = []
+        self.heard: list[tuple[bytes, bytes]] = []  # channel and message of all that was published there
         self._seed = seed
         self._histories = 0
         self.replication_id = ""
