@@ -102,21 +102,15 @@ class Device:
     def _beat(self, connection: Connection, unread: int) -> None:
         if not connection.is_open:
             return
-        if self.plan.asks and connection.waiting and connection is self.main:
-            unread += 1
-            if unread >= BEATS_OF_PATIENCE:
-                self._world.note("{} gives up on {}", self.plan.name, connection.host.name)
+        is_unread = bool(connection.waiting) and connection is self.main
+        is_gone = not connection.host.machine.alive or self.is_cut(connection.host)
+        unread = unread + 1 if self.plan.asks and (is_unread or is_gone) else 0
+        if unread >= BEATS_OF_PATIENCE:
+            self._world.note("{} gives up on {}", self.plan.name, connection.host.name)
+            if is_unread:
                 connection.close()
-                self.lost(connection)
-                return
-        elif self.plan.asks and (not connection.host.machine.alive or self.is_cut(connection.host)):
-            unread += 1
-            if unread >= BEATS_OF_PATIENCE:
-                connection.abandon()
-                self.lost(connection)
-                return
-        else:
-            unread = 0
+            self.lost(connection)
+            return
         connection.send(KEEPALIVE)
         self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, unread))
 

@@ -22,14 +22,13 @@ import { pack } from "./writer.js";
 /** Throws a ProtocolError that begins with `name`. */
 type Check = (value: Raw, name: string) => void;
 
-interface Field {
+/** A key that must be there, unless another one is. */
+interface Required {
   readonly check: Check;
-  readonly required?: boolean;
-  /** The key whose presence lifts the requirement. */
   readonly unless?: string;
 }
 
-type Fields = Readonly<Record<string, Field>>;
+type Fields = Readonly<Record<string, Check | Required>>;
 
 // C0, DEL and C1 controls, every Unicode white space, and braces. (`\s` would refuse U+FEFF as well.)
 const FORBIDDEN = /[\x00-\x1f\x7f-\x9f\p{White_Space}{}]/u;
@@ -139,12 +138,11 @@ function orNil(check: Check): Check {
 }
 
 const STATE: Fields = {
-  // Any string: a status that a later server adds must not end an older client's connection.
-  status: { check: string, required: true },
-  since_ms: { check: orNil(uint) },
-  last_seen_ms: { check: orNil(uint) },
-  id: { check: orNil(string) },
-  meta: { check: meta },
+  status: { check: string }, // any: one that a later server adds must not end an older client's connection
+  since_ms: orNil(uint),
+  last_seen_ms: orNil(uint),
+  id: orNil(string),
+  meta,
 };
 
 const states: Check = (value, name) => {
@@ -164,59 +162,45 @@ const states: Check = (value, name) => {
   }
 };
 
-const UIDS: Field = { check: uids, required: true };
-const BODY: Field = { check: any, required: true };
-const REQUIRED_STRING: Field = { check: string, required: true };
-const REQUIRED_UINT: Field = { check: uint, required: true };
+const status = oneOf("away", "online");
 
 const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fields>([
   [
     Kind.LOGIN,
-    {
-      uid: { check: uid, required: true, unless: "token" },
-      device: { check: device },
-      token: { check: token },
-      idle_timeout: { check: seconds },
-      meta: { check: meta },
-      status: { check: oneOf("away", "online") },
-      v: { check: uint },
-    },
+    { uid: { check: uid, unless: "token" }, device, token, idle_timeout: seconds, meta, status, v: uint },
   ],
-  [Kind.MESSAGE, { to: { check: uid, required: true }, body: BODY }],
-  [Kind.LOGOUT, { reason: { check: oneOf("logout", "background") } }],
-  [Kind.QUERY, { uids: UIDS }],
-  [Kind.WATCH, { uids: UIDS }],
-  [Kind.UNWATCH, { uids: { check: uids } }],
-  [
-    Kind.UPDATE,
-    { meta: { check: meta }, token: { check: token }, status: { check: oneOf("away", "online") } },
-  ],
+  [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
+  [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
+  [Kind.QUERY, { uids: { check: uids } }],
+  [Kind.WATCH, { uids: { check: uids } }],
+  [Kind.UNWATCH, { uids }],
+  [Kind.UPDATE, { meta, token, status }],
   [
     Kind.OK,
     {
-      session: { check: string },
-      idle_timeout: { check: seconds },
-      keepalive: { check: seconds },
-      time_ms: { check: uint },
-      v: { check: uint },
-      delivered: { check: uint },
-      presence: { check: states },
+      session: string,
+      idle_timeout: seconds,
+      keepalive: seconds,
+      time_ms: uint,
+      v: uint,
+      delivered: uint,
+      presence: states,
     },
   ],
   [
     Kind.ERROR,
-    { code: REQUIRED_UINT, reason: REQUIRED_STRING, message: REQUIRED_STRING, retry_after: { check: delay } },
+    { code: { check: uint }, reason: { check: string }, message: { check: string }, retry_after: delay },
   ],
-  [Kind.PRESENCE, { uid: { check: uid, required: true }, ...STATE, reason: REQUIRED_STRING }],
-  [Kind.DELIVER, { from: { check: uid, required: true }, body: BODY, at_ms: REQUIRED_UINT }],
+  [Kind.PRESENCE, { uid: { check: uid }, ...STATE, reason: { check: string } }],
+  [Kind.DELIVER, { from: { check: uid }, body: { check: any }, at_ms: { check: uint } }],
   [
     Kind.GOODBYE,
     {
-      code: REQUIRED_UINT,
-      reason: REQUIRED_STRING,
-      reconnect: { check: boolean, required: true },
-      retry_after: { check: delay },
-      message: { check: string },
+      code: { check: uint },
+      reason: { check: string },
+      reconnect: { check: boolean },
+      retry_after: delay,
+      message: string,
     },
   ],
 ]);
@@ -248,9 +232,10 @@ function asNumber(value: Raw): number | null {
 
 function checkFields(payload: RawMap, fields: Fields, where: string): void {
   for (const [name, field] of Object.entries(fields)) {
+    const required = typeof field === "function" ? null : field;
     if (Object.hasOwn(payload, name)) {
-      field.check(payload[name] as Raw, where + name);
-    } else if (field.required && !(field.unless !== undefined && Object.hasOwn(payload, field.unless))) {
+      (required ? required.check : (field as Check))(payload[name] as Raw, where + name);
+    } else if (required && !(required.unless !== undefined && Object.hasOwn(payload, required.unless))) {
       throw wrong(where + name, "is missing");
     }
   }
