@@ -111,7 +111,6 @@ class Judge:
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
         self.counting = Counting()  # what nodes are to have counted
-        self.entries = 0
 
     def broken(self, rule: str, text: str, *values: object) -> None:
         """Note a broken promise."""
@@ -239,7 +238,6 @@ class Judge:
 
     def entry(self, entry: Entry) -> None:
         """An entry was written."""
-        self.entries += 1
         self.counting.wrote(entry)
         fields = entry.fields
         if "uid" in fields:

@@ -26,7 +26,6 @@ class Outcome:
     seed: int  # which
     violations: tuple[str, ...]  # broken promises, or an exception
     faults: Counter[str]  # how often each kind was carried out
-    entries: int  # events and gaps written
     virtual_s: float  # simulated seconds
 
 
@@ -59,7 +58,7 @@ def run_plan(plan: Plan, *, guard: str = "", tell: Callable[[str], None] | None 
         finally:
             gc.enable()
     done = Counter({kind.name: times for kind, times in world.faults.done.items()})
-    return Outcome(plan.seed, tuple(violations), done, world.judge.entries, plan.end_at)
+    return Outcome(plan.seed, tuple(violations), done, plan.end_at)
 
 
 def run_seed(seed: int, guard: str = "") -> Outcome:

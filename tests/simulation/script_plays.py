@@ -1,10 +1,9 @@
 """Random calls of the store's scripts: nodes that open, number wrongly, lose their place, get swept.
 
-A new script gets a method that returns a call of it, and a row in `CALLS`.
+A new script gets a method that returns a call of it, and a place in `CALLS`.
 """
 
 import json
-from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -43,6 +42,12 @@ COMMAND: Final = "return redis.call(unpack(ARGV))"
 AT_MS: Final = 1_700_000_000_000
 NOW_S: Final = 1000.0  # monotonic
 
+# By the method that makes a call: how often it is made.
+CALLS: Final = {
+    **{"apply": 40, "open": 12, "retire": 5, "fence": 2, "sweep": 5, "probe": 8},
+    **{"kick": 4, "forget": 2, "compare": 5, "lease": 8, "claim": 4, "damage": 4},
+}
+
 
 class ScriptPlay:
     """One sequence of calls; what it knows of its nodes it learns from the answers."""
@@ -57,9 +62,8 @@ class ScriptPlay:
 
     def step(self) -> None:
         """Make one call on both servers."""
-        names = list(CALLS)
-        (name,) = self._random.choices(names, [CALLS[each][0] for each in names])
-        call = CALLS[name][1](self)
+        (name,) = self._random.choices(list(CALLS), list(CALLS.values()))
+        call: Call = getattr(self, name)()
         text = source(call.script) if call.script else COMMAND
         self._twins.run(text, call.keys, call.arguments)
 
@@ -75,9 +79,9 @@ class ScriptPlay:
             n += self._random.choice((-1, -1, 1, 2))
         return Counter(node, max(0, generation), max(1, n))
 
-    def _present(self) -> tuple[str, Counter]:
+    def _present(self) -> Counter:
         node = self._random.choice(NODES)
-        return node, self._counter(node, *self._counters[node])
+        return self._counter(node, *self._counters[node])
 
     def _item(self) -> Item:
         chance = self._random
@@ -129,16 +133,16 @@ class ScriptPlay:
         return self._shape.call(Batch(0, counter, history, self._items(), NOW_S, opening))
 
     def retire(self) -> Call:
-        _, counter = self._present()
+        counter = self._present()
         latest_ms = self._random.choice((0, AT_MS, 2 * AT_MS))
         return self._shape.call(Retirement(0, counter, self._history(), "0", latest_ms))
 
     def fence(self) -> Call:
-        _, counter = self._present()
+        counter = self._present()
         return self._shape.call(Fencing(0, counter, self._history(), self._random.choice((*NODES, "new"))))
 
     def sweep(self) -> Call:
-        _, counter = self._present()
+        counter = self._present()
         waited_ms, latest_ms = self._random.choice((0, 10_000, 60_000)), self._random.choice((0, AT_MS))
         other = self._random.choice(NODES)
         return self._shape.call(Sweep(0, counter, self._history(), other, "0", waited_ms, latest_ms))
@@ -156,7 +160,7 @@ class ScriptPlay:
 
     def compare(self) -> Call:
         """Make one page of all that the node owns: where a page ends, servers are free to choose."""
-        _, counter = self._present()
+        counter = self._present()
         chance = self._random
         names = tuple(
             SessionName(chance.choice(UIDS), chance.choice(DEVICES), chance.choice(SESSIONS))
@@ -203,20 +207,3 @@ class ScriptPlay:
             ]
         )
         return Call("", [], words)
-
-
-# How often, and by what a call is made.
-CALLS: Final[dict[str, tuple[int, Callable[[ScriptPlay], Call]]]] = {
-    "apply": (40, ScriptPlay.apply),
-    "open": (12, ScriptPlay.open),
-    "retire": (5, ScriptPlay.retire),
-    "fence": (2, ScriptPlay.fence),
-    "sweep": (5, ScriptPlay.sweep),
-    "probe": (8, ScriptPlay.probe),
-    "kick": (4, ScriptPlay.kick),
-    "forget": (2, ScriptPlay.forget),
-    "compare": (5, ScriptPlay.compare),
-    "lease": (8, ScriptPlay.lease),
-    "claim": (4, ScriptPlay.claim),
-    "damage": (4, ScriptPlay.damage),
-}

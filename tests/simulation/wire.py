@@ -59,7 +59,6 @@ class Wire:
         self.rough_until = -1e9  # true time at which a cut or a weather last ended
         self.troubled_until = -1e9
         self.sent_at: float | None = None  # true time of the call that is under way; None without one
-        self.trips = self.failures = 0
 
     def deliver(self, perform: Perform) -> Answers:
         """Make a round trip; called in a greenlet, which waits here.
@@ -70,11 +69,9 @@ class Wire:
         caller = getcurrent().parent
         assert caller is not None
         began = self.sent_at = self._agenda.now
-        self.trips += 1
         result = caller.switch(lambda answer: self._send(perform, answer))
         self.sent_at = None
         failed = isinstance(result, Exception)
-        self.failures += failed
         if (failed or self._agenda.now - began > SLOW_S) and self._is_alone(began):
             self.troubled_until = self._agenda.now
         if failed:
