@@ -1,6 +1,7 @@
 """The fake Redis against a real one; a longer run is among the nightly tests."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from random import Random
 from typing import Final
 
@@ -9,7 +10,7 @@ import redis
 
 from presence.embedded import EmbeddedRedis
 from presence.store.client import open_client
-from tests.simulation.command_plays import CommandPlay
+from tests.simulation.command_plays import TEXT, CommandPlay
 from tests.simulation.fake import commands
 from tests.simulation.fake.commands import COMMANDS, Command
 from tests.simulation.fake.server import FakeRedis
@@ -105,3 +106,11 @@ def test_a_planted_fault_is_found(redis_server: EmbeddedRedis) -> None:
         for kind, name, fault in faults:
             with pytest.raises(Different):
                 compare(client, kind, seed=1, calls=10 * CALLS, commands={**COMMANDS, name: fault})
+
+
+def test_a_stream_is_trimmed_by_whole_nodes(redis_server: EmbeddedRedis) -> None:
+    with open_client(redis_server.url) as client, closing(Twins(client)) as twins:
+        for number in range(250):
+            twins.run(TEXT, ["texts"], ["XADD", "stream", "*", "f", str(number)])
+        assert twins.run(TEXT, ["texts"], ["XTRIM", "stream", "MAXLEN", "~", "120"]) == 100
+        twins.finish()
