@@ -126,8 +126,8 @@ class Link(Protocol):
     def look(self, handle: Any) -> bool:
         """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
 
-    def unread_s(self, handle: Any) -> float:
-        """Return for how many seconds the bytes that were read last had lain unread."""
+    def unread_s(self, handle: Any, now: float) -> float:
+        """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
 
     def address(self, handle: Any) -> str:
         """Return what limits count the client's address by, see `presence.networks.client_of`; "": none."""

@@ -125,7 +125,7 @@ class SessionProtocol:
             _send_away(packet, outcome, Code.SERVER_DRAIN, message, self.return_after())
             return
         payload = packet.payload
-        waited = guest.link.unread_s(guest.handle)
+        waited = guest.link.unread_s(guest.handle, now)
         if waited > self.login_timeout:
             raise _refusal(
                 Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again", packet

@@ -56,7 +56,7 @@ class FakeSockets:
             self.read(handle)
         return not self.needs_a_turn
 
-    def unread_s(self, handle: int) -> float:
+    def unread_s(self, handle: int, now: float) -> float:
         return self.lain_s
 
     def address(self, handle: int) -> str:

@@ -201,7 +201,7 @@ class Stage(Link):
             self.read(handle)
         return not self.needs_a_turn
 
-    def unread_s(self, handle: int) -> float:
+    def unread_s(self, handle: int, now: float) -> float:
         """See `presence.registry.Link`."""
         return self.lain_s
 

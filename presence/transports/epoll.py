@@ -82,6 +82,7 @@ class EpollTransport:
         proxies: tuple[networks.Network, ...] = (),
     ) -> None:
         self._window_s = window_s
+        self._clock = clock
         self._surprised_until = -math.inf
         self._connections = Connections(core, limits, clock, admission)
         self._reading = Reading(core, self._connections)
@@ -200,10 +201,10 @@ class EpollTransport:
             self._reading.look(handle, peer)
         return True
 
-    def unread_s(self, handle: int) -> float:
+    def unread_s(self, handle: int, now: float) -> float:
         """See `Link`: the kernel knows when the last data arrived."""
         with tcp.borrowed(handle) as sock:
-            return tcp.unread_s(sock)
+            return tcp.unread_s(sock, now, self._clock)
 
     def address(self, handle: int) -> str:
         """See `Link`."""

@@ -222,10 +222,14 @@ class StreamTransport:
         """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
         return False
 
-    def unread_s(self, handle: _Connection) -> float:
+    def unread_s(self, handle: _Connection, now: float) -> float:
         """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
-        return tcp.unread_s(stream.socket) if isinstance(stream, trio.SocketStream) else 0.0
+        return (
+            tcp.unread_s(stream.socket, now, self._core.clock)
+            if isinstance(stream, trio.SocketStream)
+            else 0.0
+        )
 
     def address(self, handle: _Connection) -> str:
         """See `Link`: as `unread_s`."""

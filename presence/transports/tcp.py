@@ -9,9 +9,13 @@ from collections.abc import Iterator
 
 import trio
 
+from presence.clock import Clock
+
 BACKLOG = 4096  # connections that may wait to be accepted; Linux cuts it to net.core.somaxconn
 _TCP_INFO_BYTES = 104
 _LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
+_AT_ONCE_S = 0.005  # the kernel is asked again if its answer took longer
+_TRIES = 3
 
 
 def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
@@ -88,9 +92,21 @@ def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
     return peer[0] if isinstance(peer, tuple) else ""
 
 
-def unread_s(sock: "socket.socket | trio.socket.SocketType") -> float:
-    """Return for how many seconds the data that arrived last has been here; 0.0 where no kernel tells."""
+def unread_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: Clock) -> float:
+    """Return for how many seconds, at `now`, the last data had been here; 0.0 where no kernel tells.
+
+    Args:
+        sock: a connected socket.
+        now: the time of a moment ago. This process may have been off the processor since; what has passed is
+            taken off what the kernel says.
+        clock: whose time that is.
+    """
     if not sys.platform.startswith("linux"):
         return 0.0
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return float(_LAST_DATA_RECV.unpack_from(info)[0]) / 1000
+    for _ in range(_TRIES):
+        asked = clock.now()
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        if clock.now() - asked < _AT_ONCE_S:  # no pause hides between the two
+            break
+    unread: int = _LAST_DATA_RECV.unpack_from(info)[0]
+    return max(0.0, unread / 1000 - (asked - now))

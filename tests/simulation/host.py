@@ -199,7 +199,7 @@ class Host:
         handle.read()
         return True
 
-    def unread_s(self, handle: Connection) -> float:
+    def unread_s(self, handle: Connection, now: float) -> float:
         """See `presence.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 

@@ -1,5 +1,7 @@
 """What holds of every connection from its login to its end, whatever it is over; and what is told of it."""
 
+import socket
+import time
 from contextlib import suppress
 
 import pytest
@@ -8,9 +10,10 @@ import trio
 import trio.lowlevel
 
 import protocol
+from presence.clock import Clock
 from presence.registry import Connected, Peer
 from presence.session import Outcome, SessionProtocol
-from presence.transports import connections, stream
+from presence.transports import connections, stream, tcp
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits
 from protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
@@ -158,6 +161,23 @@ async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) ->
         assert [brief(each) for each in answers] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
         assert limit <= took <= limit + 5.0, "what a shared machine takes"
         assert server.counted.login_timeouts == 1
+
+
+@every_kind
+async def test_a_pause_of_the_process_makes_no_login_older(
+    kind: TransportKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = tcp.unread_s
+
+    def after_a_pause(sock: socket.socket, now: float, clock: Clock) -> float:
+        time.sleep(0.05)  # as if others had the processor
+        return ask(sock, now, clock)
+
+    async with serving(kind) as server:
+        old = await server.logged_in()
+        monkeypatch.setattr(tcp, "unread_s", after_a_pause)
+        await server.logged_in()
+        assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
 
 
 @every_kind

@@ -32,7 +32,7 @@ class Line:
     def look(self, handle: Any) -> bool:
         return True
 
-    def unread_s(self, handle: Any) -> float:
+    def unread_s(self, handle: Any, now: float) -> float:
         return 0.0
 
     def address(self, handle: Any) -> str:
