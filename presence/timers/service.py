@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 import trio
@@ -26,7 +25,6 @@ from presence.ticks import Ticks
 from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull, check_delay
 from presence.timers.levels import Entry, Levels
 
-T = TypeVar("T")
 Callback = Callable[..., object]
 ErrorHandler = Callable[[Exception, Callback], None]
 
@@ -131,6 +129,8 @@ async def open_timer_service(
 class TimerService:
     """Calls back when a time has come. Made by `open_timer_service`; the verbs belong to its event loop.
 
+    Another thread asks the loop: ``trio.from_thread.run_sync(timers.schedule, 30.0, fn)``.
+
     A timer fires once, in the first tick that begins at or after its deadline, and never before. Timers
     of an earlier tick fire before those of a later one, those of one tick in the order of scheduling. One
     that is cancelled before its turn does not fire, even if a callback of the same tick cancels it.
@@ -140,9 +140,6 @@ class TimerService:
     later tick, delay 0 too, so that no chain of callbacks can hold the loop.
 
     About 0.15 kB a timer beside its arguments. Schedule, cancel and reschedule are O(1).
-
-    Attributes:
-        from_threads: the verbs for other threads.
     """
 
     def __init__(
@@ -157,7 +154,6 @@ class TimerService:
         self._async_max = async_max
         self._on_error = on_error
         self._line: deque[tuple[Callback, Coroutine[Any, Any, object]]] = deque()
-        self.from_threads = FromThreads(self, self._now, trio.lowlevel.current_trio_token())
         self._sleeps_until = AWAKE
         self._sleep = trio.CancelScope()
         self._slice_began = 0.0
@@ -352,41 +348,6 @@ class TimerService:
 
     def _end_slice(self) -> None:
         self._figures.slice_max_s = max(self._figures.slice_max_s, self._now() - self._slice_began)
-
-
-class FromThreads:
-    """The verbs of a `TimerService` for other threads; each waits until the event loop has done it.
-
-    Args:
-        service: whose verbs they are.
-        now: its clock; any thread may read it.
-        token: the event loop.
-    """
-
-    def __init__(
-        self, service: TimerService, now: Callable[[], float], token: trio.lowlevel.TrioToken
-    ) -> None:
-        self._service = service
-        self._now = now
-        self._token = token
-
-    def schedule(self, delay_s: float, fn: Callback, *args: Any) -> TimerHandle:
-        """Call `fn(*args)` in the event loop `delay_s` seconds after this call."""
-        check_delay(delay_s)
-        return self._run(partial(self._schedule_at, self._now() + delay_s, fn, *args))
-
-    def cancel(self, handle: TimerHandle) -> bool:
-        """See `TimerService.cancel`."""
-        return self._run(partial(self._service.cancel, handle))
-
-    def _schedule_at(self, deadline: float, fn: Callback, *args: Any) -> TimerHandle:
-        return self._service.schedule(max(0.0, deadline - self._now()), fn, *args)
-
-    def _run(self, verb: Callable[[], T]) -> T:
-        try:
-            return trio.from_thread.run_sync(verb, trio_token=self._token)
-        except trio.RunFinishedError:
-            raise TimerError("the event loop of the timer service has ended") from None
 
 
 def _name(callback: Callback) -> str:
