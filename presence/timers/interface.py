@@ -1,8 +1,7 @@
 """Events of timers in Redis, and what these promise to those who handle them.
 
 An event is scheduled under an id of its own and comes due once its delay is over, by the clock of Redis, and
-never earlier. Delays travel, times do not: two
-machines need not agree on what time it is.
+never earlier. Delays travel, times do not: two machines need not agree on what time it is.
 """
 
 from __future__ import annotations

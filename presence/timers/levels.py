@@ -141,9 +141,6 @@ class Level(Generic[E]):
     def first(self, tick: int) -> int | None:
         """Return at which tick the first slot with entries begins, that of `tick` or one after it."""
         base = tick >> self.shift
-        slot = self.ring[base & RING - 1]
-        if slot is not None and slot.husks < len(slot) - slot.position:
-            return base << self.shift
         while self.occupied:
             index = base & RING - 1
             ahead = self.occupied >> index
