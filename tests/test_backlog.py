@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from presence.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Plan
+from presence.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Parted, Plan
 from presence.changes import Change, Op
 from presence.outbox import Outbox
 from presence.settling import RETURN_SETTLE_S, SETTLE_S, Settling
@@ -71,6 +71,30 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
         backlog.go_on_planning()
     assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
     assert not backlog.is_planning
+
+
+def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for() -> None:
+    found = iter(range(100))
+    parted = Parted(found, lambda number: number % 2, 2)
+    assert len(list(islice(parted.of(1), 5))) == 5
+    assert len(list(found)) == 90
+    assert (parted.has(0), parted.has(1)) == (True, False)
+
+
+def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
+    ops = (
+        (Op.UPDATE, "stands"),
+        (Op.LOGIN, "came"),
+        (Op.UPDATE, "came"),
+        (Op.UPDATE, "gone"),
+        (Op.END, "gone"),
+    )
+    waiting = [Item(change(*each)) for each in ops]
+    live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
+    planned = Plan(waiting, lambda _limit: [], live, lost=False, skipped_from=math.inf)
+    assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
+    assert [each.change.uid for each in planned.standing() if each] == ["stands"]
+    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*came, ops[-1]]
 
 
 def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() -> None:

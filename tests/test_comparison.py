@@ -11,7 +11,7 @@ import trio
 from presence import comparison as comparison_module
 from presence import relay as relay_module
 from presence.changes import PLAIN, Change, Op, Profile, SessionName
-from presence.comparison import SESSIONS_A_TURN, Comparison, Memory
+from presence.comparison import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
 from presence.embedded import find_binary
 from presence.outbox import Outbox
 from presence.relay import Relay, Verdicts
@@ -85,6 +85,25 @@ def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     assert compared.next([]) == [], "the walk waits"
     assert [len(step.sessions) for step in compared.next([idle])] == [10]
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
+
+
+def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
+    compared, writer = comparison(Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN))
+    compared.next([writer])
+    compared.next([writer])
+    compared.hurry()
+    asked = []
+    while compared.is_hurried:
+        steps = compared.next([writer])
+        asked.append(len(steps[0].sessions))
+        if len(asked) == 1:
+            compared.hurry()
+            compared.hurry()
+    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0] * 2
+    steps = compared.next([writer])
+    compared.unanswered(steps)  # what was answered too late is asked again
+    (again,) = compared.next([writer])
+    assert set(steps[0].sessions) < set(again.sessions)
 
 
 @pytest.fixture

@@ -197,6 +197,12 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     assert world.core.statistics().taken_over == 0
 
 
+def test_without_a_grace_the_end_comes_at_once() -> None:
+    world = World(grace=0.0)
+    world.sockets.close(world.login())
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost: bool) -> None:
     handle = world.login()
