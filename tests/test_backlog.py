@@ -82,13 +82,8 @@ def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for(
 
 
 def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
-    ops = (
-        (Op.UPDATE, "stands"),
-        (Op.LOGIN, "came"),
-        (Op.UPDATE, "came"),
-        (Op.UPDATE, "gone"),
-        (Op.END, "gone"),
-    )
+    came = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
+    ops = ((Op.UPDATE, "stands"), *came, (Op.UPDATE, "gone"), (Op.END, "gone"))
     waiting = [Item(change(*each)) for each in ops]
     live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
     planned = Plan(waiting, lambda _limit: [], live, lost=False, skipped_from=math.inf)

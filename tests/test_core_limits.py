@@ -57,6 +57,7 @@ def test_a_device_that_comes_back_is_not_one_more(limit: SessionLimit) -> None:
     again = world.login(device="phone")
     assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
     assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
+    assert world.core.statistics().taken_over == 1
 
 
 def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
