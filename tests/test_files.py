@@ -35,31 +35,26 @@ def test_connections_are_the_limit_less_a_reserve(
     assert files.claim(500) == (hard, 500)
 
 
-def test_a_larger_wish_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeLimit(1024, 1024, monkeypatch)
-    with pytest.raises(files.FileLimitError, match="max_connections: 1000 do not fit"):
-        files.claim(1000)
-
-
-def test_a_limit_with_no_room_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeLimit(64, 64, monkeypatch)
-    with pytest.raises(files.FileLimitError, match="too low"):
-        files.claim(0)
+@pytest.mark.parametrize(
+    ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 do not fit"), (64, 0, "too low")]
+)
+def test_what_does_not_fit_is_refused_by_name(
+    hard: int, wish: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLimit(hard, hard, monkeypatch)
+    with pytest.raises(files.FileLimitError, match=why):
+        files.claim(wish)
 
 
 # Files that are opened at once, or not at all
 
 
-def test_a_file_is_opened(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"text")
-    with opened(path) as file:
-        assert file.read() == b"text"
-
-
 def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
+    fifo, file = tmp_path / "fifo", tmp_path / "file"
     os.mkfifo(fifo)
+    file.write_bytes(b"text")
+    with opened(file) as found:
+        assert found.read() == b"text"
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for path in (fifo, tmp_path, Path(os.devnull)):
         with pytest.raises(OSError, match="Not a regular file") as caught:
@@ -71,33 +66,24 @@ def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Pa
 # What a process takes from its machine
 
 
-def test_figures_are_those_of_this_process() -> None:
-    report = Footprint().report(0)
+def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> None:
+    taken = Footprint()
+    report = taken.report(0)
     assert 5_000_000 < report["rss_bytes"] < 10**11
     assert 3 <= report["open_fds"] <= report["max_fds"]
     assert report["cpu_user_s"] > 0
-
-
-def test_each_descriptor_is_counted() -> None:
-    taken = Footprint()
-    before = taken.report(0)["open_fds"]
     pair = os.pipe()
     counted = taken.report(2)["open_fds"]
     for fd in pair:
         os.close(fd)
-    assert counted == before + 2
+    assert counted == report["open_fds"] + 2
 
 
-def test_where_the_kernel_does_not_count_connections_are_added_to_those_of_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(footprint, "_counted", lambda: 0)
-    taken = Footprint()
-    assert taken.report(100)["open_fds"] == taken.report(0)["open_fds"] + 100
-
-
-def test_where_the_system_does_not_tell_what_it_holds_the_most_so_far_is_told(
+def test_where_the_system_does_not_tell_connections_are_added_and_the_most_memory_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(footprint, "_counted", lambda: 0)
     monkeypatch.setattr(footprint, "_MEMORY", tmp_path / "nothing")
-    assert 5_000_000 < Footprint().report(0)["rss_bytes"] < 10**11
+    taken = Footprint()
+    assert taken.report(100)["open_fds"] == taken.report(0)["open_fds"] + 100
+    assert 5_000_000 < taken.report(0)["rss_bytes"] < 10**11

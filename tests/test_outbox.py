@@ -124,27 +124,17 @@ def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
 # What Redis told
 
 
-def test_counts_add_up_by_type_and_reason() -> None:
+def test_counts_add_up_by_type_and_reason_and_what_a_later_version_writes_is_called_as_it_is() -> None:
     transitions = Transitions()
-    transitions.note([Told("online", 1, 2), Told("offline", 201, 1)])
-    transitions.note([Told("online", 1, 3), Told("online", 2, 1)])
+    transitions.note([Told("online", 1, 2), Told("offline", 201, 1), Told("gap", 0, 1)])
+    transitions.note(
+        [Told("online", 1, 3), Told("online", 2, 1), Told("offline", 999, 1), Told("sleeping", 3, 1)]
+    )
     assert transitions.report() == {
         "online": {"login": 5, "returned": 1},
-        "offline": {"idle_timeout": 1},
+        "offline": {"idle_timeout": 1, "999": 1},
         "away": {},
         "update": {},
-        "gap": {},
+        "gap": {"gap": 1},
+        "sleeping": {"away": 1},
     }
-
-
-def test_a_gap_is_its_own_reason() -> None:
-    transitions = Transitions()
-    transitions.note([Told("gap", 0, 1)])
-    assert transitions.report()["gap"] == {"gap": 1}
-
-
-def test_what_a_later_version_writes_is_counted_as_it_is_called() -> None:
-    transitions = Transitions()
-    transitions.note([Told("offline", 999, 1), Told("sleeping", 3, 1)])
-    assert transitions.report()["offline"] == {"999": 1}
-    assert transitions.report()["sleeping"] == {"away": 1}
