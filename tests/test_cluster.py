@@ -22,7 +22,7 @@ from presence.store.packing import read_lease_row
 from presence.store.replies import Reply, Status
 from presence.transitions import Told, Transitions
 from protocol import Code
-from tests.relaying import AtOnce
+from tests.waiting import AtOnce
 
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"
