@@ -13,7 +13,6 @@ import msgpack
 import pytest
 import trio
 from structlog.testing import capture_logs
-from trio.abc import Stream
 
 import protocol
 from presence.clock import Clock
@@ -26,8 +25,9 @@ from presence.settings import Settings
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Item
 from presence.store.replies import Opened, Reply, Status
-from protocol import Kind, Packet
+from protocol import Kind
 from tests.transports import certificates
+from tests.transports.harness import Client
 from tests.waiting import until
 from tests.worlds import FakeSockets
 
@@ -47,18 +47,6 @@ async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Serv
             await server.stop()
 
 
-async def answer(stream: Stream, data: bytes) -> Packet | None:
-    """Send bytes, return what comes back; None if the connection ends instead."""
-    decoder = protocol.Decoder()
-    await stream.send_all(data)
-    while (found := decoder.next()) is None:
-        received = await stream.receive_some(4096)
-        if not received:
-            return None
-        decoder.feed(received)
-    return found
-
-
 @pytest.mark.parametrize("kind", ["epoll", "stream"])
 async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
     redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -75,33 +63,26 @@ async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
                 certificates.client_context(),
                 server_hostname=certificates.HOST,
             )
-            for n, stream in enumerate((plain, secured)):
-                ok = await answer(stream, protocol.encode(protocol.login(f"user-{n}", id=1)))
-                assert ok is not None
-                assert ok.kind == Kind.OK
             assert type(server._transport).__name__.lower().startswith(kind)
-            for each in (plain, secured):
-                await trio.aclose_forcefully(each)
+            for n, stream in enumerate((plain, secured)):
+                assert (await Client(stream).login(f"user-{n}")).kind == Kind.OK
+                await trio.aclose_forcefully(stream)
 
 
 async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
     redis_server: EmbeddedRedis,
 ) -> None:
-    login = protocol.encode(protocol.login("ann", id=1))
-    given = {"proxy_from": "127.0.0.0/8", "address_connections": 1}
-    async with served(redis_server, **given) as (server, address):
-        async with (
-            await trio.open_tcp_stream(*address) as first,
-            await trio.open_tcp_stream(*address) as second,
-        ):
-            ok = await answer(first, FROM_TEST_NET + login)
-            assert ok is not None
-            assert ok.kind == Kind.OK
-            refused = await answer(second, FROM_TEST_NET + login)
-            assert refused is not None
-            assert refused.kind == Kind.ERROR, "one address, two connections"
-        async with await trio.open_tcp_stream(*address) as bare:
-            assert await answer(bare, login) is None
+    async with served(redis_server, proxy_from="127.0.0.0/8", address_connections=1) as (server, address):
+        streams = [await trio.open_tcp_stream(*address) for _ in range(3)]
+        for each in streams[:2]:
+            await each.send_all(FROM_TEST_NET)
+        kinds = [(await Client(each).login("ann")).kind for each in streams[:2]]
+        assert kinds == [Kind.OK, Kind.ERROR], "one address, two connections"
+        bare = Client(streams[2])
+        await bare.send(protocol.login("ann"))
+        assert await bare.receive() is None
+        for each in streams:
+            await each.aclose()
         report: dict[str, Any] = server.report()
         assert report["transport"]["proxied"] == 2
         assert report["transport"]["proxy_headers_refused"] == 1
@@ -122,7 +103,7 @@ async def test_a_sample_tells_what_has_happened(redis_server: EmbeddedRedis) -> 
         assert first["relay"]["away_s"] == 0.0
         assert 0 < first["cluster"]["lease_left_s"] <= 2.0
         async with await trio.open_tcp_stream(*address) as stream:
-            assert await answer(stream, protocol.encode(protocol.login("ann", id=1))) is not None
+            await Client(stream).login("ann")
             await until(lambda: noted("outbox_age") == 1)
             assert sample()["outbox_oldest_s"] == 0.0
             wheel = sample()["wheel"]
