@@ -21,12 +21,14 @@ def graces(table: Flapping, times: int, *, every_s: float, begin: float = 0.0) -
     return found
 
 
-def test_the_seventh_return_within_a_minute_doubles_the_next_grace_and_each_later_one_again() -> None:
-    assert graces(flapping(), 13, every_s=3.0) == [5.0] * 7 + [10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
-
-
-def test_six_returns_a_minute_are_nothing() -> None:
-    assert set(graces(flapping(), 60, every_s=10.0)) == {GRACE}
+@pytest.mark.parametrize(
+    ("times", "every_s", "expected"),
+    [(13, 3.0, [GRACE] * 7 + [10.0, 20.0, 40.0, MOST, MOST, MOST]), (60, 10.0, [GRACE] * 60)],
+)
+def test_the_seventh_return_within_a_minute_doubles_the_next_grace_and_each_later_one_again(
+    times: int, every_s: float, expected: list[float]
+) -> None:
+    assert graces(flapping(), times, every_s=every_s) == expected
 
 
 def test_each_quiet_minute_takes_a_doubling_back() -> None:

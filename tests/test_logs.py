@@ -38,10 +38,8 @@ class Pipe:
         """Close the writing end and return all that came."""
         os.close(self.write_fd)
         self.write_fd = -1
-        chunks = []
-        while chunk := os.read(self.read_fd, 65536):
-            chunks.append(chunk)
-        return b"".join(chunks).decode()
+        with open(self.read_fd, closefd=False, encoding="utf-8") as came:
+            return came.read()
 
     def close(self) -> None:
         for fd in (self.read_fd, self.write_fd):
