@@ -12,7 +12,7 @@ import random
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -135,38 +135,25 @@ LEAVE_RESERVE_S = 0.2  # of that
 LEAVE_TIMEOUT_S = 2.0  # for two calls to Redis, after one that may be under way
 
 
+@dataclass(eq=False, repr=False)
 class Server:
     """One worker: transports and node.
-
-    Args:
-        settings: checked settings.
-        redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        max_connections: connections at once.
-        clock: monotonic time.
-        family: what the node ids of all workers on one port begin with; "" for a server on its own.
-        line: this worker's end of the line to whoever serves operators; None: nobody does.
-        worker: the worker's number, from 1; 0 of a server on its own.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        redis_url: str,
-        max_connections: int,
-        clock: Clock,
-        *,
-        family: str = "",
-        line: socket.socket | None = None,
-        worker: int = 0,
-    ) -> None:
-        self._settings = settings
-        self._redis_url = redis_url
-        self._clock = clock
-        self._family = family
-        self._worker = worker
+    settings: Settings  # checked settings
+    redis_url: str  # where Redis is; `settings.redis`, or the embedded server's
+    max_connections: InitVar[int]  # at once
+    clock: Clock  # monotonic time
+    _: KW_ONLY
+    family: str = ""  # what the node ids of all workers on one port begin with; "" for a server on its own
+    line: InitVar[socket.socket | None] = None  # its end of the line to whoever serves operators
+    worker: int = 0  # the worker's number, from 1; 0 of a server on its own
+
+    def __post_init__(self, max_connections: int, line: socket.socket | None) -> None:
+        settings, redis_url, clock = self.settings, self.redis_url, self.clock
         self._footprint = Footprint()
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
@@ -178,7 +165,7 @@ class Server:
             stores,
             clock,
             TrioRuntime(),
-            family=family,
+            family=self.family,
             describe=self._describe,
             gate=self._credentials.gate,
         )
@@ -242,8 +229,8 @@ class Server:
                 connections.close()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await first_contact(self.node, self._redis_url, self._settings)
-        listening = ports.listening(self._settings, shared=bool(self._family))
+        await first_contact(self.node, self.redis_url, self.settings)
+        listening = ports.listening(self.settings, shared=bool(self.family))
         host, port = listening.address
         async with trio.open_nursery() as nursery:
             self._serving = nursery.cancel_scope
@@ -254,7 +241,7 @@ class Server:
             nursery.start_soon(self._answering.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
-            nursery.start_soon(watch_lag, self.node.delays.loop_lag, self._clock, TrioRuntime())
+            nursery.start_soon(watch_lag, self.node.delays.loop_lag, self.clock, TrioRuntime())
             nursery.start_soon(self._credentials.run, self.node.faults)
             nursery.start_soon(self._read_again)
             if self._followups is not None:
@@ -280,7 +267,7 @@ class Server:
 
     async def stop(self) -> int:
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
-        deadline = trio.current_time() + max(0.0, self._settings.drain_timeout - STOP_RESERVE_S)
+        deadline = trio.current_time() + max(0.0, self.settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
         sessions = len(self.node.core.sessions)
         self._ticking.cancel()  # from here on silence is nobody's fault but ours
@@ -346,8 +333,8 @@ class Server:
         asked = self._inquiries
         return {
             "v": SAMPLE_VERSION,
-            "worker": self._worker,
-            "at_ms": self._clock.seen_ms(self._clock.now()),
+            "worker": self.worker,
+            "at_ms": self.clock.seen_ms(self.clock.now()),
             **described,
             **self.report(),
             **self.node.operators_report(),
@@ -392,19 +379,19 @@ class Server:
         """All over epoll; where the system has none, over streams."""
         tls = None
         if self._credentials.certificate is not None:
-            handshakes = self._settings.tls_handshakes
+            handshakes = self.settings.tls_handshakes
             tls = TlsListening(listening.secured, self._credentials.certificate, handshakes)
         if hasattr(select, "epoll"):
-            window_s = self._settings.batch_window_ms / 1000
+            window_s = self.settings.batch_window_ms / 1000
             epoll = EpollTransport(
                 self.node.core,
                 listening.plain,
                 self._limits,
                 self.node.admission,
                 window_s=window_s,
-                clock=self._clock,
+                clock=self.clock,
                 tls=tls,
-                proxies=networks.parse(self._settings.proxy_from or ""),
+                proxies=networks.parse(self.settings.proxy_from or ""),
             )
             self._transport = epoll
             nursery.start_soon(epoll.run)
@@ -418,7 +405,7 @@ class Server:
         """Return what names the seconds after which a client may return, spread over all clients."""
         spread_s = max(RETURN_SPREAD_S, len(self.node.core.sessions) / RETURNS_PER_S)
         # Whoever comes back later than that may have been told about already.
-        limit_s = (self._settings.lease + self._settings.idle_timeout) / 2
+        limit_s = (self.settings.lease + self.settings.idle_timeout) / 2
         if spread_s > limit_s:
             log.warning("clients are asked back sooner than they can be served", spread_s=limit_s)
             spread_s = limit_s
