@@ -143,32 +143,22 @@ def processes() -> Processes:
     return Processes(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
 
 
+@pytest.mark.parametrize("told_ready", [True, False])
 @pytest.mark.parametrize("what", ["os.fork", "socket.socketpair"])
-def test_a_worker_that_cannot_be_started_is_put_off_and_the_others_go_on(
-    what: str, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_cannot_be_started_is_put_off_or_before_all_were_ready_is_the_end(
+    what: str, told_ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory() -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     watched = processes()
-    watched._told_ready = True
+    watched._told_ready = told_ready
     monkeypatch.setattr(what, no_memory)
     place = watched._workers[0]
     watched._start(place)
     assert place.pid == 0
     assert place.start_at > time.monotonic()
-    assert not watched._stopping
-
-
-def test_before_all_were_ready_that_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory() -> None:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    starting = processes()
-    monkeypatch.setattr("os.fork", no_memory)
-    starting._start(starting._workers[0])
-    assert starting._stopping
-    assert starting._status == 1
+    assert (watched._stopping, watched._status) == ((False, 0) if told_ready else (True, 1))
 
 
 PROGRAM = """
