@@ -74,6 +74,12 @@ class CoreAgainstModel(RuleBasedStateMachine):
         known = self.live.get(self.handles[handle])
         return known if known and known.handle == handle and known.lost is None else None
 
+    def able(self, handle: int) -> Known | None:
+        """Return the same if a whole packet may be sent on it now."""
+        known = self.of(handle)
+        unfinished = known is None or known.half_frame or self.world.sockets.waiting[handle]
+        return None if unfinished else known
+
     def heard(self, handle: int) -> None:
         if known := self.of(handle):
             known.readable = known.read = self.world.now
@@ -81,17 +87,14 @@ class CoreAgainstModel(RuleBasedStateMachine):
 
     @rule(handle=connections)
     def beat_in_bytes(self, handle: int) -> None:
-        known = self.of(handle)
-        if known is None or known.half_frame or self.world.sockets.waiting[handle]:
-            return
-        self.world.sockets.feed(handle, BEAT)
-        self.heard(handle)
-        self.judge(set())
+        if self.able(handle):
+            self.world.sockets.feed(handle, BEAT)
+            self.heard(handle)
+            self.judge(set())
 
     @rule(handles=st.lists(connections, unique=True, min_size=1))
     def beat_in_a_batch(self, handles: list[int]) -> None:
-        able = [each for each in handles if (known := self.of(each)) and not known.half_frame]
-        able = [each for each in able if not self.world.sockets.waiting[each]]
+        able = [each for each in handles if self.able(each)]
         self.world.beat(*able)
         for handle in able:
             self.heard(handle)
@@ -111,8 +114,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
 
     @rule(handle=connections, whole=st.booleans())
     def bytes_wait_in_the_socket(self, handle: int, whole: bool) -> None:
-        known = self.of(handle)
-        if known is None or known.half_frame or self.world.sockets.waiting[handle]:
+        if (known := self.able(handle)) is None:
             return
         self.world.sockets.arrive(handle, BEAT if whole else BEAT[:3])
         known.waiting.append(BEAT if whole else BEAT[:3])
@@ -149,11 +151,9 @@ class CoreAgainstModel(RuleBasedStateMachine):
 
     @rule(handle=consumes(connections), reason=st.sampled_from([Code.LOGOUT, Code.BACKGROUND]))
     def log_out(self, handle: int, reason: Code) -> None:
-        known = self.of(handle)
-        if known is None or known.half_frame or self.world.sockets.waiting[handle]:
-            return
-        self.world.sockets.feed(handle, protocol.encode(protocol.logout(reason.reason)))
-        self.judge({Op.END}, at_once=(known.session, reason))
+        if known := self.able(handle):
+            self.world.sockets.feed(handle, protocol.encode(protocol.logout(reason.reason)))
+            self.judge({Op.END}, at_once=(known.session, reason))
 
     @rule(handle=connections)
     def its_transport_says_late_that_it_is_gone(self, handle: int) -> None:

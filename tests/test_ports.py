@@ -27,24 +27,16 @@ def opened() -> Iterator[Open]:
         yield lambda settings, **options: stack.enter_context(closing(ports.listening(settings, **options)))
 
 
-def test_without_a_certificate_there_is_plain_tcp_only(opened: Open) -> None:
-    found = opened(PLAIN)
-    assert found.secured_address is None
-    assert found.address.port == found.plain[0].getsockname()[1]
-
-
-def test_with_one_there_are_both_and_the_plain_port_is_told(opened: Open) -> None:
-    found = opened(BOTH)
-    assert found.secured_address is not None
-    assert found.address.port == found.plain[0].getsockname()[1] != found.secured_address.port
-    for address in (found.address, found.secured_address):
+def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_told_if_there_is_one(opened: Open) -> None:
+    plain, both, alone = opened(PLAIN), opened(BOTH), opened(ALONE)
+    assert plain.secured_address is None
+    assert plain.address.port == plain.plain[0].getsockname()[1]
+    assert both.secured_address is not None
+    assert both.address.port == both.plain[0].getsockname()[1] != both.secured_address.port
+    for address in (both.address, both.secured_address):
         socket.create_connection(address).close()
-
-
-def test_tls_alone_has_the_port(opened: Open) -> None:
-    found = opened(ALONE)
-    assert found.plain == []
-    assert found.address == found.secured_address
+    assert alone.plain == []
+    assert alone.address == alone.secured_address
 
 
 @pytest.mark.parametrize("settings", [PLAIN, BOTH, ALONE], ids=["plain", "both", "alone"])
