@@ -20,9 +20,11 @@ from presence.relay import PROBE_INTERVAL_S
 from presence.store.batches import StoreError, StoreUnavailable
 
 
-def test_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
+def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
     assert min(BRIEF_S, REST_S) >= PROBE_INTERVAL_S
-    reach, now, pauses = Reach(), 10.0, []
+    reach, now, pauses = Reach(), 10.0, list[float]()
+    reach.answered(1.0, 1.0)
+    assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
     assert not reach.is_due(1e9)
     while now < 20.0:
         reach.failed(now, now, 1.0)
@@ -94,12 +96,6 @@ def test_what_calls_tell(name: str) -> None:
     for attribute, value in holds.items():
         expected = pytest.approx(value) if isinstance(value, float) else value
         assert getattr(reach, attribute) == expected, attribute
-
-
-def test_it_is_fresh_for_a_moment() -> None:
-    reach = Reach()
-    ask(reach, "+1")
-    assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
 
 
 # Pauses, and what the log is told
