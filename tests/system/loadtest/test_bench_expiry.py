@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.bench.expiry import Phase, Result, play
+from loadtest.bench.expiry import Result, play
 from presence.embedded import embedded_redis
 from presence.store.keys import Keys
 
@@ -16,13 +16,8 @@ async def test_all_end_in_one_tick_and_none_is_missing(shards: int) -> None:
         result = await play(redis.url, keys, SESSIONS, idle_timeout=1.0)
     assert result.entries == {"online": SESSIONS, "offline": SESSIONS}
     assert result.is_whole()
-    assert [(phase.name, phase.entries) for phase in result.phases] == [
-        ("log in", SESSIONS),
-        ("end in one tick", SESSIONS),
-    ]
-    last = result.phases[-1]
-    assert 0 < last.stretch_s <= last.seconds
-    print(f"{shards} shards, {SESSIONS} ends: {last.seconds:.2f} s, longest {last.stretch_s * 1000:.1f} ms")
+    assert result.stretch_s > 0
+    print(f"{shards} shards, {SESSIONS} ends:", result.table(), sep="\n")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +30,6 @@ async def test_all_end_in_one_tick_and_none_is_missing(shards: int) -> None:
     ],
 )
 def test_what_is_missing_or_too_much_is_noticed(entries: dict[str, int], skipped: int) -> None:
-    phase = Phase("end", 2, 1.0, 0.010, "ticker.run", 0, 1.0, 1.0, 2)
-    assert not Result([phase], entries, skipped).is_whole()
-    assert f"skipped {skipped}" in Result([phase], entries, skipped).table()
+    result = Result(2, 1.0, 0.010, "run", 0, 1.0, 1.0, entries, skipped)
+    assert not result.is_whole()
+    assert f"skipped {skipped}" in result.table()
