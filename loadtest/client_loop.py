@@ -41,6 +41,7 @@ AWAY = -1  # for a descriptor: there is no connection
 LOGIN_ID = 1
 READ_BYTES = 65_536
 CHECKED_EACH = 64
+BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
 RETURN_S = 0.5  # at most, until a client whose connection ended is back
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 EVENTS_A_TURN = 512
@@ -510,6 +511,11 @@ class ClientLoop:
         self._slots_left -= 1
         due += self._slot_s
         self.at(due, partial(self._beat, due))
+
+
+def back_off_s(attempts: int) -> float:
+    """Return how long to wait before another attempt: full jitter over a bound that doubles."""
+    return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**attempts))
 
 
 def plain_login(uid: str) -> bytes:

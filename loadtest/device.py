@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import protocol
-from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client
+from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
 from loadtest.facts import Sent, Session
 from loadtest.scenario import STORM_BACK_S
 from protocol import Code, Kind, Packet
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # it needs gevent, which devices do without
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
 ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises
 LATE_BEAT_S = 0.25  # a beat that is sent later than this tells that the load generator is at its limits
-BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
 FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 ANSWERED = "keepalive, answered"
 LATE = "(load generator late with a beat)"
@@ -167,9 +166,7 @@ class Device(Client):
         self._come_back(retry_after_s)
 
     def _come_back(self, at_least_s: float = 0.0) -> None:
-        """Try again later: with full jitter over a bound that doubles."""
-        wait_s = max(at_least_s, random.uniform(0, min(BACK_OFF_MAX_S, 2.0**self._attempts)))
-        self.loop.at(time.monotonic() + wait_s, self.connect)
+        self.loop.at(time.monotonic() + max(at_least_s, back_off_s(self._attempts)), self.connect)
 
     # Beating and asking
 

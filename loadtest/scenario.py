@@ -9,14 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import NamedTuple
 
-SCENARIOS = {
-    "mixed": "each device beats, and now and then falls silent, vanishes, logs out or sends a message",
-    "steady": "all beat, and do nothing else",
-    "ramp": "as steady; the number of devices rises in ten steps over the run time",
-    "storm": "all lose their connection at once, again and again, and come back within two seconds",
-    "silence": "all fall silent at once, again and again, until they are offline",
-    "flapping": "each device now and then loses its connection and is soon back, as in a train",
-}
+SCENARIOS = ("mixed", "steady", "ramp", "storm", "silence", "flapping")  # see README.md
 TOGETHER = {"storm": "storm", "silence": "all silent"}  # what all do
 STORM_BACK_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
@@ -54,19 +47,13 @@ class Scenario:
         self._alone_s = alone_s
         self._together_s = together_s
 
-    def next(self, now: float, wall: float, devices: int = 1) -> Act:
-        """Return what comes next.
-
-        Args:
-            now: monotonic seconds.
-            wall: Unix seconds.
-            devices: of which one, by chance, does what each does by itself.
-        """
+    def next(self, now: float, wall: float) -> Act:
+        """Return what comes next, by monotonic seconds and Unix seconds."""
         if self._name in TOGETHER:
             return Act(now + self._together_s - wall % self._together_s, TOGETHER[self._name])
         if self._name in {"steady", "ramp"}:
             return Act(math.inf, NOTHING)
-        at = now + random.expovariate(devices / self._alone_s)
+        at = now + random.expovariate(1 / self._alone_s)
         if self._name == "flapping":
             return Act(at, "flap")
         return Act(at, random.choices(self._actions, self._weights)[0])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import protocol
 from loadtest.chaos.truth import Login, User
-from loadtest.client_loop import AWAY, Client, ClientLoop, LoopThread
+from loadtest.client_loop import AWAY, Client, ClientLoop, LoopThread, back_off_s
 from loadtest.servers import Setup
 from protocol import KEEPALIVE, Code
 
@@ -28,7 +28,6 @@ LONG_AWAY = 0.3  # of those who were silent or logged out: they stay away for lo
 LONG_AWAY_S = (20.0, 70.0)
 BRIEF = 0.05  # of the logins, that are followed by a logout at once
 BRIEF_S = 0.15
-BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
 DEEDS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
 
 Ended = Callable[[str, Login, float, str, bool], None]
@@ -185,9 +184,8 @@ class _Actor(Client):
         super().connect()
 
     def pause_s(self) -> float:
-        """Return full jitter over a bound that doubles."""
         self._attempts += 1
-        return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**self._attempts))
+        return back_off_s(self._attempts)
 
     def opened(self) -> None:
         login = Login(self._at.place, self._at.is_proxied, time.monotonic())

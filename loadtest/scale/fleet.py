@@ -15,14 +15,13 @@ from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
-from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.client_loop import Client, ClientLoop, LoopThread, back_off_s
 from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import Truth
 from protocol import KEEPALIVE
 
 SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
 SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
-BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
 END_TIMEOUT_S = 20.0
 
 
@@ -108,9 +107,8 @@ class _Steady(Client):
         self.loop.at(now + wait_s, self.connect)
 
     def pause_s(self) -> float:
-        """Return full jitter over a bound that doubles."""
         self._attempts += 1
-        return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**self._attempts))
+        return back_off_s(self._attempts)
 
 
 class Generator(ClientLoop):
