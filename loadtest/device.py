@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import protocol
 from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
-from loadtest.facts import Sent, Session
+from loadtest.judge import Sent, Session
 from loadtest.scenario import STORM_BACK_S
 from protocol import Code, Kind, Packet
 
