@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.ports import free_port
-from loadtest.servers import PRESENCE, PresenceServer
+from loadtest.servers import PRESENCE, PresenceServer, free_port
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ LOOK_S = 0.02
 REDIS_LOOK_S = 0.005
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users
 PRESENCE = ("-m", "presence")
+PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
 
 
 @dataclass(frozen=True)
@@ -296,6 +298,17 @@ class RedisServer:
 def errors(client: Any, name: str) -> int:
     """Return how many calls a Redis has refused with an error of that name since its start."""
     return int(client.info("errorstats").get(f"errorstat_{name}", {"count": 0})["count"])
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on.
+
+    It does not depend on the seed of `random`, which is the same in all processes of a test run.
+    """
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def is_stopped(pid: int) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.bench.generator import ANSWERED, UNANSWERED
-from loadtest.ports import free_port
+from loadtest.servers import free_port
 
 HOST = "127.0.0.1"
 OWN = "presence"  # the server that all the others are compared with

@@ -6,9 +6,8 @@ import time
 from collections.abc import Sequence
 
 from loadtest.chaos.crowd import Address
-from loadtest.ports import free_port
 from loadtest.proxy import Proxy
-from loadtest.servers import PresenceServer, is_stopped
+from loadtest.servers import PresenceServer, free_port, is_stopped
 
 CLUSTER = "+cluster://"
 START_RETRY_S = 0.2

@@ -15,7 +15,7 @@ from shutil import which
 import pytest
 import trustme
 
-from loadtest.ports import free_port
+from loadtest.servers import free_port
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys

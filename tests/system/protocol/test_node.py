@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import trio
 
-from loadtest.ports import free_port
+from loadtest.servers import free_port
 from presence.auth import gate
 from presence.auth.verdicts import Gate
 from presence.clock import Clock

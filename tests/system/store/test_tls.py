@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from loadtest.ports import free_port
+from loadtest.servers import free_port
 from presence.store.batches import StoreUnavailable
 from tests.store.test_tls import TlsServer, contact, refusal
 
