@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from loadtest.bench.report import Results, median
+from loadtest.bench.report import Load, Results, median
 from loadtest.bench.servers import OWN
 
 DOTS_PER_INCH = 100
@@ -64,34 +64,28 @@ def draw_bench(results: Results, folder: Path) -> None:
 
 def draw_sizes(results: Results, folder: Path) -> None:
     """Draw cost against size: ``sizes.png``."""
-    drawing, (each, all_of_them, memory) = figure(1, 3, 9, 3.0, "This server: cost against size")
+    drawing, panels = figure(1, 3, 9, 3.0, "This server: cost against size")
     rates = [load.rate for load in results.loads()]
     same = sorted(load for load in results.loads() if rates.count(load.rate) > 1)
     rising = sorted(load for load in results.loads() if rates.count(load.rate) == 1)
-    each.plot(
-        [load.connections for load in same],
-        [median(results.cpu_us(OWN, load).values()) for load in same],
-        "o-",
-        color=OWN_COLOUR,
-    )
-    each.set_title("µs of CPU a keepalive,\nthe same rate at each size", color=INK, fontsize=9, loc="left")
-    all_of_them.plot(
-        [load.connections for load in rising],
-        [median(results.cpu_us(OWN, load).values()) * load.rate / 1e4 for load in rising],
-        "o-",
-        color=OWN_COLOUR,
-    )
-    all_of_them.set_title("% of a core,\na beat of each every 4.5 s", color=INK, fontsize=9, loc="left")
-    counts = sorted({found.connections for found in results.memory})
+    sizes = sorted({found.connections for found in results.memory})
     resident = [
-        median(found.total_bytes for found in results.memory if found.connections == count)
-        for count in counts
+        median(found.total_bytes for found in results.memory if found.connections == size) for size in sizes
     ]
-    memory.plot(counts, [value / 1e6 for value in resident], "o-", color=OWN_COLOUR)
-    memory.set_title("RSS of the process, MB", color=INK, fontsize=9, loc="left")
-    for axes in (each, all_of_them, memory):
+
+    def cpu_us(load: Load) -> float:
+        return median(results.cpu_us(OWN, load).values())
+
+    lines = {
+        "µs of CPU a keepalive,\nthe same rate at each size": [cpu_us(load) for load in same],
+        "% of a core,\na beat of each every 4.5 s": [cpu_us(load) * load.rate / 1e4 for load in rising],
+        "RSS of the process, MB": [value / 1e6 for value in resident],
+    }
+    for axes, (title, values) in zip(panels, lines.items(), strict=True):
+        axes.plot(sizes, values, "o-", color=OWN_COLOUR)
+        axes.set_title(title, color=INK, fontsize=9, loc="left")
         axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
         axes.set_xlim(left=0)
-        axes.set_xticks(counts, [f"{count / 1000:g}k" for count in counts])
+        axes.set_xticks(sizes, [f"{size / 1000:g}k" for size in sizes])
         axes.set_xlabel("connections", color=INK, fontsize=8)
     save(drawing, folder / "sizes.png")

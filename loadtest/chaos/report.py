@@ -23,14 +23,9 @@ class Options:
     """What a run is made of.
 
     Attributes:
-        seed: what is done and when is drawn from it.
-        rounds, times, storm_s: see `loadtest.chaos.plan.draw`.
-        nodes, clients: how many.
-        kinds: of faults.
-        setup: the servers' settings.
+        seed, rounds, times, kinds, storm_s: what is drawn; see `loadtest.chaos.plan.draw`.
+        plan, longest_s: what is done instead; how long any fault of it may last, 0: as long as planned.
         guard: the one that is switched off; "": none.
-        plan: what is done instead of what is drawn; None: that.
-        longest_s: how long any fault of a plan may last; 0: as long as planned.
     """
 
     seed: int
@@ -62,12 +57,8 @@ class Result:
     """What came of a run.
 
     Attributes:
-        options: what it was made of.
-        begun: monotonic seconds.
-        injected: how often each kind was proved to have taken place.
-        proofs: the last of each kind.
-        findings: broken promises.
-        broken: what was broken beside those, in words.
+        injected, proofs: how often each kind was proved to have taken place, and the last proof.
+        findings, broken: broken promises, and what was broken beside those, in words.
         equal_s: seconds of each calm until Redis was equal to the live sessions.
         measured: of a plan, what followed each fault.
         figures: what else there is to tell, by name.
