@@ -177,23 +177,14 @@ class _Beating(Client):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        delays_s: from each client's last packet that got through to its event in the stream.
-        unacknowledged: clients cut off whose packets, sent afterwards, nobody has acknowledged.
-        established: clients cut off who were told nothing of an end, in the end.
-        steady: clients who were not cut off.
-        stolen_s: see `Stolen`.
-        broken: promises that were, in words.
-    """
-
-    delays_s: list[float]
-    unacknowledged: int
-    established: int
-    steady: int
-    stolen_s: float
-    broken: list[str]
+    delays_s: list[float]  # from each client's last packet that got through to its event in the stream
+    unacknowledged: int  # clients cut off whose packets, sent afterwards, nobody has acknowledged
+    established: int  # clients cut off who were told nothing of an end, in the end
+    steady: int  # clients who were not cut off
+    stolen_s: float  # see `Stolen`
+    broken: list[str]  # promises that were, in words
 
     def lines(self) -> list[str]:
         """Return it in words."""

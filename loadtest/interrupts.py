@@ -53,25 +53,19 @@ SHOWN: Final = 5
 
 @dataclass
 class Figures:
-    """What happened.
+    """What happened."""
 
-    Attributes:
-        interrupted, by_proxy: calls that were cancelled while they were under way; of these, by the proxy.
-        not_begun, over: calls that were cancelled before a thread had taken them, or that were over before.
-        answers: that came whole and were checked.
-        waits_s: how long the calls took that nobody cancelled, each of them after one that was interrupted.
-        failed: of these, those that Redis did not answer.
-        crossed: answers that were not the call's own.
-    """
-
+    # Calls that were cancelled while they were under way; of these, by the proxy
     interrupted: int = 0
     by_proxy: int = 0
+    # Calls that were cancelled before a thread had taken them, or that were over before
     not_begun: int = 0
     over: int = 0
-    answers: int = 0
+    answers: int = 0  # that came whole and were checked
+    # How long the calls took that nobody cancelled, each of them after one that was interrupted
     waits_s: list[float] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    crossed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # of these, those that Redis did not answer
+    crossed: list[str] = field(default_factory=list)  # answers that were not the call's own
 
     def lines(self, seconds: float, calls: int) -> list[str]:
         """Return them in words; `calls` is how many scripts Redis has run."""

@@ -48,30 +48,21 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One login and what followed it.
-
-    Attributes:
-        login: when the login was sent.
-        idle_timeout: T of this session, seconds; as the server dictates it once it has answered.
-        id: the session's name in events; None until the server has told.
-        answered_at: when the login's ok was read.
-        silent: whether the device means to send nothing for now.
-        logout, closed: when the device did so.
-        ended: whether an offline event was seen, or was missed and reported.
-        end_by: when an offline event must have come; None: none has to.
-        times: of its last packets, two numbers each; the garbage collector need not look at them.
-    """
+    """One login and what followed it."""
 
     device: "Device"
-    login: Sent
+    login: Sent  # when the login was sent
+    # T of this session, seconds; as the server dictates it once it has answered
     idle_timeout: float = math.inf
-    id: str | None = None
-    answered_at: float | None = None
-    silent: bool = False
+    id: str | None = None  # the session's name in events; None until the server has told
+    answered_at: float | None = None  # when the login's ok was read
+    silent: bool = False  # whether the device means to send nothing for now
+    # When the device did so
     logout: Sent | None = None
     closed: Sent | None = None
-    ended: bool = False
-    end_by: float | None = None
+    ended: bool = False  # whether an offline event was seen, or was missed and reported
+    end_by: float | None = None  # when an offline event must have come; None: none has to
+    # Of its last packets, two numbers each; the garbage collector need not look at them
     times: "array[float]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,33 +149,20 @@ class ServerClock:
 
 
 class Promise(NamedTuple):
-    """What the server is set to, and what is allowed on top; all in seconds.
+    """What the server is set to, and what is allowed on top; all in seconds."""
 
-    Attributes:
-        tick_s: the server's tick.
-        grace_s: the server's disconnect grace.
-        slack_s: for the way through Redis, and for what the machines under load are late.
-    """
-
-    tick_s: float
-    grace_s: float
-    slack_s: float
+    tick_s: float  # the server's tick
+    grace_s: float  # the server's disconnect grace
+    slack_s: float  # for the way through Redis, and for what the machines under load are late
 
 
 class Finding(NamedTuple):
-    """One thing to report.
+    """One thing to report."""
 
-    Attributes:
-        name: what was measured.
-        seconds: the measure; None where there is none.
-        broken: the promise that was broken, always in the same words; None if all is well.
-        detail: the numbers of this very case.
-    """
-
-    name: str
-    seconds: float | None = None
-    broken: str | None = None
-    detail: str = ""
+    name: str  # what was measured
+    seconds: float | None = None  # the measure; None where there is none
+    broken: str | None = None  # the promise that was broken, always in the same words; None if all is well
+    detail: str = ""  # the numbers of this very case
 
 
 class Judge:

@@ -14,19 +14,12 @@ _saying = threading.Lock()
 
 @dataclass(frozen=True)
 class Outcome:
-    """One row.
+    """One row."""
 
-    Attributes:
-        name: the scenario, and which case of it.
-        injected: the proof that the fault took place; "" if it did not.
-        measured: the figures.
-        broken: every promise that was broken, in words.
-    """
-
-    name: str
-    injected: str
-    measured: str
-    broken: Sequence[str] = ()
+    name: str  # the scenario, and which case of it
+    injected: str  # the proof that the fault took place; "" if it did not
+    measured: str  # the figures
+    broken: Sequence[str] = ()  # every promise that was broken, in words
 
     @property
     def failures(self) -> list[str]:

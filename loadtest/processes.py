@@ -28,17 +28,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a run of locust ended with.
+    """What a run of locust ended with."""
 
-    Attributes:
-        status: its exit status.
-        rows: by type and name, for example ``("event", "offline idle_timeout")``.
-        broken: how often each promise was broken, by its words.
-    """
-
-    status: int
-    rows: dict[tuple[str, str], Row]
-    broken: Counter[str]
+    status: int  # its exit status
+    rows: dict[tuple[str, str], Row]  # by type and name, for example ``("event", "offline idle_timeout")``
+    broken: Counter[str]  # how often each promise was broken, by its words
 
     @property
     def failures(self) -> int:

@@ -54,26 +54,19 @@ class _Stretches(trio.abc.Instrument):
 
 @dataclass(frozen=True)
 class Result:
-    """What it took.
+    """What it took."""
 
-    Attributes:
-        sessions: how many ended.
-        seconds: from the first end to the acknowledgement of the last.
-        stretch_s, stretch_task, over: see `_Stretches`.
-        python_s, redis_s: processor time of this process, all threads, and of Redis.
-        entries: in the stream in the end, by type.
-        skipped: changes that the outbox skipped.
-    """
-
-    sessions: int
-    seconds: float
+    sessions: int  # how many ended
+    seconds: float  # from the first end to the acknowledgement of the last
+    # See `_Stretches`
     stretch_s: float
     stretch_task: str
     over: int
+    # Processor time of this process, all threads, and of Redis
     python_s: float
     redis_s: float
-    entries: dict[str, int]
-    skipped: int
+    entries: dict[str, int]  # in the stream in the end, by type
+    skipped: int  # changes that the outbox skipped
 
     def is_whole(self) -> bool:
         """Whether everybody's two transitions are in the stream, and nothing else."""

@@ -44,19 +44,13 @@ _NATS_LOGIN = b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench","versio
 
 @dataclass(frozen=True)
 class Dialect:
-    """What goes over a connection.
+    """What goes over a connection."""
 
-    Attributes:
-        login: what client `uid` sends at first.
-        welcome: what the server's first answer ends with; whatever came before it is passed over.
-        beats: the packet for each kind of keepalive that there is.
-        answer: what the server sends for each answered keepalive.
-    """
-
-    login: Callable[[str], bytes]
+    login: Callable[[str], bytes]  # what client `uid` sends at first
+    # What the server's first answer ends with; whatever came before it is passed over
     welcome: Callable[[bytes], bool]
-    beats: dict[str, bytes]
-    answer: bytes
+    beats: dict[str, bytes]  # the packet for each kind of keepalive that there is
+    answer: bytes  # what the server sends for each answered keepalive
 
 
 def _presence_login(uid: str) -> bytes:
@@ -116,22 +110,15 @@ DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
 
 @dataclass(frozen=True)
 class Report:
-    """What one order to beat came to.
+    """What one order to beat came to."""
 
-    Attributes:
-        wanted: packets a second, as ordered.
-        sent, answers: packets, and those that were answered; 0 when none asked for it.
-        rate: packets a second, as sent.
-        core_share: the generator's own processor time, of a core.
-        late_max_s: how much later than due a packet was sent, at most.
-    """
-
-    wanted: float
+    wanted: float  # packets a second, as ordered
+    # Packets, and those that were answered; 0 when none asked for it
     sent: int
     answers: int
-    rate: float
-    core_share: float
-    late_max_s: float
+    rate: float  # packets a second, as sent
+    core_share: float  # the generator's own processor time, of a core
+    late_max_s: float  # how much later than due a packet was sent, at most
 
     def complaints(self, kind: str) -> list[str]:
         """Return why this measured something else than the server; nothing if it did not."""

@@ -33,28 +33,23 @@ _LOGOUT: Final = protocol.encode(protocol.logout())
 
 @dataclass(frozen=True)
 class Cost:
-    """What one node costs one Redis.
+    """What one node costs one Redis."""
 
-    Attributes:
-        shards: of the data.
-        scripts, commands, rest_us: a second at rest: scripts, all commands, those inside scripts too, CPU µs.
-        online_us, offline_us: CPU µs of Redis for a transition in full batches.
-        online_alone_us, offline_alone_us: the same for one that travels alone.
-        user_bytes, seen_bytes: memory for a user online: record and owner; and offline: when last seen.
-        entry_bytes: memory for a stream entry.
-    """
-
-    shards: int
+    shards: int  # of the data
+    # A second at rest: scripts, all commands, those inside scripts too, CPU µs
     scripts: float
     commands: float
     rest_us: float
+    # CPU µs of Redis for a transition in full batches
     online_us: float
     offline_us: float
+    # The same for one that travels alone
     online_alone_us: float
     offline_alone_us: float
+    # Memory for a user online: record and owner; and offline: when last seen
     user_bytes: float
     seen_bytes: float
-    entry_bytes: float
+    entry_bytes: float  # memory for a stream entry
 
 
 @dataclass(frozen=True)

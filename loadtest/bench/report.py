@@ -40,22 +40,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Cpu:
-    """One server under one load in one round.
-
-    Attributes:
-        cpu_us: µs of processor time for each keepalive.
-        per_wake: keepalives for each time that the server had gone to sleep.
-        generator_share: the load generator's processor time, of a core.
-        complaints: why it is not valid; empty when it is.
-    """
+    """One server under one load in one round."""
 
     server: str
     round: int
     load: Load
-    cpu_us: float
-    per_wake: float
-    generator_share: float
-    complaints: list[str]
+    cpu_us: float  # µs of processor time for each keepalive
+    per_wake: float  # keepalives for each time that the server had gone to sleep
+    generator_share: float  # the load generator's processor time, of a core
+    complaints: list[str]  # why it is not valid; empty when it is
 
 
 @dataclass(frozen=True)
@@ -89,19 +82,12 @@ class Trips:
 
 @dataclass
 class Results:
-    """Everything that one run found, and where.
+    """Everything that one run found, and where."""
 
-    Attributes:
-        machine: processor, kernel, versions.
-        settings: what the run was told.
-        says: what each server is; in the order of the tables.
-        skipped: servers that could not be measured here, and why.
-    """
-
-    machine: dict[str, str]
-    settings: dict[str, object]
-    says: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str]  # processor, kernel, versions
+    settings: dict[str, object]  # what the run was told
+    says: dict[str, str] = field(default_factory=dict)  # what each server is; in the order of the tables
+    skipped: dict[str, str] = field(default_factory=dict)  # servers that could not be measured here, and why
     cpu: list[Cpu] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
     trips: list[Trips] = field(default_factory=list)

@@ -20,22 +20,15 @@ PROBE_MARGIN_S = 1.5  # for the prober's start and end, within the load
 
 @dataclass(frozen=True)
 class Plan:
-    """What each server goes through in a round.
+    """What each server goes through in a round."""
 
-    Attributes:
-        connections: logged in at once.
-        rates: keepalives a second, over all connections.
-        warm_up_s, seconds: before measuring, at each new rate; and of measuring, for each load.
-        probe_s: seconds of round trips after that, for each load; 0 for none.
-        burst_ms: see `loadtest.bench.generator`.
-    """
-
-    connections: int
-    rates: tuple[float, ...]
+    connections: int  # logged in at once
+    rates: tuple[float, ...]  # keepalives a second, over all connections
+    # Before measuring, at each new rate; and of measuring, for each load
     warm_up_s: float
     seconds: float
-    probe_s: float
-    burst_ms: float
+    probe_s: float  # seconds of round trips after that, for each load; 0 for none
+    burst_ms: float  # see `loadtest.bench.generator`
 
     def planned_s(self, contender: Contender) -> float:
         """Return about how long a round with this server takes."""

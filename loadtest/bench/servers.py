@@ -25,25 +25,16 @@ BOTH = (UNANSWERED, ANSWERED)
 
 @dataclass(frozen=True)
 class Contender:
-    """A server that can be measured.
+    """A server that can be measured."""
 
-    Attributes:
-        name: in tables, and on the command line.
-        says: what it is, in a few words.
-        dialect: the name of what it speaks.
-        kinds: the kinds of keepalive that it knows.
-        command: returns the command, given a folder of its own and a free port.
-        needs: a program that must be on PATH, or "".
-        probed: whether round trips are measured, too.
-    """
-
-    name: str
-    says: str
-    dialect: str
-    kinds: tuple[str, ...]
+    name: str  # in tables, and on the command line
+    says: str  # what it is, in a few words
+    dialect: str  # the name of what it speaks
+    kinds: tuple[str, ...]  # the kinds of keepalive that it knows
+    # Returns the command, given a folder of its own and a free port
     command: Callable[[Path, int], list[str]]
-    needs: str = ""
-    probed: bool = False
+    needs: str = ""  # a program that must be on PATH, or ""
+    probed: bool = False  # whether round trips are measured, too
 
     def missing(self) -> str:
         """Return why it cannot be measured here, or ""."""

@@ -33,24 +33,16 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Storm:
-    """What came of one storm.
+    """What came of one storm."""
 
-    Attributes:
-        seconds: from the first connect to the last login granted.
-        cpu_us: of the server's processor time a login.
-        share: of a core, that this process used meanwhile.
-        granted, refused: logins.
-        trips_ms: round trips of the established.
-        late: answers to them that came too late, or not at all.
-    """
-
-    seconds: float
-    cpu_us: float
-    share: float
+    seconds: float  # from the first connect to the last login granted
+    cpu_us: float  # of the server's processor time a login
+    share: float  # of a core, that this process used meanwhile
+    # Logins
     granted: int
     refused: int
-    trips_ms: list[float]
-    late: int
+    trips_ms: list[float]  # round trips of the established
+    late: int  # answers to them that came too late, or not at all
 
     def cells(self) -> list[str]:
         """Return its row."""

@@ -43,18 +43,13 @@ class Address(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """What all clients have in common, in seconds.
+    """What all clients have in common, in seconds."""
 
-    Attributes:
-        setup: the servers'.
-        gone_share, gone_s: of those who lose their connection without a word this share is away for so long.
-        tell: see `Ended`; called in their thread.
-    """
-
-    setup: Setup
+    setup: Setup  # the servers'
+    # Of those who lose their connection without a word this share is away for so long
     gone_share: float
     gone_s: tuple[float, float]
-    tell: Ended
+    tell: Ended  # see `Ended`; called in their thread
 
 
 class Crowd:

@@ -182,22 +182,17 @@ def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done, and under what.
+    """What is done, and under what."""
 
-    Attributes:
-        words: what it is, for the help.
-        rounds: the faults of each storm: kind, seconds (0: as long as the death of a node takes), place.
-        nodes, clients: how many, unless the command says otherwise.
-        gone_share: of the clients whose connection ends with their node so many do not come back in time.
-        replicas: of each primary of a Redis Cluster of three; None: a plain Redis.
-    """
-
-    words: str
+    words: str  # what it is, for the help
+    # The faults of each storm: kind, seconds (0: as long as the death of a node takes), place
     rounds: Sequence[Sequence[tuple[Kind, float, int]]]
+    # How many, unless the command says otherwise
     nodes: int = 3
     clients: int = 600
+    # Of the clients whose connection ends with their node so many do not come back in time
     gone_share: float = 0.0
-    replicas: int | None = None
+    replicas: int | None = None  # of each primary of a Redis Cluster of three; None: a plain Redis
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -54,25 +54,20 @@ class Options:
 
 @dataclass
 class Result:
-    """What came of a run.
-
-    Attributes:
-        injected, proofs: how often each kind was proved to have taken place, and the last proof.
-        findings, broken: broken promises, and what was broken beside those, in words.
-        equal_s: seconds of each calm until Redis was equal to the live sessions.
-        measured: of a plan, what followed each fault.
-        figures: what else there is to tell, by name.
-    """
+    """What came of a run."""
 
     options: Options
     begun: float
+    # How often each kind was proved to have taken place, and the last proof
     injected: Counter[Kind] = field(default_factory=Counter)
     proofs: dict[Kind, str] = field(default_factory=dict)
+    # Broken promises, and what was broken beside those, in words
     findings: list[Finding] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    # Seconds of each calm until Redis was equal to the live sessions
     equal_s: list[float] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
-    figures: dict[str, object] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)  # of a plan, what followed each fault
+    figures: dict[str, object] = field(default_factory=dict)  # what else there is to tell, by name
 
     @property
     def found_s(self) -> float | None:

@@ -20,35 +20,21 @@ CHANGE_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
 
 @dataclass(slots=True, eq=False)
 class Login:
-    """One login, granted or not, and what followed it.
+    """One login, granted or not, and what followed it."""
 
-    Attributes:
-        place: the node that it was sent to.
-        is_proxied: whether by way of a proxy.
-        begun: right before it was sent.
-        entered: when its answer was read.
-        session: as the answer names it; of a login whose answer was lost, as an event does.
-        beats: right before each packet was sent, the latest ones.
-        silent_at: from when on the client sends nothing more.
-        left_at: when the client left the connection half open, to log in elsewhere.
-        logout_at: right before the logout was sent.
-        closed_at: right before the client closed the connection.
-        lost_at: when the client saw that the connection had ended.
-        code: what the server had said then; 0: nothing.
-    """
-
-    place: int
-    is_proxied: bool
-    begun: float
-    entered: float = math.inf
-    session: str = ""
+    place: int  # the node that it was sent to
+    is_proxied: bool  # whether by way of a proxy
+    begun: float  # right before it was sent
+    entered: float = math.inf  # when its answer was read
+    session: str = ""  # as the answer names it; of a login whose answer was lost, as an event does
+    # Right before each packet was sent, the latest ones
     beats: "array[float]" = field(default_factory=lambda: array("d"))
-    silent_at: float = math.inf
-    left_at: float = math.inf
-    logout_at: float = math.inf
-    closed_at: float = math.inf
-    lost_at: float = math.inf
-    code: int = 0
+    silent_at: float = math.inf  # from when on the client sends nothing more
+    left_at: float = math.inf  # when the client left the connection half open, to log in elsewhere
+    logout_at: float = math.inf  # right before the logout was sent
+    closed_at: float = math.inf  # right before the client closed the connection
+    lost_at: float = math.inf  # when the client saw that the connection had ended
+    code: int = 0  # what the server had said then; 0: nothing
 
     def beat(self, at: float) -> None:
         """A packet was sent."""
@@ -114,16 +100,10 @@ class User:
 
 @dataclass(slots=True, eq=False)
 class Trouble:
-    """A fault while it was at work.
-
-    Attributes:
-        kind: what.
-        place: of whom; see `loadtest.chaos.plan.Fault`.
-        begin, end: when.
-    """
+    """A fault while it was at work."""
 
     kind: Kind
-    place: int
+    place: int  # of whom; see `loadtest.chaos.plan.Fault`
     begin: float
     end: float = RUNNING
 

@@ -95,41 +95,31 @@ def draw(plan: Plan) -> Schedule:
 
 @dataclass
 class Row:
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes:
-        plan: what was played.
-        touches, seconds: made in the measured stretch, from when all had come to the end; and its length.
-        process_us, redis_us: CPU for a touch, looks and tellings included.
-        scripts, commands: that Redis ran for a touch; the commands in scripts too.
-        process_bytes, redis_bytes: memory for a user, just before the first can be due.
-        p50_ms, p99_ms, max_ms: lateness of the first telling of a user, from T after the last touch.
-        early: tellings of a user whose last touch was less than T ago.
-        false: tellings of a user who went on beating.
-        missed: silent users of whom nothing was told.
-        lag_max_ms: from when a touch was due until it was done, less the step.
-        refused: calls that Redis did not take.
-        error: by which the run ended; all else is 0 then.
-    """
-
-    plan: Plan
+    plan: Plan  # what was played
+    # Made in the measured stretch, from when all had come to the end; and its length
     touches: int = 0
     seconds: float = 0.0
+    # CPU for a touch, looks and tellings included
     process_us: float = 0.0
     redis_us: float = 0.0
+    # That Redis ran for a touch; the commands in scripts too
     scripts: float = 0.0
     commands: float = 0.0
+    # Memory for a user, just before the first can be due
     process_bytes: float = 0.0
     redis_bytes: float = 0.0
+    # Lateness of the first telling of a user, from T after the last touch
     p50_ms: float = math.nan
     p99_ms: float = math.nan
     max_ms: float = math.nan
-    early: int = 0
-    false: int = 0
-    missed: int = 0
-    lag_max_ms: float = 0.0
-    refused: int = 0
-    error: str = ""
+    early: int = 0  # tellings of a user whose last touch was less than T ago
+    false: int = 0  # tellings of a user who went on beating
+    missed: int = 0  # silent users of whom nothing was told
+    lag_max_ms: float = 0.0  # from when a touch was due until it was done, less the step
+    refused: int = 0  # calls that Redis did not take
+    error: str = ""  # by which the run ended; all else is 0 then
 
 
 @dataclass(frozen=True)

@@ -54,18 +54,13 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Technique:
-    """Idle detection. Time is monotonic seconds, as an argument; what keeps its own clock ignores it.
+    """Idle detection. Time is monotonic seconds, as an argument; what keeps its own clock ignores it."""
 
-    Attributes:
-        touch: the user has sent something: online, for T from now on.
-        due: tells who has been silent for T since the last touch, each once. To be gone through to its end.
-        next_look: returns when `due` wants to be called next.
-        many: as `touch` for many at once, in the way that the technique has for that; None: it has none.
-    """
-
-    touch: Callable[[str, float], object]
+    touch: Callable[[str, float], object]  # the user has sent something: online, for T from now on
+    # Tells who has been silent for T since the last touch, each once. To be gone through to its end.
     due: Callable[[float], Iterable[Found]]
-    next_look: Callable[[float], float]
+    next_look: Callable[[float], float]  # returns when `due` wants to be called next
+    # As `touch` for many at once, in the way that the technique has for that; None: it has none
     many: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:

@@ -31,19 +31,12 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        owed: users whose last period was long enough: those who get a follow-up in the end.
-        told: users who got one.
-        late_ms: of all that were told, in order.
-        broken: promises, in words.
-    """
-
-    owed: set[str]
-    told: set[str]
-    late_ms: list[int]
-    broken: list[str]
+    owed: set[str]  # users whose last period was long enough: those who get a follow-up in the end
+    told: set[str]  # users who got one
+    late_ms: list[int]  # of all that were told, in order
+    broken: list[str]  # promises, in words
 
 
 def judge(

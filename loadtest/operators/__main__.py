@@ -33,20 +33,14 @@ STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        connections: logged in at once.
-        rate: keepalives a second, over all of them.
-        seconds, pairs: of each stretch; and how many pairs of stretches there are for each kind.
-        viewers: of the page at once.
-    """
-
-    connections: int = 15_000
-    rate: float = 15_000.0
+    connections: int = 15_000  # logged in at once
+    rate: float = 15_000.0  # keepalives a second, over all of them
+    # Of each stretch; and how many pairs of stretches there are for each kind
     seconds: float = 18.0
     pairs: int = 5
-    viewers: int = 50
+    viewers: int = 50  # of the page at once
 
 
 @dataclass(frozen=True)

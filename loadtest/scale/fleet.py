@@ -27,29 +27,21 @@ END_TIMEOUT_S = 20.0
 
 @dataclass
 class Status:
-    """How generators stand; the counts are since the beginning, but those named are since the last mark.
+    """How generators stand; the counts are since the beginning, but those named are since the last mark."""
 
-    Attributes:
-        online, arriving: clients that are logged in, and that are to be.
-        beating: generators that have beats to come.
-        beats: that were sent since the mark.
-        stuck: beats that the kernel did not take.
-        late_max_s: the latest beat since the mark.
-        cpu_s: of the generators since the mark.
-        lost, refused, failed: sessions and logins, by reason.
-        late_s, login_s: of each slot's last beat, and of each login, since the mark; only where asked for.
-    """
-
+    # Clients that are logged in, and that are to be
     online: int = 0
     arriving: int = 0
-    beating: int = 0
-    beats: int = 0
-    stuck: int = 0
-    late_max_s: float = 0.0
-    cpu_s: float = 0.0
+    beating: int = 0  # generators that have beats to come
+    beats: int = 0  # that were sent since the mark
+    stuck: int = 0  # beats that the kernel did not take
+    late_max_s: float = 0.0  # the latest beat since the mark
+    cpu_s: float = 0.0  # of the generators since the mark
+    # Sessions and logins, by reason
     lost: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
+    # Of each slot's last beat, and of each login, since the mark; only where asked for
     late_s: list[float] = field(default_factory=list)
     login_s: list[float] = field(default_factory=list)
 
