@@ -3,6 +3,7 @@
 Each returns its proof in words, or "" if it injected nothing.
 """
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,15 +13,14 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Final
 
-from loadtest.chaos import cluster_faults
 from loadtest.chaos.bounds import Troubles
 from loadtest.chaos.collector import Collector
-from loadtest.chaos.nodes import Node
+from loadtest.chaos.nodes import PATIENCE_S, Clustered, Node, Plain, Store
 from loadtest.chaos.plan import EVERYWHERE, OF_A_CLUSTER, Fault, Kind, Place
-from loadtest.chaos.redis_server import PATIENCE_S, Clustered, Plain, Store
 from loadtest.chaos.truth import Trouble
 from loadtest.proxy import Faults, Proxy
-from loadtest.servers import wait_for
+from loadtest.redis_cluster import Cluster, Member
+from loadtest.servers import errors, wait_for
 from presence.store.keys import Keys
 
 AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
@@ -41,6 +41,10 @@ SWEEP_LATENCY: Final = Faults(latency_s=0.05)  # so that there is time to kill a
 SWEPT_SHARE: Final = 0.2  # of what the dead node owned; then its sweeper is killed
 SWEEP_LOOK_S: Final = 0.01
 BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
+HALF_MOVED_S: Final = 0.4  # each slot is open for so long, some of its keys here and some there
+BETWEEN_S: Final = 0.1
+PAUSED_MS: Final = 2000
+WAIT_MS: Final = 1000
 
 
 class Injector:
@@ -86,7 +90,7 @@ class Injector:
         with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
             if fault.kind in OF_A_CLUSTER:
                 assert isinstance(self._data, Clustered)
-                return cluster_faults.carry_out(self._data.cluster, self._keys, fault)
+                return _of_a_cluster(self._data.cluster, self._keys, fault)
             if fault.kind in {*WEATHER, *HOLES}:
                 return self._disturb(fault)
             act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
@@ -323,3 +327,96 @@ def _again(seconds: float, blow: Callable[[], Any]) -> int:
         found += int(blow() or 0)
         time.sleep(AGAIN_S)
     return found
+
+
+def _of_a_cluster(cluster: Cluster, keys: Keys, fault: Fault) -> str:
+    """Do it; return when it is over, with the proof that it took place."""
+    match fault.kind:
+        case Kind.PRIMARY_KILL:
+            return _kill(cluster, keys, fault.seconds)
+        case Kind.PRIMARY_STOP:
+            return _stop(cluster, keys, fault.seconds)
+        case Kind.HANDOVER:
+            return _hand_over(cluster, fault.seconds)
+        case Kind.MOVE_KEYS:
+            return _move(cluster, keys, fault.seconds, _by_key, ("TRYAGAIN", "ASK", "MOVED"))
+        case _:
+            return _move(cluster, keys, fault.seconds, _at_once, ("MOVED",))
+
+
+def _kill(cluster: Cluster, keys: Keys, seconds: float) -> str:
+    primary = cluster.primary_of(keys.nodes)
+    slots = [slot for each in primary.ranges() for slot in each]
+    shards = sum(cluster.slot_of(keys.online(shard)) in slots for shard in range(keys.shards))
+    primary.call("CLIENT", "PAUSE", PAUSED_MS, "WRITE")  # what a replica may lack is tried by a failover
+    primary.call("WAIT", 1, WAIT_MS)
+    begun = time.monotonic()
+    cluster.fail_over(primary)
+    took_s = time.monotonic() - begun
+    time.sleep(seconds)
+    return f"{shards} of {keys.shards} shards without a primary for {took_s:.1f} s"
+
+
+def _stop(cluster: Cluster, keys: Keys, seconds: float) -> str:
+    before = _counts(cluster, "CLUSTERDOWN")
+    primary = cluster.primary_of(keys.nodes)
+    primary.freeze()
+    time.sleep(seconds)
+    primary.thaw()
+    cluster.wait_until_ok()
+    down = _counts(cluster, "CLUSTERDOWN") - before
+    return f"CLUSTERDOWN answered {down:,} times" if down else ""
+
+
+def _hand_over(cluster: Cluster, seconds: float) -> str:
+    before, replaced = _counts(cluster, "MOVED"), 0
+    for primary in cluster.primaries():
+        time.sleep(seconds / 4)
+        cluster.fail_over(primary, is_graceful=True)
+        replaced += 1
+    moved = _counts(cluster, "MOVED") - before
+    return f"{replaced} of 3 primaries replaced; answers MOVED {moved:,}" if moved else ""
+
+
+def _by_key(cluster: Cluster, slot: int, target: Member) -> None:
+    classic = cluster.move(slot, target)
+    classic.begin()
+    classic.step()
+    time.sleep(HALF_MOVED_S)
+    while classic.step():
+        pass
+    classic.finish()
+
+
+def _at_once(cluster: Cluster, slot: int, target: Member) -> None:
+    cluster.move_at_once([slot], target)
+
+
+def _move(
+    cluster: Cluster,
+    keys: Keys,
+    seconds: float,
+    move: Callable[[Cluster, int, Member], None],
+    codes: tuple[str, ...],
+) -> str:
+    """Let the slots with presence data move on and on, each at least once."""
+    names = [*map(keys.online, range(keys.shards)), *keys.lease_keys, keys.meta]
+    slots = [*dict.fromkeys(map(cluster.slot_of, names))]
+    before = {code: _counts(cluster, code) for code in codes}
+    moves, until = 0, time.monotonic() + seconds
+    for slot in itertools.cycle(slots):
+        if time.monotonic() > until and moves >= len(slots):
+            break
+        primaries = cluster.primaries()
+        at = primaries.index(cluster.primary_of(slot))
+        move(cluster, slot, primaries[(at + 1) % len(primaries)])
+        moves += 1
+        time.sleep(BETWEEN_S)
+    counts = {code: _counts(cluster, code) - before[code] for code in codes}
+    answered = ", ".join(f"{code} {count:,}" for code, count in counts.items())
+    # Who asks for one key or for several, and which of them is there, is chance.
+    return f"{moves} moves of {len(slots)} slots; answers {answered}" if counts[codes[0]] else ""
+
+
+def _counts(cluster: Cluster, code: str) -> int:
+    return sum(errors(each.client, code) for each in cluster.members if each.is_running)

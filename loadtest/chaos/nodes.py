@@ -1,18 +1,31 @@
-"""Nodes, each a server in a process of its own, with a proxy before it and one between it and Redis."""
+"""What a run stands on: nodes, with proxies before and behind them, and a Redis that can forget."""
 
+import contextlib
+import math
 import os
+import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 from loadtest.chaos.crowd import Address
 from loadtest.proxy import Proxy
-from loadtest.servers import PresenceServer, free_port, is_stopped
+from loadtest.records import Records
+from loadtest.redis_cluster import Cluster, Member
+from loadtest.servers import PresenceServer, RedisServer, free_port, is_stopped, wait_for
+from presence.store.client import open_client
 
 CLUSTER = "+cluster://"
 START_RETRY_S = 0.2
 PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
+KEPT = "kept"
+PATIENCE_S = 0.2
+SYNC_S = 10.0
+PRIMARY_KNOWN_S = 0.2
 
 
 class Node:
@@ -92,3 +105,129 @@ class Node:
         self._server.stop()
         if self.path:
             self.path.close()
+
+
+class Store(RedisServer):
+    """A `RedisServer` that keeps all over a kill, unless it is to forget."""
+
+    def __init__(self) -> None:
+        super().__init__(keep=True)
+
+    @property
+    def _files(self) -> Path:
+        return self.folder / "appendonlydir"
+
+    def keep(self) -> None:
+        """Keep what it has now, to go back to. Nothing may be written meanwhile."""
+        kept = self.folder / KEPT
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(self._files, kept)
+
+    def forget(self, *, back: bool) -> None:
+        """Before it is started again: forget everything, or what it did since `keep`."""
+        shutil.rmtree(self._files)
+        if back:
+            shutil.move(self.folder / KEPT, self._files)
+
+    def compact(self) -> None:
+        """Let it write its file anew, which has grown with every change."""
+        with contextlib.suppress(Exception):  # one is under way
+            self.client.bgrewriteaof()
+
+    def offset(self) -> int:
+        """Return the size of its file of changes in bytes."""
+        return int(self.client.info("persistence")["aof_current_size"])
+
+    def copied(self) -> int:
+        """Return how far in its history it is, as replicas and their primaries count it."""
+        told = self.client.info("replication")
+        return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
+
+
+class Plain:
+    """One Redis, whose replica may take its place.
+
+    Attributes:
+        server: the one that counts.
+        front: an address that leads there, for those who are in no trouble.
+        records: what stands in it.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.server = self._stack.enter_context(Store())
+        self.front = self._stack.enter_context(Proxy(self.server.path))
+        self.records = Records(self.client_of)
+        self._client: Any = open_client(self.front.url)
+        self.url = self.front.url
+
+    def close(self) -> None:
+        """End all."""
+        self._client.close()
+        self._stack.close()
+
+    def client_of(self, _key: str) -> Any:
+        """Return a connection to who has a key."""
+        return self._client
+
+    def target(self) -> str:
+        """Return where a path to it leads."""
+        return self.server.path
+
+    def make_replica(self) -> tuple[Store, Proxy]:
+        """Start a replica, and wait until it has all; return it, and the way by which it hears."""
+        way = self._stack.enter_context(Proxy(self.server.path))
+        replica = self._stack.enter_context(Store())
+        replica.client.replicaof(*way.address)
+        if not wait_for(lambda: replica.client.info("replication")["master_link_status"] == "up", SYNC_S):
+            raise RuntimeError("the replica has not got the data")
+        return replica, way
+
+    def reverse(self) -> Proxy:
+        """Return a way to the server, for who is to be its replica."""
+        return self._stack.enter_context(Proxy(self.server.path))
+
+    def switch(self, to: Store, paths: Iterable[Proxy]) -> None:
+        """Let a replica take the place: for new connections, but at the front for all."""
+        to.client.replicaof("NO", "ONE")
+        self.server = to
+        for path in (self.front, *paths):
+            path.retarget(to.path)
+        self.front.reset()
+
+    def compact(self) -> None:
+        """See `Store`."""
+        self.server.compact()
+
+
+class Clustered:
+    """A Redis Cluster.
+
+    Args:
+        replicas: of each of its three primaries.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self.cluster = Cluster(3, replicas)
+        self.records = Records(self.client_of)
+        self.url = self.cluster.url
+        self._slots: dict[str, int] = {}
+        self._primaries: dict[int, tuple[float, Member]] = {}
+
+    def close(self) -> None:
+        """End all."""
+        self.cluster.close()
+
+    def client_of(self, key: str) -> Any:
+        """Return a connection to who has a key; raises LookupError if nobody has it now."""
+        if key not in self._slots:
+            self._slots[key] = self.cluster.slot_of(key)
+        slot = self._slots[key]
+        found_at, primary = self._primaries.get(slot, (-math.inf, None))
+        if primary is None or time.monotonic() - found_at > PRIMARY_KNOWN_S:
+            primary = self.cluster.primary_of(slot)
+            self._primaries[slot] = time.monotonic(), primary
+        return primary.client
+
+    def compact(self) -> None:
+        """It has no file."""

@@ -15,11 +15,9 @@ from loadtest.chaos.collector import Collector
 from loadtest.chaos.crowd import Crowd, Habits
 from loadtest.chaos.faults import Injector
 from loadtest.chaos.judge import Judge
-from loadtest.chaos.measures import SETTLED_LIMIT_S, measure
-from loadtest.chaos.nodes import Node
+from loadtest.chaos.nodes import Clustered, Node, Plain
 from loadtest.chaos.plan import EVERYWHERE, STORY_S, Fault, Place, Storm
-from loadtest.chaos.redis_server import Clustered, Plain
-from loadtest.chaos.report import Options, Result
+from loadtest.chaos.report import SETTLED_LIMIT_S, Options, Result, measure
 from loadtest.chaos.subscribers import Subscribers, lost_by_group
 from loadtest.chaos.truth import Trouble
 from loadtest.events import Event

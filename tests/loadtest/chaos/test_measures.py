@@ -3,8 +3,8 @@
 import pytest
 
 from loadtest.chaos.faults import Injector
-from loadtest.chaos.measures import measure
 from loadtest.chaos.plan import OF_A_CLUSTER, PLANS, Fault, Kind
+from loadtest.chaos.report import measure
 from loadtest.chaos.truth import Login, Trouble, User
 from loadtest.events import Event
 from loadtest.servers import Setup
