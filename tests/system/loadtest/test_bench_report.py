@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench import __main__ as command
-from loadtest.bench import run
 from loadtest.bench.generator import ANSWERED, UNANSWERED
 from loadtest.bench.prober import KINDS
 
@@ -14,8 +13,8 @@ from loadtest.bench.prober import KINDS
 def test_the_command_measures_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "REST_S", 0.0)
-    monkeypatch.setattr(run, "PROBE_SETTLE_S", 0.1)
+    monkeypatch.setattr(command, "REST_S", 0.0)
+    monkeypatch.setattr(command, "PROBE_SETTLE_S", 0.1)
     line = "--connections 30 --rates 400 --warm-up 0 --seconds 0.3 --probe-seconds 0.5 --rounds 1"
     status = command.main([*line.split(), "--servers", "uvloop", "--out", str(tmp_path)])
     results = json.loads((tmp_path / "bench.json").read_text())
