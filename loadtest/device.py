@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import protocol
 from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
 from loadtest.judge import Sent, Session
-from loadtest.scenario import STORM_BACK_S
+from loadtest.options import STORM_BACK_S
 from protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without

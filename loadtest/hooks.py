@@ -18,9 +18,8 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
 from loadtest.device import Device
-from loadtest.options import add_options, exceeded, scenario
+from loadtest.options import add_options, exceeded, scenario, stair
 from loadtest.run import Run
-from loadtest.scenario import stair
 from presence.store.address import redacted
 from presence.store.client import RedisError, open_client
 

@@ -11,14 +11,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from loadtest.chaos.bounds import HOLD_S, Troubles, rest_s
-from loadtest.chaos.collector import Collector
+from loadtest.chaos.collector import Collector, Subscribers, lost_by_group
 from loadtest.chaos.crowd import Crowd, Habits
 from loadtest.chaos.faults import Injector
 from loadtest.chaos.judge import Judge
 from loadtest.chaos.nodes import Clustered, Node, Plain
 from loadtest.chaos.plan import EVERYWHERE, STORY_S, Fault, Place, Storm
 from loadtest.chaos.report import SETTLED_LIMIT_S, Options, Result, measure
-from loadtest.chaos.subscribers import Subscribers, lost_by_group
 from loadtest.chaos.truth import Trouble
 from loadtest.events import Event
 from loadtest.outcome import say

@@ -12,7 +12,7 @@ import protocol
 from loadtest.client_loop import ASKING_BEAT, AWAY, ClientLoop
 from loadtest.device import Device
 from loadtest.judge import Judge, Promise
-from loadtest.scenario import Scenario
+from loadtest.options import Scenario
 from protocol import Code, Kind
 
 T_S = 1.0

@@ -1,8 +1,8 @@
 """Whose session an event names; when what was due is due after troubles; what a group was never given."""
 
 from loadtest.chaos.bounds import pushed
+from loadtest.chaos.collector import lost_by_group
 from loadtest.chaos.plan import Kind
-from loadtest.chaos.subscribers import lost_by_group
 from loadtest.chaos.truth import BEATS_KEPT, Login, Trouble, User
 
 
