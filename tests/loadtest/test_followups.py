@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.events import Event
-from loadtest.followups.verdict import Told, judge
+from loadtest.followups.__main__ import Told, judge
 
 AFTER_MS, LATE_MS, NOW_MS = 1000, 100, 100_000
 
