@@ -151,13 +151,3 @@ def test_the_readme_lists_every_option_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.*?) ?\|", README, re.MULTILINE))
     del rows["--host"]  # locust's own
     assert rows == options
-
-
-def test_trio_is_not_loaded_beside_gevent() -> None:
-    code = "import sys, loadtest.locustfile; print('gevent' in sys.modules, 'trio' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["True", "False"]
-
-
-def test_gevent_is_not_loaded_beside_the_tests() -> None:
-    assert "gevent" not in sys.modules
