@@ -25,7 +25,7 @@ from tests.store.servers import Server
 from tests.waiting import until
 
 KEYS = Keys()
-INBOX_LIMIT = 50  # see prelude.lua
+INBOX_LIMIT = 50  # see lib/news.lua
 
 
 def named(uid: str) -> SessionName:

@@ -40,15 +40,15 @@ class Keys:
         return f"{self.prefix}:{{{shard}}}:node:{node}"
 
     def traces(self, shard: int) -> str:
-        """Hash: ids of the nodes that have a `node` hash in the shard, to what it says; see `prelude.lua`."""
+        """Hash: ids of the nodes that have a `node` hash in the shard, to what it says; `lib/shard.lua`."""
         return f"{self.prefix}:{{{shard}}}:traces"
 
     def holding(self, shard: int) -> str:
-        """Set: ids of the nodes that have marked sessions in their `node` hash, see `prelude.lua`."""
+        """Set: ids of the nodes that have marked sessions in their `node` hash, see `lib/changes.lua`."""
         return f"{self.prefix}:{{{shard}}}:holding"
 
     def absent(self, shard: int) -> str:
-        """No key of this name ever exists; see `prelude.lua`."""
+        """No key of this name ever exists; see `lib/shard.lua`."""
         return f"{self.prefix}:{{{shard}}}:absent"
 
     def dead(self, shard: int) -> str:

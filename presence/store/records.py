@@ -144,7 +144,7 @@ def _text(value: str) -> str:
 
 
 def _precedence(session: State) -> tuple[bool, int, bytes]:
-    """Return by what it is decided which of several sessions a user shows himself as; see prelude.lua."""
+    """Return by what it is decided which of several sessions a user shows himself as; see lib/events.lua."""
     return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 

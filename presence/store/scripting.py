@@ -5,6 +5,7 @@ so that no answer can be taken for that of another call.
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -28,9 +29,7 @@ from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
 
-_OF_A_SHARD: Final = frozenset(
-    {"apply", "compare", "deliver", "fence", "forget", "kick", "probe", "retire", "sweep"}
-)
+_REQUIRES: Final = re.compile(r"-- requires:((?: \w+)+)\n")  # the first line of a script of one shard
 
 
 def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
@@ -53,13 +52,14 @@ Words = Sequence[Any]
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a script, with what those of its kind share before it."""
-    return "".join(_TEXTS[part] for part in (*_before(name), name))
+    """Return the text of a script, with what it shares with others before it."""
+    return "".join(_TEXTS[part] for part in (*parts_before(name), name))
 
 
-def _before(name: str) -> tuple[str, ...]:
-    if name in _OF_A_SHARD:
-        return ("prelude",)
+def parts_before(name: str) -> tuple[str, ...]:
+    """Return what goes before the text of a script: what its first line requires, or all of its folder do."""
+    if required := _REQUIRES.match(_TEXTS[name]):
+        return tuple(f"lib/{part}" for part in required[1].split())
     folder, is_below, _ = name.rpartition("/")
     if not is_below:
         return ()

@@ -19,7 +19,7 @@ from presence.store import scripting
 
 @dataclass(frozen=True)
 class Change:
-    """A part of a script's own text and what stands in its place; `prelude` goes before several scripts."""
+    """A part of a script's own text and what stands in its place; what is in `lib` goes before several."""
 
     script: str
     old: str
@@ -99,7 +99,7 @@ def _fenced_and_due(observer: observation.Observer, node: observation.Watched, s
 
 _FENCE: Final = (
     Change("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
-    Change("prelude", "if counter[2] then return refuse('fenced', present) end", ""),
+    Change("lib/shard", "if counter[2] then return refuse('fenced', present) end", ""),
     Change("probe", "fenced = counter[3] and true or false", "fenced = false"),
 )
 _CERTIFICATE: Final = (
@@ -123,9 +123,11 @@ GUARDS: Final = (
                 "if present then depart",
             ),
             Change(
-                "prelude", "present and present.session == session and present.node == of_node\n", "present\n"
+                "lib/changes",
+                "present and present.session == session and present.node == of_node\n",
+                "present\n",
             ),
-            Change("prelude", "      and present.generation == owned_generation) then", ") then"),
+            Change("lib/changes", "      and present.generation == owned_generation) then", ") then"),
         ),
     ),
     Guard(
@@ -202,7 +204,7 @@ GUARDS: Final = (
         "shown-when-a-device-goes",
         (
             Change(
-                "prelude",
+                "lib/changes",
                 "    tell_shown(uid, record, status, meta, device, present.session, at_ms)\n    write_record",
                 "    write_record",
             ),
@@ -213,7 +215,7 @@ GUARDS: Final = (
         "shown-by-the-latest-login",
         (
             Change(
-                "prelude",
+                "lib/events",
                 "if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end",
                 "",
             ),

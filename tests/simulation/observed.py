@@ -16,7 +16,7 @@ REDIS_START_S: Final = 1_700_000_000.0
 SCRIPTS: Final = tuple(
     each.name.removesuffix(".lua")
     for each in (resources.files("presence.store") / "scripts").iterdir()
-    if each.name.endswith(".lua") and each.name != "prelude.lua"
+    if each.name.endswith(".lua")
 )
 
 

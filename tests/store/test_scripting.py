@@ -13,7 +13,9 @@ def test_scripts_are_read_with_the_code_and_not_when_they_are_called(monkeypatch
     def refuse(*_: object) -> str:
         raise AssertionError("an upgrade may have changed the files since")
 
-    prelude, apply, lease = ((FOLDER / f"{name}.lua").read_text() for name in ("prelude", "apply", "lease"))
+    shard, records, forget, lease = (
+        (FOLDER / f"{name}.lua").read_text() for name in ("lib/shard", "lib/records", "forget", "lease")
+    )
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert scripting.source.__wrapped__("apply") == prelude + apply
+    assert scripting.source.__wrapped__("forget") == shard + records + forget
     assert scripting.source.__wrapped__("lease") == lease

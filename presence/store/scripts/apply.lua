@@ -1,10 +1,11 @@
+-- requires: shard records news events changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
--- KEYS and ARGV 1-9: see prelude.lua. ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
 --      "login", "register", "reclaim" (a registration after Redis went back), "update" or "hold" (a login that will
---      follow: see the marks in prelude.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms, profile: how
+--      follow: see the marks in lib/changes.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms, profile: how
 --      the session shows itself, see `show_as`
 --      "end" or "restore" (an end that may have to tell its period whole), uid, device, session, code, at_ms,
 --      last_seen_ms, age_ms, grace_ms

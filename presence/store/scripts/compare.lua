@@ -1,6 +1,7 @@
+-- requires: shard records
 -- Compares some of what a node has in memory with the records, and shows some of what it owns. Writes nothing.
 --
--- KEYS and ARGV 1-9: see prelude.lua. ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 cursor of HSCAN over what the node owns, "0" first
 --   11 how many fields to look at, roughly
 --   12 sessions that the node has, MessagePack: flat, uid, device, session, how it shows itself (see `fingerprint`)...

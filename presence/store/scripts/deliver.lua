@@ -1,6 +1,7 @@
+-- requires: shard records
 -- Hands letters to the nodes that have their recipients, over these nodes' control channels. Writes nothing.
 --
--- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 4 and 7 are looked at). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are looked at). ARGV
 --   10 the calling node's id: what its own sessions get it hands to them itself
 --   11 "1" in a cluster, whose servers know nothing of each other's subscribers
 --   12 letters, MessagePack: one flat array, of uid and frame for each, in order

@@ -1,6 +1,7 @@
+-- requires: shard
 -- Fences another node in one shard: nothing that it writes under this id is taken any more.
 --
--- KEYS and ARGV 1-9: see prelude.lua. ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 the other node's id
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when the caller is refused
 -- (history, fenced, unknown, as in apply), else {status = "ok"}. Fencing again changes nothing.

@@ -1,6 +1,7 @@
+-- requires: shard records
 -- Forgets of users who are offline when they were last seen.
 --
--- KEYS and ARGV 1-9: see prelude.lua (none of ARGV is looked at: the caller is no node). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (none of ARGV is looked at: the caller is no node). ARGV
 --   10... uids
 -- Returns [answer, replication id of now]; answer is MessagePack: {online = uids of which nothing was forgotten,
 -- seen = number of those of whom something was, last_id}. Entries up to last_id belong to online periods that

@@ -1,6 +1,7 @@
+-- requires: shard records news
 -- Tells the nodes of a user's sessions to end them.
 --
--- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 4 and 7 are looked at: the caller is no node). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are looked at: the caller is no node). ARGV
 --   10 uid
 --   11 who asked for it, in words for the nodes' logs
 --   12 device, if only its session is meant ("" is the default device)

@@ -1,7 +1,8 @@
+-- requires: shard
 -- How one shard stands to one node. Writes nothing, but fails where writes would: a server that has no memory left,
 -- is a replica by now or lacks replicas takes nothing from anybody, and ends have to wait as in an outage.
 --
--- KEYS and ARGV 1-9: see prelude.lua (of ARGV only 1 and 4 are looked at). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 1 and 4 are looked at). ARGV
 --   10 the inbox number up to which the node has read
 -- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, now_ms, traces
 --   = what `traces` holds, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0

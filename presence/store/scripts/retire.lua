@@ -1,7 +1,8 @@
+-- requires: shard records news events changes
 -- Ends what the node's generations before this one still own: sessions that it no longer has, whose end
 -- was skipped or lost; and marks that Redis went back to. One bounded call of several.
 --
--- KEYS and ARGV 1-9: see prelude.lua. ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 cursor of HSCAN, "0" first
 --   11 how many fields to look at, roughly
 --   12 ms by which these sessions were last seen at the latest; 0: not known, then now

@@ -1,6 +1,7 @@
+-- requires: shard records news events changes
 -- Ends what a fenced node owns in one shard. One bounded call of several.
 --
--- KEYS and ARGV 1-9: see prelude.lua. ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 the fenced node's id
 --   11 cursor of HSCAN, "0" first
 --   12 how many fields to look at, roughly

@@ -1,0 +1,189 @@
+-- How sessions come out of records and other nodes' marked ones into them, and how all of it is written in the end.
+
+-- What follows the first event that a call writes.
+local function needed()
+  return {
+    {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
+    {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
+    {'SADD', holding_key}, {'SREM', holding_key}, {'HGETALL', traces_key}, {'PUBSUB', 'NUMSUB'}, {'PUBSUB', 'NUMPAT'},
+    {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node}, {'PUBLISH', user_prefix},
+  }
+end
+
+-- The refusal of a user who may not call all of that; nil: it may. A call that Redis stops half-way leaves what it has
+-- written, and would tell its events again with each retry. (Before Redis 7 nobody can know beforehand.)
+local function refuse_unpermitted()
+  for _, command in ipairs(redis.acl_check_cmd and needed() or {}) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
+    end
+  end
+end
+
+-- The record of one plain session, with captures: id, since_ms, device, session, node. Nearly all users have one, and a
+-- pattern takes a third of the time of a JSON parser. A record that does not match is left to the parser.
+local LONE = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
+  .. '"generation":%d+,"login_ms":%d+,"arrived_ms":%d+,"idle_timeout_ms":%d+}}}$'
+
+-- Whether a text can stand in JSON as it is.
+local function is_plain(text)
+  return not string.find(text, '[%c"\\]')
+end
+
+-- Returns the JSON of a record; of one plain session in the form of LONE where that can be.
+local function encode_record(record)
+  local device, session = next(record.sessions)
+  if next(record.sessions, device) ~= nil or record.state ~= nil or session.away ~= nil or session.meta ~= nil
+      or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
+      or not (is_plain(device) and is_plain(session.session) and is_plain(session.node) and is_plain(record.id)) then
+    return cjson.encode(record)
+  end
+  return '{"id":"' .. record.id .. '","since_ms":' .. digits(record.since_ms) .. ',"sessions":{"' .. device
+    .. '":{"session":"' .. session.session .. '","node":"' .. session.node .. '","generation":'
+    .. digits(session.generation) .. ',"login_ms":' .. digits(session.login_ms) .. ',"arrived_ms":'
+    .. digits(session.arrived_ms) .. ',"idle_timeout_ms":' .. digits(session.idle_timeout_ms) .. '}}}'
+end
+
+local function write_record(uid, record)
+  written[uid] = encode_record(record)
+end
+
+local function own(key, field, value)
+  local fields = owned[key]
+  if not fields then
+    fields = {}
+    owned[key] = fields
+  end
+  fields[field] = value
+end
+
+-- Marks. After an outage a node's ends wait until others have registered, and what follows an end of the same user
+-- waits with it. A login that waits so is marked: an end of the user's last session elsewhere must not make him
+-- offline, but gives his record over to the marked session. A mark: [device, session, generation, login_ms,
+-- idle_timeout_ms, profile].
+local holders
+local function holding()
+  holders = holders or redis.call('SMEMBERS', holding_key)
+  return holders
+end
+
+local function marks_field(uid)
+  return uid .. '  held'
+end
+
+local function read_marks(id, uid)
+  local key, field = node_prefix .. id, marks_field(uid)
+  local text = owned[key] and owned[key][field]
+  if text == nil then text = redis.call('HGET', key, field) end
+  local ok, marks = pcall(cjson.decode, text or '[]')
+  return ok and type(marks) == 'table' and marks or {}
+end
+
+-- Gives the record over to sessions that other nodes have marked, of logins before `ended_ms`; false: there are none.
+local function give_over(record, uid, ended_ms)
+  for _, id in ipairs(holding()) do
+    local is_other = id ~= node and not is_fenced(id)
+    local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
+    for _, mark in ipairs(is_other and read_marks(id, uid) or {}) do
+      if type(mark) ~= 'table' then mark = {} end
+      local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
+        idle_timeout_ms = mark[5]}
+      if type(mark[1]) == 'string' and is_session(entry) and mark[3] == present and mark[4] <= ended_ms then
+        if type(mark[6]) == 'string' then show_as(entry, mark[6]) end
+        record.sessions[mark[1]] = entry
+        own(node_prefix .. id, uid .. ' ' .. mark[1], digits(mark[3]) .. ' ' .. mark[2])
+      end
+    end
+  end
+  return next(record.sessions) ~= nil
+end
+
+-- Takes a session that `record` names out of it: an offline event if it was the user's last, when it ended.
+local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
+  local present = record.sessions[device]
+  local status, meta = shown(record)
+  record.sessions[device] = nil
+  own(node_prefix .. present.node, uid .. ' ' .. device, false)
+  if next(record.sessions) or give_over(record, uid, ended_ms) then
+    tell_shown(uid, record, status, meta, device, present.session, at_ms)
+    write_record(uid, record)
+  else
+    go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
+      grace_ms)
+  end
+end
+
+-- Ends what a node owns under a field, "<uid> <device>", if the record still names that session, node and
+-- generation; returns whether it did. `latest_ms`: when it was last seen at the latest; 0: not known.
+local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  if not (present and present.session == session and present.node == of_node
+      and present.generation == owned_generation) then
+    own(node_prefix .. of_node, field, false)
+    return false
+  end
+  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
+  local last_seen_ms = math.max(record.since_ms, latest_ms)
+  depart(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+    digits(last_seen_ms), now_ms)
+  return true
+end
+
+-- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.
+local function write_all(key, changes, set, remove, value_first)
+  local present, absent, n, m = {}, {}, 0, 0
+  for name, value in pairs(changes) do
+    if not value then
+      m = m + 1
+      absent[m] = name
+    else
+      if value_first then name, value = value, name end
+      present[n + 1], present[n + 2] = name, value
+      n = n + 2
+    end
+  end
+  for first = 1, n, VALUES_A_CALL do
+    redis.call(set, key, unpack(present, first, math.min(first + VALUES_A_CALL - 1, n)))
+  end
+  for first = 1, m, VALUES_A_CALL do
+    redis.call(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
+  end
+end
+
+-- Looks at some of what a node owns, from a cursor of HSCAN on; returns the next. `visit` takes each session: field,
+-- uid, device, generation, session. What is damaged is removed, and so are fields that are no session's, but for those
+-- that `is_kept`.
+local function scan_owned(key, cursor, limit, visit, is_kept)
+  local scan = redis.call('HSCAN', key, cursor, 'COUNT', limit)
+  local found, uids = scan[2], {}
+  for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
+  read_ahead(uids)
+  ask_watched(uids)
+  for i = 1, #found, 2 do
+    local uid, device = string.match(found[i], '^(%S+) (%S*)$')
+    local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
+    if uid and owned_generation then
+      visit(found[i], uid, device, tonumber(owned_generation), session)
+    elseif uid or not is_kept(found[i]) then
+      own(key, found[i], false)
+    end
+  end
+  return scan[1]
+end
+
+-- The last thing that a call does to records, `seen`, what nodes own, and the stream's length.
+local function write_back()
+  write_all(online_key, written, 'HSET', 'HDEL')
+  write_all(seen_key, seen, 'ZADD', 'ZREM', true)
+  for key, fields in pairs(owned) do write_all(key, fields, 'HSET', 'HDEL') end
+  write_news()
+  if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
+end
+
+-- Forgets a few users whose `seen` is older than the retention; more than one batch can add.
+local function trim_seen(limit)
+  local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
+  if #old > 0 then redis.call('ZREM', seen_key, unpack(old)) end
+end
+

@@ -1,0 +1,174 @@
+-- Entries of the stream, and what is published of them.
+
+-- Of the channels of its users: of the same database as the channel of online events, with the shard's tag.
+local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
+
+local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
+local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
+
+local highest_id = ''  -- of the entries written by this call
+
+-- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It travels with the
+-- reply, and what is stored of it, so that the caller's node counts each entry once.
+local told, told_at = {}, {}
+local function note_told(type, code)
+  local kind = type .. code
+  local at = told_at[kind]
+  if not at then
+    at = #told + 3
+    told[at - 2], told[at - 1], told[at] = type, code, 0
+    told_at[kind] = at
+  end
+  told[at] = told[at] + 1
+end
+
+local known_digits = {}  -- many items of a batch have the same times
+local function digits(number)
+  local text = known_digits[number]
+  if not text then
+    text = string.format('%.0f', number)
+    known_digits[number] = text
+  end
+  return text
+end
+
+-- Whether somebody may hear what is published on a channel. Of subscribers at replicas and at other nodes of a
+-- cluster this server knows nothing.
+local heard = {}
+local function is_heard(channel)
+  local answer = heard[channel]
+  if answer == nil then
+    answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
+      or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
+      or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
+    heard[channel] = answer
+  end
+  return answer
+end
+
+-- The same of the channels of users. Only nodes whose clients watch a user listen there, each at the server that has the
+-- shard, and so this server knows. A node that listens to any of them listens to the channel of nobody, too: where
+-- nobody watches, which is what most calls find, one look tells it.
+local watched = {}  -- uid -> whether somebody listens
+local has_watchers
+
+-- Asks for several users at once.
+local function ask_watched(uids)
+  if has_watchers == nil then has_watchers = redis.call('PUBSUB', 'NUMSUB', user_prefix)[2] > 0 end
+  if not has_watchers then return end
+  for first = 1, #uids, VALUES_A_CALL do
+    local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
+    for i = first, last do channels[i - first + 1] = user_prefix .. uids[i] end
+    local listeners = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = first, last do watched[uids[i]] = listeners[2 * (i - first + 1)] > 0 end
+  end
+end
+
+local function is_watched(uid)
+  if watched[uid] == nil and has_watchers ~= false then ask_watched({uid}) end
+  return watched[uid]
+end
+
+-- A name and a value for the end of an argument list; nothing where there is no value.
+local function optional(name, value)
+  if value then return name, value end
+end
+
+-- The fields of an online event that only who is not plain has.
+local function show_fields(is_away, meta)
+  if is_away then return 'status', 'away', optional('meta', meta) end
+  return optional('meta', meta)
+end
+
+-- Writes an entry about a user; returns its id. The code and the times are digits: Redis is slow at turning Lua's
+-- numbers into text. Hints of it, as JSON, cost as much as the entry, so they are published only where somebody listens.
+-- `channel`: of all events of the type, or nil; that of the user is told what he shows, too: `status`, since
+-- `status_ms`. What follows are names and values that not every entry has.
+local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
+    ...)
+  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
+    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
+    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
+  highest_id = id
+  note_told(type, code)
+  channel = channel and is_heard(channel) and channel
+  if not channel and not is_watched(uid) then return id end
+  local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
+    session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
+    at_ms = tonumber(at_ms)}, {...}
+  for i = 1, #more, 2 do entry[more[i]] = more[i] == 'grace_ms' and tonumber(more[i + 1]) or more[i + 1] end
+  if channel then redis.call('PUBLISH', channel, cjson.encode(entry)) end
+  if watched[uid] then
+    entry.status, entry.status_ms = status, tonumber(status_ms)
+    redis.call('PUBLISH', user_prefix .. uid, cjson.encode(entry))
+  end
+  return id
+end
+
+-- Writes the transition of a user who comes; returns its entry id. `is_away` and `meta`: as the session shows itself.
+local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
+  seen[uid] = false
+  return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms,
+    is_away and 'away' or 'online', at_ms, show_fields(is_away, meta))
+end
+
+-- Writes the transition of a user who goes, whose online event was entry `since_id`. `grace_ms`: digits of the grace
+-- that the lost connection had, if it was lengthened; else "" or nil.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
+  if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
+  if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
+  written[uid], seen[uid] = false, last_seen_ms
+  emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
+    'since_id', since_id, optional('grace_ms', grace_ms ~= '' and grace_ms))
+end
+
+-- How a session shows itself travels as a text: "" plain; else "a" (away) or "-", and what follows is its `meta`.
+local function show_as(session, profile)
+  session.away = string.sub(profile, 1, 1) == 'a' or nil
+  session.meta = #profile > 1 and string.sub(profile, 2) or nil
+end
+
+-- Whether a text goes before another by its bytes, wherever this server runs.
+local function is_before(text, other)
+  for i = 1, math.min(#text, #other) do
+    local ours, theirs = string.byte(text, i), string.byte(other, i)
+    if ours ~= theirs then return ours < theirs end
+  end
+  return #text < #other
+end
+
+-- Whether the user shows himself as one of two sessions rather than as the other: as one that is not away, then as the
+-- one that logged in last, then as that of the later device.
+local function goes_before(session, device, other, other_device)
+  if (session.away == true) ~= (other.away == true) then return other.away == true end
+  if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end
+  return is_before(other_device, device)
+end
+
+-- Returns how a user with several sessions shows himself: the status, and `meta`, nil if there is none.
+local function shown(record)
+  local device, session = next(record.sessions)
+  for another, candidate in next, record.sessions, device do
+    if goes_before(candidate, another, session, device) then device, session = another, candidate end
+  end
+  return session.away == true and 'away' or 'online', type(session.meta) == 'string' and session.meta or nil
+end
+
+-- Tells that a user who stays online shows himself otherwise than before, if he does. The session is the one by which
+-- it came so; it may be gone.
+local function tell_shown(uid, record, status_before, meta_before, device, session, at_ms)
+  local status, meta = shown(record)
+  local type, code, reason, status_ms = 'away', CODE_AWAY, 'away', at_ms
+  if status == status_before then
+    if meta == meta_before then return end
+    type, code, reason = 'update', CODE_UPDATED, 'updated'
+    status_ms = digits(record.state and record.state.since_ms or record.since_ms)
+  elseif status == 'online' then
+    code, reason = CODE_BACK, 'back'
+  end
+  local id = emit(nil, type, code, reason, uid, device, session, digits(record.since_ms), at_ms, at_ms, status, status_ms,
+    'since_id', record.id, 'status', status, 'status_ms', status_ms, optional('meta', meta))
+  record.state = {id = id, since_ms = tonumber(status_ms)}
+end
+

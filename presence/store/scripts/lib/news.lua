@@ -1,0 +1,29 @@
+-- What nodes are told about their sessions.
+
+-- Tells a node about one of its sessions; see `write_news`.
+local news = {}  -- node id -> entries
+local function tell(id, entry)
+  news[id] = news[id] or {}
+  table.insert(news[id], entry)
+end
+
+-- News are numbered in the inbox of a node, which its probe reads, and go over its control channel, which only hastens.
+local INBOX_LIMIT = 50  -- a node that misses more finds out by comparing
+local function write_news()
+  for id, entries in pairs(news) do
+    local key = node_prefix .. id
+    local present = redis.call('HMGET', key, 'inbox', 'inbox_n')
+    local ok, inbox = pcall(cjson.decode, #entries < INBOX_LIMIT and present[1] or '[]')
+    if not ok or type(inbox) ~= 'table' then inbox = {} end
+    local number = count(present[2])
+    for i, entry in ipairs(entries) do
+      entry.n = number + i
+      inbox[#inbox + 1] = entry
+      redis.call('PUBLISH', ARGV[7] .. id, cjson.encode(entry))
+    end
+    local last = {}
+    for i = math.max(1, #inbox - INBOX_LIMIT + 1), #inbox do last[#last + 1] = inbox[i] end
+    redis.call('HSET', key, 'inbox', cjson.encode(last), 'inbox_n', string.format('%.0f', number + #entries))
+  end
+end
+

@@ -1,0 +1,84 @@
+-- What all scripts of one shard share. What else a script has before it, its first line names: each is in this folder.
+--
+-- KEYS (one hash slot: all carry the shard's tag)
+--   1 events   stream: every transition, in order
+--   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
+--              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Where it is
+--              so, a session has `away` (true) and `meta` (a text, opaque here), and the record has `state`: {id,
+--              since_ms}, its latest "away" or "update" entry and since when the present status stands
+--   3 seen     sorted set: uid -> ms last seen, of users offline
+--   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and what it owns:
+--              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
+--              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
+--              since when nothing is taken from this id any more. "<uid>  held" (two spaces) -> JSON of `marks`
+--   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; what the
+--              node's own hash says, where all can be read at once. `history`: the replication id under which it
+--              became complete, or "-"
+--   6 holding  set: ids of the nodes that have marks
+--   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is
+--              not there, so that no script works on half of a shard: undeclared keys would fail it midway
+-- ARGV
+--   1 node id
+--   2 generation
+--   3 replication id under which the caller opened the generation; "" in an opening call only
+--   4 what the keys of node hashes begin with in this shard. The hash of another node (who owned a displaced
+--     session) is computed from it: not declared in KEYS, but in the same slot by the same tag
+--   5 channel of online events   6 channel of offline events   7 what control channels begin with
+--   8 entries that the stream is capped to, roughly   9 retention of `seen`, ms
+--   10... the script's own
+--
+-- The clock is TIME of this server and no other. A record that is not of the form above counts as absent, so
+-- that one damaged value cannot stop a shard.
+
+local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local holding_key, absent_key = KEYS[6], KEYS[7]
+local node, generation = ARGV[1], tonumber(ARGV[2])
+local node_prefix = ARGV[4]
+
+-- The number that a field holds; 0 if none.
+local function count(text)
+  return text and tonumber(text) or 0
+end
+
+local clock = redis.call('TIME')
+local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local replication = redis.call('INFO', 'replication')
+local history = string.match(replication, 'master_replid:(%x+)')
+
+local function refuse(status, present)
+  return {cmsgpack.pack({status = status, generation = present or 0}), history}
+end
+
+local function is_fenced(id)
+  return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
+end
+
+-- Notes what the hash of a node says; `completed_under`: the replication id, if it has just become complete.
+local function trace(id, completed_under)
+  local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
+  redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d %s', count(counter[1]), count(counter[2]),
+    counter[3] and 1 or 0, completed_under or '-'))
+end
+
+-- Takes nothing from a node id any more. One that was fenced before may have been swept since: no new trace of it.
+local function fence(id)
+  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then trace(id) end
+end
+
+-- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
+local function refuse_outdated()
+  local counter = redis.call('HMGET', node_key, 'gen', 'fence')
+  local present = count(counter[1])
+  if ARGV[3] ~= history then return refuse('history', present) end
+  if counter[2] then return refuse('fenced', present) end
+  if present ~= generation then return refuse('unknown', present) end
+end
+
+local function last_id()
+  if redis.call('EXISTS', events_key) == 0 then return '0-0' end
+  local info = redis.call('XINFO', 'STREAM', events_key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+end
+
