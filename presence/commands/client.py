@@ -88,9 +88,6 @@ def run(args: argparse.Namespace, load: Load) -> int:
     """Be one device until ``/quit``, the end of a terminal's input, or a signal; return the exit status.
 
     Where the input is no terminal, its end is no reason to leave: the device stays online.
-
-    Raises:
-        BrokenPipeError: nobody reads standard output any more.
     """
     loaded = load()
     given = loaded.settings

@@ -125,10 +125,7 @@ def add_settings(
 ) -> None:
     """Add a flag for each setting; its text is checked with all other settings, not here.
 
-    Args:
-        parser: of a command.
-        names: of the settings.
-        texts: helps that say what a setting means to this command, in place of what it means to a server.
+    `texts` are helps that say what a setting means to this command, in place of what it means to a server.
     """
     serves = len(names) > FEW_SETTINGS
     specs = [SPECS[name]._replace(help=texts.get(name, SPECS[name].help)) for name in names]
@@ -177,11 +174,7 @@ class Place(NamedTuple):
 
 
 def servers_data(settings: Settings, command: str) -> Place:
-    """Return where the data is: without a URL, in the one embedded Redis that this user runs here.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
+    """Return where the data is: without a URL, in the one embedded Redis that this user runs here."""
     if settings.redis:
         return Place(settings.redis, settings.prefix, settings)
     from presence.embedded import announced  # noqa: PLC0415 - most commands are given a URL

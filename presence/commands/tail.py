@@ -40,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @asks_redis
 def run(args: argparse.Namespace, place: Place) -> int:
-    """Print events until a signal comes; return the exit status.
-
-    In a group an event is acknowledged once it was printed.
-
-    Raises:
-        BrokenPipeError: nobody reads standard output any more.
-    """
+    """Print events until a signal comes; in a group each is acknowledged once it was printed."""
     if (args.group is None) != (args.consumer is None):
         raise UsageError("tail: --group and --consumer belong together")
     where = {"group": args.group, "consumer": args.consumer, "after": args.after}

@@ -197,10 +197,7 @@ def _admin(args: argparse.Namespace) -> None:
 def replace_file(path: Path, text: str, mode: int) -> None:
     """Write a file in one go as its readers see it, with owner and mode as they were.
 
-    Args:
-        path: the file.
-        text: what it is to hold.
-        mode: for a file that is not there; where others may not read that, they never may.
+    `mode` is for a file that is not there; where others may not read that, they never may.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)

@@ -35,17 +35,11 @@ _SCHEMES: Final = frozenset({*_ONE_SERVER, f"redis{_CLUSTER}", f"rediss{_CLUSTER
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL taken apart.
-
-    Attributes:
-        url: as it was given.
-        is_cluster: whether a Redis Cluster is there.
-        seeds: plain URLs of the servers that it names, in its order; of one server its own.
-    """
+    """A URL taken apart."""
 
     url: str
     is_cluster: bool
-    seeds: tuple[str, ...]
+    seeds: tuple[str, ...]  # plain URLs of the servers that it names, in its order; of one server its own
 
     @property
     def host(self) -> str:

@@ -57,13 +57,9 @@ def packed_rules(rules: Iterable[Rule] | None) -> bytes:
 
 
 def turn_call(keys: Keys, shard: int, runner: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
-    """Return the call of one turn.
+    """Return the call of one turn by a runner, with rules as of `packed_rules`.
 
     Args:
-        keys: how keys are called.
-        shard: where.
-        runner: who turns.
-        rules: see `packed_rules`.
         has_begun: whether this runner knows that the shard had turns before.
         kept: entries that the stream of follow-ups is capped to, roughly.
     """

@@ -61,12 +61,7 @@ class Operator(Scripting):
         """Tell the nodes of all sessions of these users to end them; return the sessions.
 
         Each node hears of it at once, or within seconds if its control channel is broken. A user who is
-        offline has no sessions.
-
-        Args:
-            uids: the users.
-            device: sessions of this device only; None: all.
-            by: who asks for it, for the logs of the nodes.
+        offline has no sessions. `device`: of this only; None: of all. `by`: who asks, for the nodes' logs.
         """
         wanted = list(dict.fromkeys(uids))
         which = [] if device is None else [device]
@@ -85,10 +80,6 @@ class Operator(Scripting):
 
         Who is online is left alone; who comes meanwhile keeps what is written from then on. Called again, it
         erases what an interrupted call has left.
-
-        Args:
-            uids: the users.
-            progress: called now and then, see `Progress`.
         """
         done = Forgotten([])
         by_shard: dict[int, list[str]] = {}

@@ -74,11 +74,7 @@ class MissingRight(StoreError):
 def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
     """See to it that a server's user may do its work, on each server that has some of the keys.
 
-    Args:
-        url: as `presence.store.address` takes it.
-        keys: how keys and channels are called.
-        followups: whether the server turns the wheel of follow-ups, too.
-        connect: makes the client of one server.
+    `followups`: whether the server turns the wheel of follow-ups, too.
 
     Raises:
         MissingRight: the message names what is missing, and the command that mends it.

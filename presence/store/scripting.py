@@ -189,18 +189,12 @@ def _leads_elsewhere(answer: object) -> bool:
 
 
 class _Line:
-    """One exchange with one server.
-
-    Attributes:
-        client: the server's.
-        places: of the commands that go there.
-        failure: what broke it; nothing more is to be heard then.
-    """
+    """One exchange with one server."""
 
     def __init__(self, client: "redis.Redis", places: list[int]) -> None:
         self.client = client
-        self.places = places
-        self.failure: Exception | None = None
+        self.places = places  # of the commands that go there
+        self.failure: Exception | None = None  # what broke it; nothing more is to be heard then
         self._pool: Any = client.connection_pool  # redis-py's, whose types are loose
         self._connection: Any = None
 

@@ -90,11 +90,7 @@ class Subscription:
     def read(self, limit: float, timeout_s: float | None = None) -> list[Any]:
         """Wait for an answer; return it and those that are there already, `limit` at most.
 
-        What came before a failure is returned; the next call fails then.
-
-        Args:
-            limit: how many answers.
-            timeout_s: after which there is none; None: it waits however long.
+        What came before a failure is returned; the next call fails then. After `timeout_s` there is none.
         """
         connection = self._connected(self._connection)
         answers: list[Any] = []
