@@ -20,14 +20,8 @@ DEADLINE_S = 20.0
 
 
 def event(client: Redis, entry_id: str, kind: str = "online", **fields: str | int) -> None:
-    values: dict[Any, Any] = {
-        "v": 1,
-        "type": kind,
-        "uid": "u",
-        "code": 1,
-        "at_ms": 1_700_000_000_123,
-        **fields,
-    }
+    values: dict[Any, Any] = {"v": 1, "type": kind, "uid": "u", "code": 1, "at_ms": 1_700_000_000_123}
+    values |= fields
     client.xadd("presence:{0}:events", values, id=entry_id)
 
 
@@ -35,16 +29,18 @@ class Tail:
     """A running ``presence tail``."""
 
     def __init__(self, url: str, *flags: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "presence", "tail", "--redis", url, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "presence", "tail", "--redis", url, *flags]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
     def line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
+
+    def stop_reading(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.stdout = None
 
     def complaint(self) -> str:
         assert self.process.stderr is not None
@@ -85,17 +81,8 @@ def test_tail_prints_only_new_events_as_json(
     running = tail(redis_server.url, "--json")
     running.wait_until_reading(client)
     event(client, "2-0", since_ms=5, session="7")
-    assert json.loads(running.line()) == {
-        "id": "2-0",
-        "shard": 0,
-        "v": 1,
-        "type": "online",
-        "uid": "u",
-        "code": 1,
-        "at_ms": 1_700_000_000_123,
-        "since_ms": 5,
-        "session": "7",
-    }
+    told = {"id": "2-0", "shard": 0, "v": 1, "type": "online", "uid": "u", "code": 1, "since_ms": 5}
+    assert json.loads(running.line()) == {**told, "at_ms": 1_700_000_000_123, "session": "7"}
     assert running.stop(signal.SIGINT) == 0
     assert running.complaint() == ""
 
@@ -121,13 +108,11 @@ def test_tail_ends_quietly_when_nobody_reads(
     running = tail(redis_server.url, "--from", "0")
     assert running.line()
     running.wait_until_reading(client)
-    assert running.process.stdout is not None
-    running.process.stdout.close()
+    running.stop_reading()
     if more:
         event(client, "2-0")
     assert running.process.wait(DEADLINE_S) == 0
     assert running.complaint() == ""
-    running.process.stdout = None
 
 
 def test_tail_in_a_group_acknowledges_what_it_printed(
@@ -137,10 +122,8 @@ def test_tail_in_a_group_acknowledges_what_it_printed(
     for number in range(1, 4):
         event(client, f"{number}-0")
     deaf = tail(redis_server.url, "--group", "g", "--consumer", "c")
-    assert deaf.process.stdout is not None
-    deaf.process.stdout.close()
+    deaf.stop_reading()
     assert deaf.process.wait(DEADLINE_S) == 0
-    deaf.process.stdout = None
     assert pending(client), "what could not be printed stays with the group"
     running = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
     assert [json.loads(running.line())["id"] for _ in range(3)] == ["1-0", "2-0", "3-0"]
