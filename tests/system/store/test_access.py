@@ -43,17 +43,6 @@ def test_all_servers_answer_shard_by_shard(access: Access, *, is_atomic: bool) -
     assert all(isinstance(answer, RedisError) for (answer,) in errors.values())
 
 
-def test_what_moved_is_found_after_a_doubt(redis_cluster: Cluster, access: Access) -> None:
-    fill(access)
-    source = redis_cluster.primary_of(KEYS.online(3))
-    target = next(each for each in redis_cluster.members if each is not source)
-    redis_cluster.move(KEYS.online(3), target).run()
-    with pytest.raises(RedisError, match=str(target.announced)) as moved:
-        access.ask(KEYS, [3], both)
-    access.doubt(answer=moved.value)
-    assert access.ask(KEYS, [3], both) == {3: [1, {b"3": b"record"}]}
-
-
 def test_all_keys_of_a_prefix_are_forgotten_and_no_other(redis_cluster: Cluster, access: Access) -> None:
     fill(access)
     access.at("other:{1}").set("other:{1}", "kept")
