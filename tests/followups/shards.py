@@ -57,8 +57,9 @@ class Shard:
         """Return one more who turns."""
         return Turner(self._url, rules=self._rules if rules is None else rules, shards=1)
 
-    def turn(self, *, times: int = 1) -> Turner:
-        """Let a new runner turn, whoever has turned before; return it, closed."""
+    def turn(self, *, times: int = 1, after_ms: int = 0) -> Turner:
+        """Let time pass, and a new runner turn, whoever has turned before; return it, closed."""
+        self.pass_time(after_ms)
         with closing(self.turner()) as turner:
             for _ in range(times):
                 self.anybody()

@@ -46,8 +46,7 @@ def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(
     hole(recent)
     assert recent.turn(times=2).tally.holes == 1
     recent.turn()
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn(times=2)
+    recent.turn(after_ms=MINUTE_MS * 2, times=2)
     assert sorted(recent.told_to()) == ["ann", *(["bob"] if hole is replace else []), "first"]
     (told,) = [each for each in recent.told() if each["uid"] == "ann"]
     assert (told["offline_id"], told["reason"], told["offline_at_ms"]) == ("", "", "0")
@@ -59,8 +58,7 @@ def test_who_wished_for_a_long_time_out_is_found_too(recent: Shard, monkeypatch:
     recent.goes("ann")
     trim(recent)
     recent.turn(times=2)
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn()
+    recent.turn(after_ms=MINUTE_MS * 2)
     assert sorted(recent.told_to()) == ["ann", "first"]
 
 
@@ -68,8 +66,7 @@ def test_who_came_back_in_a_hole_is_left_in_peace(recent: Shard) -> None:
     recent.comes("first")
     trim(recent)
     recent.turn()
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn()
+    recent.turn(after_ms=MINUTE_MS * 2)
     assert recent.told() == []
     assert recent.counts()["dropped"] == 1
 
@@ -80,11 +77,9 @@ def test_who_came_and_went_in_a_hole_waits_anew(recent: Shard) -> None:
     recent.goes("first")
     trim(recent)
     recent.turn(times=2)
-    recent.pass_time(MINUTE_MS // 2 + 1)
-    recent.turn()
+    recent.turn(after_ms=MINUTE_MS // 2 + 1)
     assert recent.told() == []
-    recent.pass_time(MINUTE_MS)
-    recent.turn()
+    recent.turn(after_ms=MINUTE_MS)
     assert recent.told_to() == ["first"]
 
 
@@ -95,8 +90,7 @@ def test_who_went_again_unseen_does_not_get_what_was_for_the_first_time(
     recent.comes("first")
     recent.goes("first")
     trim(recent)
-    recent.pass_time(MINUTE_MS * 2)
-    recent.turn(times=2)
+    recent.turn(after_ms=MINUTE_MS * 2, times=2)
     assert recent.told() == []
     assert recent.counts()["dropped"] == 1
 

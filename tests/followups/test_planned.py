@@ -28,8 +28,7 @@ def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: Fo
     assert before + MINUTE_MS <= added.due_ms <= shard.now_ms + MINUTE_MS + 1
     (pending,) = followups.of("ann")
     assert (pending.id, pending.due_ms, pending.payload) == (added.id, added.due_ms, "order 17 ✓")
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
+    shard.turn(after_ms=MINUTE_MS * 2)
     (told,) = shard.told()
     assert (told["id"], told["name"], told["payload"]) == (added.id, "cart", "order 17 ✓")
     assert (told["offline_id"], told["reason"], told["last_seen_ms"]) == ("", "", "0")
@@ -43,8 +42,7 @@ def test_for_who_is_online_it_waits_until_he_goes(shard: Shard, followups: Follo
     event = shard.goes("ann")
     shard.turn(times=2)
     assert shard.told() == []
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
+    shard.turn(after_ms=MINUTE_MS * 2)
     assert [(told["name"], told["offline_id"]) for told in shard.told()] == [("cart", event), ("mail", event)]
 
 

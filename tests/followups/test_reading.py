@@ -25,8 +25,7 @@ def told(shard: Shard) -> Shard:
     assert event
     shard.goes("bob")
     shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
+    shard.turn(after_ms=MINUTE_MS * 2)
     return shard
 
 

@@ -18,8 +18,7 @@ def test_what_follows_an_offline_event_is_told_once_when_it_is_due(shard: Shard)
     event = shard.goes("ann")
     shard.turn(times=2)
     assert shard.told() == []
-    shard.pass_time(MINUTE_MS + 1)
-    shard.turn(times=2)
+    shard.turn(after_ms=MINUTE_MS + 1, times=2)
     (told,) = shard.told()
     at_ms = int(event.partition("-")[0]) + 1
     assert {**told, "at_ms": ""} == {
@@ -37,8 +36,7 @@ def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
     shard._seen_ms -= 1  # last seen in the very same millisecond
     second = shard.goes("ann")
     shard.turn()
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn()
+    shard.turn(after_ms=MINUTE_MS * 2)
     assert [told["offline_id"] for told in shard.told()] == [second]
 
 
@@ -77,8 +75,7 @@ def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None
     shard.goes("ann", "idle_timeout")
     shard.goes("bob", "logout")
     shard.turn()
-    shard.pass_time(MINUTE_MS)
-    shard.turn()
+    shard.turn(after_ms=MINUTE_MS)
     assert [(told["name"], told["uid"]) for told in shard.told()] == [
         ("gone", "bob"),
         ("all", "ann"),
@@ -145,8 +142,7 @@ def test_a_damaged_entry_stops_nobody(shard: Shard) -> None:
     shard.client.hset(f"{base}:work", "mail:ann:1001", "no MessagePack")
     shard.client.hset(f"{base}:of", "bob", "nor this")
     shard.client.zadd(f"{base}:due", {"of nothing": 1})
-    shard.pass_time(MINUTE_MS * 2)
-    shard.turn(times=2)
+    shard.turn(after_ms=MINUTE_MS * 2, times=2)
     assert shard.told_to() == ["bob"]
     assert shard.client.zcard(f"{base}:due") == 0
 
