@@ -19,7 +19,6 @@ import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import structlog
 import trio
@@ -47,21 +46,6 @@ ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener woul
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Where connections come from.
-
-    Attributes:
-        listeners: bound, listening sockets, for plain TCP; owned by whoever gets this from now on.
-        tls: where TLS is served, too; None: nowhere.
-        proxies: networks from which each connection must begin with a header of the PROXY protocol.
-    """
-
-    listeners: Sequence[socket.socket]
-    tls: TlsListening | None = None
-    proxies: tuple[networks.Network, ...] = ()
-
-
 class Acceptor:
     """Whoever comes in, until the login is read.
 
@@ -70,7 +54,9 @@ class Acceptor:
         link: what it knows their transport by.
         connections: where they are entered.
         reading: reads their logins.
-        listening: where they come from.
+        listeners: bound, listening sockets, for plain TCP; owned by the acceptor from now on.
+        tls: where TLS is served, too; None: nowhere.
+        proxies: networks from which each connection must begin with a header of the PROXY protocol.
         admission: says who is welcome.
         clock: monotonic time.
 
@@ -84,8 +70,10 @@ class Acceptor:
         link: Link,
         connections: Connections,
         reading: Reading,
-        listening: Listening,
+        listeners: Sequence[socket.socket],
         *,
+        tls: TlsListening | None,
+        proxies: tuple[networks.Network, ...],
         admission: Admission,
         clock: Clock,
     ) -> None:
@@ -95,15 +83,14 @@ class Acceptor:
         self._reading = reading
         self._admission = admission
         self._clock = clock
-        tls = listening.tls
         secured = () if tls is None else tls.listeners
-        self._listeners = [*listening.listeners, *secured]
+        self._listeners = [*listeners, *secured]
         self._secured = frozenset(secured)
         for listener in self._listeners:
             listener.setblocking(False)
         self._waiting: deque[int] = deque()  # accepted, and not let in yet
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self.headers = ProxyHeaders(listening.proxies, connections.close, self._go_on, connections.counted)
+        self.headers = ProxyHeaders(proxies, connections.close, self._go_on, connections.counted)
         self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
 
     async def run(self) -> None:

@@ -35,8 +35,8 @@ from presence.transports.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
     Limits,
+    TransportStatistics,
 )
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_wire import TlsWire
 from presence.wheel import TimingWheel
 from protocol import Code

@@ -30,7 +30,7 @@ from presence.clock import Clock
 from presence.core import Core
 from presence.registry import Connected, Guest, Session
 from presence.transports import tcp
-from presence.transports.acceptor import Acceptor, Listening
+from presence.transports.acceptor import Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
     PACES,
@@ -42,9 +42,9 @@ from presence.transports.limits import (
     TURN_CONNECTIONS,
     TURN_LOGINS,
     Limits,
+    TransportStatistics,
 )
 from presence.transports.reading import Reading
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
@@ -86,9 +86,16 @@ class EpollTransport:
         self._surprised_until = -math.inf
         self._connections = Connections(core, limits, clock, admission)
         self._reading = Reading(core, self._connections)
-        listening = Listening(listeners, tls, proxies)
         self._acceptor = Acceptor(
-            core, self, self._connections, self._reading, listening, admission=admission, clock=clock
+            core,
+            self,
+            self._connections,
+            self._reading,
+            listeners,
+            tls=tls,
+            proxies=proxies,
+            admission=admission,
+            clock=clock,
         )
         self._parting: deque[int] = deque()
         self._parting_begun = trio.Event()

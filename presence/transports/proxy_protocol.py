@@ -20,8 +20,7 @@ import trio
 
 from presence import networks
 from presence.logs import RateLimited
-from presence.transports.limits import TURN_LOGINS
-from presence.transports.statistics import TransportStatistics
+from presence.transports.limits import TURN_LOGINS, TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16

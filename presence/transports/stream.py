@@ -29,9 +29,9 @@ from presence.transports.limits import (
     READ_BYTES,
     TOO_MANY_CONNECTIONS,
     Limits,
+    TransportStatistics,
     told,
 )
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 from protocol import Code
 

@@ -23,8 +23,7 @@ from presence.ticker import Ticker
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.transports import tcp
 from presence.transports.epoll import EpollTransport
-from presence.transports.limits import Limits
-from presence.transports.statistics import TransportStatistics
+from presence.transports.limits import Limits, TransportStatistics
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, TlsListening
 from protocol import Code, Decoder, Kind, Packet
