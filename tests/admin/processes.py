@@ -1,5 +1,6 @@
 """The processes that serve operators beside a server of a test, and how they are asked."""
 
+import contextlib
 import json
 import time
 import urllib.error
@@ -7,6 +8,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from tests.live.server_process import ServerProcess
 
@@ -65,31 +68,27 @@ def answers(url: str) -> bool:
 def children(pid: int) -> list[int]:
     """Return the processes that one has started."""
     try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+        return [each.pid for each in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
         return []
 
 
-def command(pid: int) -> str:
-    """Return the command line of a process; "" of one that is gone, or a zombie."""
+def command(pid: int) -> list[str]:
+    """Return the command line of a process; none of one that is gone, waited for or not."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:  # or a zombie
+        return []
 
 
 def admin_of(server: ServerProcess, not_this: int = 0) -> int:
     """Return the process that serves operators, another one than `not_this`, once it is that."""
-    return found(
-        lambda: next(
-            (
-                each
-                for each in children(server.process.pid)
-                if each != not_this and command(each).endswith("presence.admin ")
-            ),
-            None,
-        )
-    )
+
+    def look() -> int | None:
+        others = (each for each in children(server.process.pid) if each != not_this)
+        return next((each for each in others if command(each)[-1:] == ["presence.admin"]), None)
+
+    return found(look)
 
 
 def is_gone(pid: int) -> bool:
@@ -97,17 +96,13 @@ def is_gone(pid: int) -> bool:
     return not command(pid)
 
 
-def descriptors(pid: int) -> set[str]:
-    """Return what the descriptors of a process lead to, but for files."""
-    found_ = set()
+def sockets(pid: int) -> set[str]:
+    """Return what the descriptors of a process lead to, as far as that are sockets."""
+    targets = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(each.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found_.add(target)
-    return found_
+        with contextlib.suppress(OSError):
+            targets.add(str(each.readlink()))
+    return {each for each in targets if each.startswith("socket:")}
 
 
 def logged(server: ServerProcess, event: str) -> list[dict[str, Any]]:

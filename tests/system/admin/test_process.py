@@ -20,11 +20,11 @@ from tests.admin.processes import (
     answers,
     children,
     command,
-    descriptors,
     found,
     is_gone,
     logged,
     sampled,
+    sockets,
     url_of,
 )
 from tests.live.server_process import ServerProcess, pids, running_server
@@ -79,12 +79,12 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
         assert "operators" in told[: told.index("serving")], "the address is told before it is ready"
         kept = admin_of(server)
         for pid in pids(server).values():
-            assert not descriptors(pid) & descriptors(kept)
+            assert not sockets(pid) & sockets(kept)
         ours = os.getpriority(os.PRIO_PROCESS, server.process.pid)
         assert os.getpriority(os.PRIO_PROCESS, kept) == min(ours + NICENESS, 19), "users come first"
         assert len(list(Path(f"/proc/{server.process.pid}/task").iterdir())) == 1, "safe to fork"
         secret = redis_server.url.partition("://")[2]
-        assert secret not in command(kept) + Path(f"/proc/{kept}/environ").read_text()
+        assert secret not in str(command(kept)) + Path(f"/proc/{kept}/environ").read_text()
 
 
 def test_an_ipv6_address_is_served(redis_server: EmbeddedRedis) -> None:
@@ -215,7 +215,7 @@ def test_a_process_that_is_stopped_delays_nobody_and_redis_ends_last() -> None:
     with ended_by_the_test() as server:
         kept = admin_of(server)
         (redis,) = [each for each in children(server.process.pid) if each != kept]
-        assert not descriptors(redis) & descriptors(kept)
+        assert not sockets(redis) & sockets(kept)
         os.kill(kept, signal.SIGSTOP)  # so that its end takes a while
         assert greets(server)
         begun = time.monotonic()
