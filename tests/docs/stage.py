@@ -25,6 +25,7 @@ QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"
 ASKS_A_SERVER = (PORT, OPERATORS, "presence.followups")
 PYTHON = (sys.executable, "-u", "-W", "error")
+RULES = '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # and not an hour
 HANDLER = "def send(due):\n    print(due.payload)\n"
 
 
@@ -64,7 +65,8 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
         places = {}
         if is_live or any(word in text for word in ASKS_A_SERVER):
             operators = ("--admin", "127.0.0.1:0") if OPERATORS in text else ("--no-admin",)
-            server = cleanup.enter_context(running_server("--redis", redis.url, *QUICK, *operators))
+            rules = ("--config", str(folder / "quick.toml")) if "due_sync" in text else ()
+            server = cleanup.enter_context(running_server("--redis", redis.url, *QUICK, *operators, *rules))
             cleanup.enter_context(_somebody(server.address))
             places[PORT] = str(server.address[1])
             if OPERATORS in text:
@@ -83,6 +85,7 @@ def _write_files(folder: Path) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "shop").mkdir()
     (folder / "shop" / "mails.py").write_text(HANDLER)
+    (folder / "quick.toml").write_text(RULES)
     (folder / "users.acl").write_bytes((ROOT / "deploy" / "redis" / "users.acl").read_bytes())
     write_keys(folder / "keys.json", {"a": SECRET})
     (folder / "ann.token").write_text(token("ann") + "\n")
