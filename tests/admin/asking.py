@@ -219,10 +219,3 @@ async def operators(
         for pair in pairs:
             for each in pair:
                 each.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    with trio.fail_after(ANSWER_S):
-        while not holds():  # noqa: ASYNC110 - nobody rings a bell for it
-            await trio.sleep(0.01)

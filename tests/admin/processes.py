@@ -2,35 +2,22 @@
 
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from tests.live.server_process import ServerProcess
+from tests.waiting import PATIENCE_S, wait_for
 
 ADMIN = ("--admin", "127.0.0.1:0")
-PATIENCE_S = 20.0
-
-Found = TypeVar("Found")
-
-
-def found(look: Callable[[], Found | None], seconds: float = PATIENCE_S) -> Found:
-    """Look until there is something; return it."""
-    end = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-    return seen
 
 
 def url_of(server: ServerProcess) -> str:
     """Return where operators are served."""
-    url: str = found(lambda: next((line for line in server.lines if line["event"] == "operators"), None))[
+    url: str = wait_for(lambda: next((line for line in server.lines if line["event"] == "operators"), None))[
         "url"
     ]
     return url
@@ -88,7 +75,7 @@ def admin_of(server: ServerProcess, not_this: int = 0) -> int:
         others = (each for each in children(server.process.pid) if each != not_this)
         return next((each for each in others if command(each)[-1:] == ["presence.admin"]), None)
 
-    return found(look)
+    return wait_for(look)
 
 
 def is_gone(pid: int) -> bool:

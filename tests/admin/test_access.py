@@ -21,10 +21,11 @@ from presence.server import Server
 from presence.settings import Settings
 from presence.store.client import open_client
 from protocol import Code
-from tests.admin.asking import JSON, Answered, Operators, operators, scope_of, until
+from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
 from tests.admin.hands import a_hand
 from tests.store.driving import login
 from tests.transports.harness import Client
+from tests.waiting import until
 
 READ, ACT = "canary-of-read-0123456789", "canary-of-act-0123456789"
 REDIS = "canary-of-redis-0123456789"

@@ -13,8 +13,9 @@ from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
 from presence.subscriber import follower
 from presence.subscriber.events import Entry
-from tests.admin.asking import Viewer, operators, until
+from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams
+from tests.waiting import until
 
 USERS = [f"u{number}" for number in range(200)]
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from presence.admin import http
 from presence.admin.http_figures import HttpFigures
+from tests.waiting import until
 
 PATIENCE_S = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -40,9 +41,7 @@ class Stage:
 
     async def until(self, *, least: int = 0, most: int = http.CONNECTIONS_MAX) -> None:
         """Wait until so many are connected."""
-        with trio.fail_after(PATIENCE_S):
-            while not least <= self.figures.connections <= most:  # noqa: ASYNC110 - nobody tells a test
-                await trio.sleep(0.01)
+        await until(lambda: least <= self.figures.connections <= most)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/wrong":

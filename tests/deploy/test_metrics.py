@@ -11,8 +11,9 @@ import pytest
 
 from presence.admin.metric_table import TABLE, Kind
 from presence.embedded import EmbeddedRedis
-from tests.admin.processes import ADMIN, answers, found, get, url_of
+from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.live.server_process import running_server
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -96,7 +97,7 @@ def test_the_configuration_is_one() -> None:
 @pytest.mark.needs("promtool")
 def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
-        found(lambda: answers(url_of(server)))
+        wait_for(lambda: answers(url_of(server)))
         text = get(url_of(server), "metrics")
     assert text.count("\n") > 300
     promtool("check", "metrics", text=text)

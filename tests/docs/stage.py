@@ -13,13 +13,14 @@ from pathlib import Path
 
 import protocol
 from presence.embedded import embedded_redis
-from tests.admin.processes import answers, found, url_of
+from tests.admin.processes import answers, url_of
 from tests.credentials import SECRET, token, write_keys
 from tests.docs import commands
 from tests.docs.pages import ROOT
 from tests.live.phone import Phone
 from tests.live.server_process import running_server
 from tests.transports import certificates
+from tests.waiting import wait_for
 
 QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"
@@ -70,7 +71,7 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
             cleanup.enter_context(_somebody(server.address))
             places[PORT] = str(server.address[1])
             if OPERATORS in text:
-                found(lambda: answers(url_of(server)))
+                wait_for(lambda: answers(url_of(server)))
                 places[OPERATORS] = url_of(server).rstrip("/")
         if TLS_PORT in text:
             files = {"--tls-cert": "chain.pem", "--tls-key": "key.pem", "--token-keys": "keys.json"}

@@ -28,6 +28,7 @@ from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, TlsListening
 from protocol import Code, Decoder, Kind, Packet
 from tests.transports import certificates
+from tests.waiting import until
 
 TransportKind = Literal["epoll", "stream", "tls", "tls stream"]  # "tls" is the epoll transport's
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
@@ -205,9 +206,7 @@ class Harness:
 
     async def until(self, true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
         """Wait for something that is about to happen."""
-        with trio.fail_after(seconds):
-            while not true():  # noqa: ASYNC110 - a test may poll
-                await trio.sleep(0.005)
+        await until(true, seconds, look_s=0.005)
 
     async def connect(self, receive_buffer: int = 0, *, source: str = "", header: bytes = b"") -> Client:
         """Connect over TCP; to a TLS port with a handshake, behind the header that a proxy sends."""

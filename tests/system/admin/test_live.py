@@ -15,8 +15,9 @@ from presence.admin.streaming import Mailbox
 from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
 from presence.subscriber import follower
-from tests.admin.asking import Viewer, operators, until
+from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams
+from tests.waiting import until
 
 SECONDS = 2
 

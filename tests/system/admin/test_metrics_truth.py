@@ -16,12 +16,13 @@ from typing import Any
 import protocol
 from presence.embedded import EmbeddedRedis, find_binary
 from protocol import KEEPALIVE, Code, Kind
-from tests.admin.processes import ADMIN, found, get, url_of
+from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.live.events import read_events
 from tests.live.phone import PATIENCE_S, Phone
 from tests.live.server_process import ServerProcess, pids, running_server
 from tests.store.servers import Server as Redis
+from tests.waiting import wait_for
 
 TOO_LONG = struct.pack("!I", protocol.FRAME_LIMIT_BYTES + 1)
 NO_MAP = struct.pack("!I", 3) + b"\x93\x01\x01"
@@ -159,7 +160,7 @@ class Script:
 
     def kicked(self) -> None:
         self.log_in("kicked")
-        found(lambda: json.loads(get(self._watch.url, "v1/presence/kicked"))["status"] == "online")
+        wait_for(lambda: json.loads(get(self._watch.url, "v1/presence/kicked"))["status"] == "online")
         body = json.dumps({"uid": "kicked"}).encode()
         request = urllib.request.Request(
             f"{self._watch.url}v1/kick", body, {"Content-Type": "application/json"}

@@ -13,9 +13,10 @@ from selenium.webdriver.common.keys import Keys
 from loadtest.client_loop import ClientLoop, LoopThread
 from presence.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
-from tests.admin.processes import ADMIN, admin_of, answers, found, url_of
+from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Client
+from tests.waiting import wait_for
 
 T_S = 10.0
 STRANGE = "<img/src=x/onerror=alert(1)>"  # white space is not for uids; markup needs none
@@ -92,7 +93,7 @@ def silence(clients: Iterable[Client], within_s: float) -> None:
 
 def page_of(server: ServerProcess) -> str:
     """Return where the page is, once the process that serves it does."""
-    found(lambda: answers(url_of(server)))
+    wait_for(lambda: answers(url_of(server)))
     return url_of(server)
 
 

@@ -20,7 +20,6 @@ from tests.admin.processes import (
     answers,
     children,
     command,
-    found,
     is_gone,
     logged,
     sampled,
@@ -30,6 +29,7 @@ from tests.admin.processes import (
 from tests.live.server_process import ServerProcess, pids, running_server
 from tests.live.swarm import Swarm
 from tests.live.test_serve import failed_start
+from tests.waiting import wait_for
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 PATIENCE_S = 20.0
@@ -49,7 +49,7 @@ def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
     """A server whose operators are served; the block ends it, by `end` or otherwise."""
     server = ServerProcess(*flags, *ADMIN)
     try:
-        found(lambda: answers(url_of(server)))
+        wait_for(lambda: answers(url_of(server)))
         yield server
     finally:
         server.stop()
@@ -74,7 +74,7 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
 ) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         assert url_of(server).startswith("http://127.0.0.1:")
-        found(lambda: answers(url_of(server)))
+        wait_for(lambda: answers(url_of(server)))
         told = [line["event"] for line in list(server.lines)]
         assert "operators" in told[: told.index("serving")], "the address is told before it is ready"
         kept = admin_of(server)
@@ -94,7 +94,7 @@ def test_an_ipv6_address_is_served(redis_server: EmbeddedRedis) -> None:
         pytest.skip("this machine has no IPv6")
     with running_server("--redis", redis_server.url, "--admin", "[::1]:0") as server:
         assert url_of(server).startswith("http://[::1]:")
-        assert found(lambda: answers(url_of(server)))
+        assert wait_for(lambda: answers(url_of(server)))
 
 
 def test_without_operators_nothing_is_started(redis_server: EmbeddedRedis) -> None:
@@ -108,12 +108,12 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address_and_ends_with
 ) -> None:
     with ended_by_the_test("--redis", redis_server.url, "--workers", workers) as server:
         url = url_of(server)
-        before = found(lambda: sampled(url))
+        before = wait_for(lambda: sampled(url))
         first = admin_of(server)
         os.kill(first, signal.SIGKILL)
         assert greets(server)
-        found(lambda: is_gone(first) and answers(url))
-        assert found(lambda: sampled(url) == before), "the new one hears from the workers"
+        wait_for(lambda: is_gone(first) and answers(url))
+        assert wait_for(lambda: sampled(url) == before), "the new one hears from the workers"
         assert admin_of(server) != first
         (line,) = logged(server, "the process that serves operators ended, and is replaced")
         assert (line["level"], line["status"]) == ("error", -signal.SIGKILL)
@@ -124,12 +124,12 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address_and_ends_with
 def test_the_successors_of_workers_answer_too(redis_server: EmbeddedRedis, order: signal.Signals) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         url, before = url_of(server), pids(server)
-        found(lambda: answers(url))
-        assert found(lambda: sampled(url) == before)
+        wait_for(lambda: answers(url))
+        assert wait_for(lambda: sampled(url) == before)
         for pid in [server.process.pid] if order == signal.SIGUSR2 else before.values():
             os.kill(pid, order)
-        found(lambda: not set(pids(server).values()) & set(before.values()))
-        assert found(lambda: sampled(url) == pids(server))
+        wait_for(lambda: not set(pids(server).values()) & set(before.values()))
+        assert wait_for(lambda: sampled(url) == pids(server))
 
 
 def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_lets_nobody_in(
@@ -140,25 +140,25 @@ def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_let
     tokens.write_text("read old sixteen-and-more-characters\n")
     with running_server("--redis", redis_server.url, *ADMIN, "--admin-tokens", str(tokens)) as server:
         url = url_of(server)
-        found(lambda: answers(url))
+        wait_for(lambda: answers(url))
         bearer = {"Authorization": "Bearer seventeen-and-more-chars"}
         asked = urllib.request.Request(f"{url}v1/nodes", headers=bearer)
         assert status(asked) == 401
         tokens.write_text("read new seventeen-and-more-chars\n")
         server.process.send_signal(signal.SIGHUP)
-        assert found(lambda: status(asked) == 200)
+        assert wait_for(lambda: status(asked) == 200)
 
         tokens.write_text("read old short\n")
         first = admin_of(server)
         os.kill(first, signal.SIGKILL)
-        found(lambda: is_gone(first) and answers(url))
+        wait_for(lambda: is_gone(first) and answers(url))
         assert status(urllib.request.Request(f"{url}healthz")) == 200
         assert status(asked) == 503
-        (line,) = found(lambda: logged(server, "tokens of operators cannot be read"))
+        (line,) = wait_for(lambda: logged(server, "tokens of operators cannot be read"))
         assert (line["level"], line["kept"]) == ("error", 0)
         tokens.write_text("read new seventeen-and-more-chars\n")
         server.process.send_signal(signal.SIGHUP)
-        assert found(lambda: status(asked) == 200)
+        assert wait_for(lambda: status(asked) == 200)
 
 
 def status(asked: urllib.request.Request) -> int:
@@ -183,7 +183,7 @@ def test_nobody_outlives_a_server_that_is_killed(
             os.kill(pid, signal.SIGSTOP)
         server.process.kill()
         try:
-            found(lambda: is_gone(kept), END_S)
+            wait_for(lambda: is_gone(kept), END_S)
         finally:
             for pid in started if stopped else []:
                 os.kill(pid, signal.SIGKILL)
@@ -236,10 +236,10 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
             stack.enter_context(socket.create_server(("127.0.0.1", 7480)))
         server = UnaskedFor("--redis", redis_server.url)
         try:
-            (warning,) = found(lambda: logged(server, "operators are served at another port"))
+            (warning,) = wait_for(lambda: logged(server, "operators are served at another port"))
             assert (warning["level"], warning["address"]) == ("warning", "127.0.0.1:7480")
             assert not url_of(server).endswith(":7480/")
-            assert found(lambda: answers(url_of(server)))
+            assert wait_for(lambda: answers(url_of(server)))
         finally:
             assert server.stop() == 0
 

@@ -12,8 +12,9 @@ from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.access import Access
 from presence.store.client import open_client
 from presence.subscriber import follower
-from tests.admin.asking import ANSWER_S, Operators, operators, until
+from tests.admin.asking import ANSWER_S, Operators, operators
 from tests.subscriber.streams import Streams
+from tests.waiting import until
 
 REDIS_S = 2.0
 SLACK_S = 5.0  # of a slow and busy machine
