@@ -6,6 +6,7 @@ bounds as the epoll transport and drives the same core.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -44,12 +45,14 @@ class _Connection:
         whole: cancelled to drop the connection at once.
         counted: the address that it counts for; "": none.
         largest: the size of the largest packet of those that wait.
+        read_out: set when the reader has ended.
     """
 
-    def __init__(self, stream: Stream, reading: trio.CancelScope, whole: trio.CancelScope) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.reading = reading
-        self.whole = whole
+        self.reading = trio.CancelScope()
+        self.whole = trio.CancelScope()
+        self.read_out = trio.Event()
         self.peer: Peer | None = None
         self.unsent = bytearray()
         self.counted = ""
@@ -148,25 +151,20 @@ class StreamTransport:
         if not self._admission.has_room(self._counted.connections):
             await trio.aclose_forcefully(stream)
             return
-        reading, whole = trio.CancelScope(), trio.CancelScope()
-        connection = _Connection(stream, reading, whole)
+        connection = _Connection(stream)
         refusal = self._welcome(connection)
         self._counted.accepted += 1
         self._counted.connections += 1
-        peer: Peer = self._core.opened(self, connection)
-        connection.peer = peer
-        reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
+        connection.peer = self._core.opened(self, connection)
+        connection.reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
-            with whole:
+            with connection.whole:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
                         self._core.note_refusal(refusal.code)
                         self.hang_up(connection, told(refusal))
-                    while connection.peer is not None:
-                        with connection.reading:
-                            await self._read(connection)
-                        self._after_reading(connection)
+                    await self._read_to_the_end(connection)
         except Exception as error:
             self._note_failure(error)
         finally:
@@ -243,6 +241,13 @@ class StreamTransport:
         return Connected("stream", self.address(handle), len(handle.unsent))
 
     # The two tasks
+
+    async def _read_to_the_end(self, connection: _Connection) -> None:
+        while connection.peer is not None:
+            with connection.reading:
+                await self._read(connection)
+            self._after_reading(connection)
+        connection.read_out.set()
 
     async def _read(self, connection: _Connection) -> None:
         """Read until the peer leaves, or the connection is hung up."""
@@ -326,18 +331,12 @@ class StreamTransport:
         """Read and drop a bounded rest, so that closing resets nothing away."""
         stream, drained = connection.stream, 0
         with trio.move_on_after(DRAIN_S):
+            await connection.read_out.wait()
             if isinstance(stream, trio.SSLStream):
                 stream = await _say_goodbye(stream)
             if isinstance(stream, HalfCloseableStream):
                 await stream.send_eof()
-            while drained <= DRAIN_BYTES:
-                try:
-                    data = await stream.receive_some(READ_BYTES)
-                except trio.BusyResourceError:
-                    await trio.lowlevel.checkpoint()  # the reader has yet to notice that it is cancelled
-                    continue
-                if not data:
-                    return
+            while drained <= DRAIN_BYTES and (data := await stream.receive_some(READ_BYTES)):
                 drained += len(data)
 
     def _cut_off(self, connection: _Connection) -> None:
@@ -354,13 +353,6 @@ async def _say_goodbye(secured: "trio.SSLStream[Stream]") -> Stream:
 
     To a peer that had more to say, only the stream below says goodbye: trio gives up before it sends TLS's.
     """
-    below = secured.transport_stream
-    while True:
-        try:
-            await secured.unwrap()  # returns when the peer has said goodbye, too
-        except trio.BusyResourceError:
-            await trio.lowlevel.checkpoint()  # the reader has yet to notice that it is cancelled
-            continue
-        except trio.BrokenResourceError:
-            pass
-        return below
+    with suppress(trio.BrokenResourceError):
+        await secured.unwrap()  # returns when the peer has said goodbye, too
+    return secured.transport_stream
