@@ -144,7 +144,7 @@ GUARDS: Final = (
     Guard(
         "batch-number",
         (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
-        seed=66,
+        seed=79,
     ),
     Guard(
         "missing-counter",
