@@ -1,7 +1,7 @@
 """Making a failing plan smaller: whatever can be left out while the same rule is still broken is left out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from tests.simulation.plan import DevicePlan, Plan
@@ -73,19 +73,14 @@ def _without(plan: Plan, parts: Sequence[T], put: Callable[[Plan, Sequence[T]], 
 
 
 def described(plan: Plan) -> list[str]:
-    """Return what a plan holds, a line each."""
-    settings = plan.settings
-    lines = [
-        f"T {settings.idle_timeout}, tick {settings.tick}, lease {settings.lease}, grace "
-        f"{settings.disconnect_grace}, {settings.shards} shards, {plan.nodes} nodes, rates {plan.rates}"
+    """Return what a plan holds: settings that are not the usual ones, then a fault or a device a line."""
+    settings = {
+        field.name: getattr(plan.settings, field.name)
+        for field in fields(plan.settings)
+        if getattr(plan.settings, field.name) != field.default
+    }
+    return [
+        f"{plan.nodes} nodes, rates {plan.rates}, {settings}",
+        *map(str, plan.faults),
+        *map(str, plan.devices),
     ]
-    lines += [
-        f"{fault.at:9.3f}  {fault.kind.name} place {fault.node}, {fault.seconds:.1f} s, {fault.amount:.2f}"
-        for fault in plan.faults
-    ]
-    for device in plan.devices:
-        deeds = ", ".join(f"{each.at:.3f} {each.deed.name} {each.seconds:.1f} s" for each in device.actions)
-        wish = f", idle time-out {device.idle_timeout:.1f}" if device.idle_timeout else ""
-        careful = "" if device.asks else ", asks nothing"
-        lines.append(f"{device.start:9.3f}  {device.name} logs in{wish}{careful}; {deeds}")
-    return lines
