@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from loadtest.servers import PRESENCE
 from loadtest.servers import PresenceServer as ServerProcess
-from tests.waiting import wait_for
 
-__all__ = ["ServerProcess", "pids", "running_server", "wait_for"]
+__all__ = ["ServerProcess", "running_server"]
 
 
 @contextlib.contextmanager
@@ -20,8 +19,3 @@ def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[S
         server.stop()
         raise
     assert server.stop() == 0, server.lines[-5:]
-
-
-def pids(server: ServerProcess) -> dict[int, int]:
-    """The newest process of each worker."""
-    return server.workers()

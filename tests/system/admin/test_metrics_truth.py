@@ -20,7 +20,7 @@ from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.live.events import read_events
 from tests.live.phone import PATIENCE_S, Phone
-from tests.live.server_process import ServerProcess, pids, running_server
+from tests.live.server_process import ServerProcess, running_server
 from tests.store.servers import Server as Redis
 from tests.waiting import wait_for
 
@@ -258,17 +258,17 @@ def test_a_worker_that_hangs_is_told_and_one_that_is_replaced_begins_at_zero(
             assert all(value(before, "logins_total", worker=worker) for worker in "12")
             started = value(before, "process_start_time_seconds", worker="1") or 0
 
-            os.kill(pids(server)[1], signal.SIGSTOP)
+            os.kill(server.workers()[1], signal.SIGSTOP)
             try:
                 hung = watch.until(lambda seen: value(seen, "worker_up", worker="1") == 0)
             finally:
-                os.kill(pids(server)[1], signal.SIGCONT)
+                os.kill(server.workers()[1], signal.SIGCONT)
             after = watch.until(lambda seen: counted(seen) == script.counts)
             assert [value(hung, "worker_up", worker=worker) for worker in "12"] == [0, 1]
             assert value(hung, "sessions", worker="2") == value(before, "sessions", worker="2")
             assert counted(after) == script.counts, "it goes on where it was"
 
-            os.kill(pids(server)[1], signal.SIGKILL)
+            os.kill(server.workers()[1], signal.SIGKILL)
             last = watch.until(
                 lambda seen: (value(seen, "process_start_time_seconds", worker="1") or 0) > started
             )

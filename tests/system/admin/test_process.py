@@ -26,7 +26,7 @@ from tests.admin.processes import (
     sockets,
     url_of,
 )
-from tests.live.server_process import ServerProcess, pids, running_server
+from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
 from tests.live.test_serve import failed_start
 from tests.waiting import wait_for
@@ -78,7 +78,7 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
         told = [line["event"] for line in list(server.lines)]
         assert "operators" in told[: told.index("serving")], "the address is told before it is ready"
         kept = admin_of(server)
-        for pid in pids(server).values():
+        for pid in server.workers().values():
             assert not sockets(pid) & sockets(kept)
         ours = os.getpriority(os.PRIO_PROCESS, server.process.pid)
         assert os.getpriority(os.PRIO_PROCESS, kept) == min(ours + NICENESS, 19), "users come first"
@@ -123,13 +123,13 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address_and_ends_with
 @pytest.mark.parametrize("order", [signal.SIGUSR2, signal.SIGKILL], ids=["renewed", "killed"])
 def test_the_successors_of_workers_answer_too(redis_server: EmbeddedRedis, order: signal.Signals) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
-        url, before = url_of(server), pids(server)
+        url, before = url_of(server), server.workers()
         wait_for(lambda: answers(url))
         assert wait_for(lambda: sampled(url) == before)
         for pid in [server.process.pid] if order == signal.SIGUSR2 else before.values():
             os.kill(pid, order)
-        wait_for(lambda: not set(pids(server).values()) & set(before.values()))
-        assert wait_for(lambda: sampled(url) == pids(server))
+        wait_for(lambda: not set(server.workers().values()) & set(before.values()))
+        assert wait_for(lambda: sampled(url) == server.workers())
 
 
 def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_lets_nobody_in(
@@ -178,7 +178,7 @@ def test_nobody_outlives_a_server_that_is_killed(
 ) -> None:
     with ended_by_the_test("--redis", redis_server.url, "--workers", workers) as server:
         kept = admin_of(server)
-        started = list(pids(server).values()) if workers == "2" else []
+        started = list(server.workers().values()) if workers == "2" else []
         for pid in [kept, *started] if stopped else []:
             os.kill(pid, signal.SIGSTOP)
         server.process.kill()
@@ -206,7 +206,7 @@ def test_a_stop_is_quick_and_clean_whoever_is_connected(
 
 def test_a_signal_to_everybody_is_one_order(redis_server: EmbeddedRedis) -> None:
     with ended_by_the_test("--redis", redis_server.url, "--workers", "2") as server:
-        for pid in (admin_of(server), *pids(server).values()):
+        for pid in (admin_of(server), *server.workers().values()):
             os.kill(pid, signal.SIGTERM)
         end(server)
 

@@ -14,8 +14,9 @@ from presence.cli import main
 from tests.commands.test_doctor import told
 from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
-from tests.live.server_process import running_server, wait_for
+from tests.live.server_process import running_server
 from tests.store.servers import BINARIES
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 USERS = (DEPLOY / "redis" / "users.acl").read_text(encoding="utf-8")
