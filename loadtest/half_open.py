@@ -30,7 +30,7 @@ from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
 from loadtest.outcome import percentile
 from loadtest.records import Data
-from loadtest.scale.reader import Reader
+from loadtest.scale.play import Reader
 from loadtest.servers import PresenceServer, running
 from loadtest.usage import Stolen
 from protocol import Code

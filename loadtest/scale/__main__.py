@@ -21,8 +21,7 @@ from loadtest.connection import raise_file_limit
 from loadtest.outcome import say
 from loadtest.processes import running_server
 from loadtest.scale.fleet import Fleet
-from loadtest.scale.play import MB, Play
-from loadtest.scale.reader import Reader
+from loadtest.scale.play import MB, Play, Reader
 from loadtest.scale.verdict import Promise
 
 MAXEVENTS = 512  # that a floor takes at once
