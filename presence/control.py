@@ -68,12 +68,15 @@ class Control:
 
     async def run(self) -> None:
         """Listen until it is stopped or cancelled."""
-        with self._whole:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._follow_id)
-                while True:
-                    with trio.CancelScope() as self._listening:
-                        await self._listen()
+        try:
+            with self._whole:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follow_id)
+                    while True:
+                        with trio.CancelScope() as self._listening:
+                            await self._listen()
+        finally:  # also while it passes something on, and no call waits that would be interrupted
+            self.channel.close()
 
     def stop(self) -> None:
         """Listen no more: nobody is here who could be handed anything, and senders had better know."""

@@ -172,7 +172,7 @@ async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         await until(lambda: len(delivered) == 3)
-        control.stop()
+        control.stop()  # in the moment in which it lets more of them gather
     assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, DELIVERIES_A_TURN, 1])
     assert node.faults.counts == {"control channel": 1, "delivery": 1}
     assert channel._closed.is_set(), "who has stopped listens no more"
