@@ -146,6 +146,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.world.sockets.close(handle)
         if known:
             known.lost = self.world.now
+            known.readable = known.read  # what nobody has read is gone with a reset
             known.waiting.clear()
         self.judge(set())
 

@@ -127,8 +127,10 @@ def main() -> None:
     if sys.argv[1] == "trio":
         trio.run(serve_trio, listener)
         return
-    run = {"uvloop": uvloop.run, "asyncio": asyncio.run}[sys.argv[1]]
-    run(serve_asyncio(listener))
+    if sys.argv[1] == "uvloop":
+        uvloop.run(serve_asyncio(listener))
+    else:
+        asyncio.run(serve_asyncio(listener))
 
 
 if __name__ == "__main__":
