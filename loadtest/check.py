@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from loadtest.chaos.unguarded import WITHOUT_STALL_GUARD
 from loadtest.processes import run_locust, running_server
+from loadtest.unguarded import WITHOUT_STALL_GUARD
 
 # The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
 # third of the stops ends everybody), so a short time-out lets many stops fit into a short run.

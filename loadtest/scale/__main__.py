@@ -16,10 +16,10 @@ from pathlib import Path
 
 from loadtest import usage
 from loadtest.bench.servers import floor, running
-from loadtest.channel.report import Report
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import say
 from loadtest.processes import running_server
+from loadtest.report import Report
 from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Play, Reader
 from loadtest.scale.verdict import Promise

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadtest import usage
-from loadtest.channel.report import Report
 from loadtest.events import Event, WallClock, event_of
 from loadtest.outcome import percentile, say, spread, spread_ms
+from loadtest.report import Report
 from loadtest.scale.fleet import Fleet, Status
 from loadtest.scale.verdict import Ends, Promise, judge
 from presence.store.client import RedisError

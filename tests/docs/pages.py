@@ -40,6 +40,7 @@ def pages() -> dict[str, str]:
         *(ROOT / "protocol").rglob("*.md"),
         *(ROOT / "presence").rglob("*.md"),
         *(ROOT / "loadtest").rglob("*.md"),
+        *(ROOT / "tests").rglob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),
     ]
     return {

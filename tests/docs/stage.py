@@ -13,6 +13,7 @@ from pathlib import Path
 
 import protocol
 from presence.embedded import embedded_redis
+from presence.reader import PresenceReader
 from tests.admin.processes import answers, url_of
 from tests.credentials import SECRET, token, write_keys
 from tests.docs import commands
@@ -25,6 +26,7 @@ from tests.waiting import wait_for
 QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"
 ASKS_A_SERVER = (PORT, OPERATORS, "presence.followups")
+SOMEBODY = "zoe"
 PYTHON = (sys.executable, "-u", "-W", "error")
 RULES = '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # and not an hour
 HANDLER = "def send(due):\n    print(due.payload)\n"
@@ -48,6 +50,11 @@ class Stage:
             "PYTHONPATH": str(ROOT),
             "PRESENCE_REDIS": redis_url,
         }
+
+    def settle(self) -> None:
+        """Wait until nobody is online whom an earlier snippet left behind."""
+        with PresenceReader(self._places[REDIS]) as reader:
+            wait_for(lambda: not reader.page(size=100).states.keys() - {SOMEBODY})
 
     def real(self, text: str) -> str:
         """Return a snippet with the addresses that hold here."""
@@ -105,7 +112,7 @@ def _somebody(address: tuple[str, int]) -> Iterator[None]:
         while not over.is_set():
             with contextlib.suppress(OSError), contextlib.closing(Phone(address)) as silent:
                 silent.socket.settimeout(5.0)
-                silent.send(protocol.encode(protocol.login("zoe")))
+                silent.send(protocol.encode(protocol.login(SOMEBODY)))
                 silent.end()
             over.wait(0.3)
 

@@ -10,7 +10,6 @@ import pytest
 
 import presence
 import presence.client
-from loadtest.security.__main__ import CASES
 from presence import subscriber
 from presence.admin.metric_table import TABLE
 from presence.config import SPECS
@@ -18,6 +17,7 @@ from protocol import Code
 from tests.docs.pages import ROOT, pages, prose
 from tests.docs.roles import ask
 from tests.store.servers import Server
+from tests.system.security.__main__ import CASES
 
 TOP = Path(presence.__file__).parent
 PAGES = {Path(page).stem: text for page, text in pages().items() if page.startswith("presence/docs/")}
@@ -189,7 +189,7 @@ def test_what_tries_an_attack_is_there_and_every_case_of_strangers_is_on_the_pag
         else:
             assert (ROOT / each).is_file(), each
     named = {*quoted(PAGES["security"])}
-    assert [case for case in CASES if not {case, f"python -m loadtest.security {case}"} & named] == []
+    assert [case for case in CASES if not {case, f"python -m tests.system.security {case}"} & named] == []
 
 
 # Apps, subscribers and timers

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.fuzz.__main__ import SEEDS, inputs, main
+from tests.fuzz.__main__ import SEEDS, inputs, main
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="atheris is for Linux")
 FAULT = """
 import sys
-import loadtest.fuzz.__main__ as command
-from loadtest.fuzz import codec
+import tests.fuzz.__main__ as command
+from tests.fuzz import codec
 codec.run = lambda data: 1 / (data[:1] != b"f")
 sys.exit(command.main())
 """
 
 
-def run(*words: str, program: Sequence[str] = ("-m", "loadtest.fuzz")) -> tuple[int, str]:
+def run(*words: str, program: Sequence[str] = ("-m", "tests.fuzz")) -> tuple[int, str]:
     """Return the status and what was said."""
     command = [sys.executable, *program, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

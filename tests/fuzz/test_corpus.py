@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.fuzz import codec, session
-from loadtest.fuzz.__main__ import SEEDS, inputs
+from tests.fuzz import codec, session
+from tests.fuzz.__main__ import SEEDS, inputs
 
 BYTES_MAX = 200_000
 

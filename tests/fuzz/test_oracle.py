@@ -1,7 +1,7 @@
 """The second decoder against the test vectors: it must know the protocol before it judges the first one."""
 
-from loadtest.fuzz.codec import exact
-from loadtest.fuzz.oracle import Refused, Taken, judge, length_of
+from tests.fuzz.codec import exact
+from tests.fuzz.oracle import Refused, Taken, judge, length_of
 from tests.protocol.vectors import BAD, GOOD
 
 

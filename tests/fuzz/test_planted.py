@@ -7,14 +7,14 @@ import pytest
 
 import protocol.codec
 import protocol.scan
-from loadtest.fuzz import codec, session
-from loadtest.fuzz.__main__ import SEEDS, inputs
 from presence.core import Core
 from presence.endings import Endings
 from presence.registry import Profiles, Registry
 from presence.ticks import Ticks
 from presence.wheel import TimingWheel
 from protocol import Code
+from tests.fuzz import codec, session
+from tests.fuzz.__main__ import SEEDS, inputs
 from tests.protocol.vectors import BAD, GOOD
 
 Plant = Callable[[pytest.MonkeyPatch], None]

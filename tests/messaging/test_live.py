@@ -12,7 +12,6 @@ import pytest
 import trio
 
 import protocol
-from loadtest.proxy import Proxy
 from presence.client import RecipientDisconnected, connect
 from presence.clock import Clock
 from presence.embedded import EmbeddedRedis
@@ -22,6 +21,7 @@ from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.scripting import digest
 from protocol import Kind, Packet
+from tests.support.proxy import Proxy
 from tests.transports.harness import Client
 from tests.waiting import until
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import protocol
-from loadtest.proxy import Proxy
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.keys import Keys
@@ -20,6 +19,7 @@ from presence.store.replies import Erasure, News, NewsKind, Question
 from presence.store.subscription import MESSAGES_A_CALL, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
+from tests.support.proxy import Proxy
 
 KEYS = Keys()
 PATIENCE_S = 10.0

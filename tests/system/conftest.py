@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from loadtest.redis_cluster import Cluster
+from tests.support.redis_cluster import Cluster
 
 FOLDER = Path(__file__).parent
 TIME_LIMIT_S = 180

@@ -1,9 +1,9 @@
 """Users explained from a Redis Cluster whose slots move."""
 
-from loadtest.redis_cluster import Cluster
 from presence.explanation import Explainer
 from presence.store.keys import Keys
 from tests.store.driving import NOW_MS
+from tests.support.redis_cluster import Cluster
 
 
 def test_a_shard_that_moved_is_found(redis_cluster: Cluster) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
 from presence.store.access import Access
 from presence.store.redis_store import RedisLeaseTable
+from tests.support.redis_cluster import Cluster
 from tests.test_reader import KEYS, set_lease
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.access import Access
 from presence.store.client import open_client
 from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators
 from tests.subscriber.streams import Streams
+from tests.support.redis_cluster import Cluster
 from tests.waiting import until
 
 REDIS_S = 2.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.cli import main
 from presence.store.access import Access
 from presence.store.redis_store import RedisLeaseTable
 from tests.store.nodes import ManualNode
+from tests.support.redis_cluster import Cluster
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 SHARDS = 16

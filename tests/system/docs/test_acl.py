@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.admin.answers import ApiError
 from presence.store import scripting
 from presence.store.batches import StoreError
@@ -18,6 +17,7 @@ from presence.subscriber import follower, group
 from tests.docs.roles import ROLES, SHAPE, Stage, ask, permissions
 from tests.store.driving import Hand
 from tests.store.servers import Server
+from tests.support.redis_cluster import Cluster
 
 SERVERS_SCRIPTS = ["apply", "claim", "compare", "deliver", "fence", "lease", "probe", "retire", "sweep"]
 

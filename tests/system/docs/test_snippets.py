@@ -114,6 +114,7 @@ def test_every_snippet_runs(page: str, tmp_path: Path) -> None:
     is_live = any(entry_of(block, FOR_EVER) is not None for block in due)
     with open_stage(tmp_path / "stage", "".join(block.text for block in due), is_live=is_live) as stage:
         for block in due:
+            stage.settle()
             problem = problem_of(block, stage, entry_of(block, FOR_EVER), entry_of(block, PRINTED))
             assert problem is None, f"{block}: {problem}"
 

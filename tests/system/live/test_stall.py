@@ -3,7 +3,7 @@
 import threading
 import time
 
-from loadtest.chaos.unguarded import WITHOUT_STALL_GUARD
+from loadtest.unguarded import WITHOUT_STALL_GUARD
 from presence.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, running_server

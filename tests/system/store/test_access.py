@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.embedded import EmbeddedRedis
 from presence.store.access import Access, forget_prefix
 from presence.store.client import RedisError
 from presence.store.keys import Keys
+from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=16)
 SHARDS = range(KEYS.shards)

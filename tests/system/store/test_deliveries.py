@@ -4,13 +4,13 @@ import json
 from contextlib import closing
 
 import protocol
-from loadtest.redis_cluster import Cluster
 from presence.messaging.letters import Found
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries
 from presence.store.subscription import ControlChannel
 from tests.store.test_deliveries import delivered, letter
+from tests.support.redis_cluster import Cluster
 
 
 def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -> None:

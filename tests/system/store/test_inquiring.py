@@ -2,10 +2,10 @@
 
 from contextlib import ExitStack
 
-from loadtest.redis_cluster import Cluster
 from presence.store.inquiring import Heard
 from tests.nodes_that_answer import answer, listening
 from tests.store.test_inquiring import asked
+from tests.support.redis_cluster import Cluster
 
 
 def test_in_a_cluster_each_node_hears_and_answers_wherever_it_is(redis_cluster: Cluster) -> None:

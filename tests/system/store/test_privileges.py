@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.store.keys import Keys
 from presence.store.privileges import OTHERS_KEYS, MissingRight, look
 from tests.docs.roles import ask, permissions
 from tests.store.test_privileges import as_tried, make, rights
+from tests.support.redis_cluster import Cluster
 
 
 @pytest.fixture

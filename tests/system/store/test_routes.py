@@ -8,7 +8,6 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, ResponseError
 
-from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreUnavailable
 from presence.store.client import CALL_TIMEOUT_S
 from presence.store.failures import Interrupted
@@ -16,6 +15,7 @@ from presence.store.keys import Keys
 from presence.store.routes import Routes
 from presence.store.scripting import Scripting
 from tests.store.servers import Server
+from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=16)
 STREAMS = [KEYS.events(shard) for shard in range(16)]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.packing import Shape
@@ -10,6 +9,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.subscription import WatchChannel
 from tests.store.driving import Hand, login
 from tests.store.test_watch_channel import entries, hear
+from tests.support.redis_cluster import Cluster
 
 
 def test_a_shard_that_has_moved_is_heard_where_it_is(redis_cluster: Cluster) -> None:

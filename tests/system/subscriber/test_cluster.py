@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.store.access import Access
 from presence.subscriber import follower, group, subscribe_sync
 from tests.subscriber.people import SHARDS
 from tests.subscriber.streams import Streams, take, uids
+from tests.support.redis_cluster import Cluster
 
 NAMES = [f"u{n}" for n in range(100)]
 

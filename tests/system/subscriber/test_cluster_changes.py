@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.reader import PresenceReader
 from presence.store.access import Access
 from presence.store.client import RedisError
@@ -15,6 +14,7 @@ from presence.store.keys import Keys
 from presence.subscriber import follow_sync, link, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View
 from tests.subscriber.streams import Streams, uids
+from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=SHARDS)
 

@@ -6,13 +6,13 @@ from contextlib import closing
 
 import pytest
 
-from loadtest.redis_cluster import Cluster
 from presence.store.batches import StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
+from tests.support.redis_cluster import Cluster
 from tests.timers.keeping import BASE, KINDS, a_timer
 
 TIMEOUT_S = 5.0

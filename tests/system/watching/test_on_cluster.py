@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from loadtest.redis_cluster import Cluster
 from presence.registry import Session
 from presence.requests import Watch
 from presence.store.keys import Keys
@@ -17,6 +16,7 @@ from presence.store.subscription import WatchChannel
 from presence.watching.service import Watching
 from protocol import Packet
 from tests.store.driving import Hand, end, login
+from tests.support.redis_cluster import Cluster
 from tests.watching.fakes import Line, session
 
 KEYS = Keys()  # one shard, on one of the primaries

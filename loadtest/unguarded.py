@@ -1,0 +1,111 @@
+"""``python -m loadtest.unguarded GUARD serve …``: `presence` with one of its guards switched off.
+
+For the negative controls of a run: what speaks for the checker is that it finds what this breaks. A guard is
+off by another text of a script, or by another method. One process only: workers of its own have all guards.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Final
+
+from presence import node
+from presence.core import Core
+from presence.store import scripting
+from presence.ticker import Ticker
+
+Changes = tuple[tuple[str, str], ...]
+"""Parts of the scripts' texts, and what stands in their place."""
+
+SCRIPTS: Final[dict[str, Changes]] = {
+    "session-compare": (
+        ("if its_device == device and its_session == session then", "if true then"),
+        (
+            "if present and present.session == session then\n    depart",
+            "if present then\n    depart",
+        ),
+    ),
+    "certificate+fence": (
+        (
+            "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))",
+            "false",
+        ),
+        ("if counter[4] then return refuse('fenced', present_generation) end", ""),
+        ("if counter[2] then return refuse('fenced', present) end", ""),
+        ("fenced = counter[3] and true or false", "fenced = false"),
+    ),
+    "script-decides-transitions": (
+        ("if not record then\n    local id", "if op == 'login' or not record then\n    local id"),
+        ("record = {id = id,", "record = record or {id = id,"),
+    ),
+}
+CHANGED: Final = ("apply", "sweep", "retire", "probe", "lease")
+READ_BEFORE_EXPIRY: Final = "read-before-expiry"
+GUARDS: Final = (*SCRIPTS, READ_BEFORE_EXPIRY)
+STALL_GUARD: Final = (
+    "stall"  # of a server that was stopped and goes on; not for chaos, which stops nobody so long
+)
+WITHOUT_STALL_GUARD: Final = ("-m", "loadtest.unguarded", STALL_GUARD)
+
+
+def switch_off(guard: str) -> None:
+    """Switch a guard off in this process.
+
+    Raises:
+        ValueError: a script no longer has the text that the guard consists of.
+    """
+    if guard == STALL_GUARD:
+        vars(node).update(Core=partial(Core, look=False), Ticker=partial(Ticker, credit=False))
+        return
+    if guard == READ_BEFORE_EXPIRY:
+        _expire_unread()
+        return
+    source = _changed(scripting.source, SCRIPTS[guard])
+    if absent := absences(guard):
+        raise ValueError(f"no script has {absent}")
+
+    @cache
+    def digest(name: str) -> str:
+        return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+    scripting.source = source
+    scripting.digest = digest
+
+
+def absences(guard: str) -> list[str]:
+    """Return what is to be changed for a guard of the scripts and stands in none of them."""
+    return [old for old, _ in SCRIPTS[guard] if not any(old in scripting.source(name) for name in CHANGED)]
+
+
+def _changed(source: Callable[[str], str], changes: Changes) -> Any:
+    @cache
+    def changed(name: str) -> str:
+        text = source(name)
+        for old, new in changes:
+            text = text.replace(old, new)
+        return text
+
+    return changed
+
+
+def _expire_unread() -> None:
+    take_due = Core.take_due
+
+    def take_due_unread(core: Core, tick: int) -> bool:
+        core.endings.look = False
+        return take_due(core, tick)
+
+    Core.take_due = take_due_unread  # type: ignore[assignment,method-assign]
+
+
+def main() -> int:
+    """Run `presence` with the arguments after the guard's name."""
+    switch_off(sys.argv[1])
+    from presence.cli import main as presence  # noqa: PLC0415 - after the guard is off
+
+    return presence(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

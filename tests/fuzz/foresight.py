@@ -1,0 +1,145 @@
+"""What a server has to answer to bytes of one connection: the specification's table, and a second decoder."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from presence.registry import Guest, Session
+from presence.requests import KINDS
+from presence.session import Outcome
+from protocol import (
+    FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+    FRAME_LIMIT_BYTES,
+    TABLE,
+    Answer,
+    Code,
+    Decoder,
+    Kind,
+    Other,
+    Packet,
+    Reaction,
+    State,
+)
+from tests.fuzz.oracle import Refused, Taken, judge, length_of
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+_LIMITS: Final = {State.CONNECTED: FRAME_LIMIT_BEFORE_LOGIN_BYTES, State.LOGGED_IN: FRAME_LIMIT_BYTES}
+_REMEMBERED: Final = 20_000  # bodies and answers; most inputs hold the same ones
+
+
+class Told(NamedTuple):
+    """What the bytes were, once the server has answered them.
+
+    Attributes:
+        signs: how many of the packets were signs of life.
+        login: what the first packet asked for, if it was a login.
+        answer: to that.
+    """
+
+    signs: int
+    login: Mapping[str, Any] | None
+    answer: Packet | None
+
+
+def packets(data: bytes | bytearray) -> Sequence[Packet]:
+    """Return what a client reads; a server's own mistake is a `ProtocolError` here, and so a finding."""
+    return _packets(bytes(data)) if data else ()
+
+
+@lru_cache(_REMEMBERED)
+def _packets(data: bytes) -> Sequence[Packet]:
+    decoder = Decoder()
+    decoder.feed(data)
+    return [*iter(decoder.next, None)]
+
+
+_judged: Final = lru_cache(_REMEMBERED)(judge)
+
+
+def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
+    """Hold an outcome against the table.
+
+    Args:
+        data: the unfinished frame of before, and what was read.
+        was: the connection's state before.
+        outcome: what the server made of it.
+        served: whether somebody answers requests.
+    """
+    state, at, signs, requests = was, 0, 0, 0
+    replies = packets(outcome.reply)
+    answers = iter(replies)
+    login: Mapping[str, Any] | None = None
+    while state is not State.CLOSING:
+        length = length_of(data, at, _LIMITS[state])
+        if not length:
+            break
+        if isinstance(length, int):
+            verdict = _judged(data[at + 4 : at + length])
+            at += length
+        else:
+            verdict = length
+        if isinstance(verdict, Taken):
+            signs += 1
+            if state is State.CONNECTED and verdict.kind == Kind.LOGIN:
+                login = verdict.payload
+        if isinstance(verdict, Taken) and verdict.kind in KINDS and state is State.LOGGED_IN:
+            requests += served
+            if served:
+                continue
+        state = _answered(state, verdict, answers)
+    last = next(answers, None)
+    if state is State.LOGGED_IN and outcome.end_code == Code.RATE_LIMITED:
+        assert last is not None, "nobody is told of the flood"
+        assert (last.kind, last.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
+        assert last.payload["retry_after"] > 0
+        state, requests, last = State.CLOSING, 0, next(answers, None)
+    assert last is None, "an answer to nothing"
+    assert outcome.frames == signs
+    assert len(outcome.requests or ()) == requests
+    assert (outcome.end_code is not None) == (state is State.CLOSING)
+    if state is not State.CLOSING:
+        assert isinstance(outcome.peer, Session if state is State.LOGGED_IN else Guest)
+    rest = b"" if state is State.CLOSING else data[at:]
+    assert (outcome.peer.partial or b"") == rest, "another rest is kept than has come"
+    return Told(signs, login, replies[0] if replies else None)
+
+
+def _answered(state: State, verdict: Taken | Refused, answers: Iterator[Packet]) -> State:
+    """Take the answer to one packet and return the state after it."""
+    reaction = TABLE[state, _trigger(verdict)]
+    if isinstance(verdict, Taken) and verdict.kind in KINDS and state is State.LOGGED_IN:
+        reaction = TABLE[state, Other.UNKNOWN]  # an older server has not heard of them
+    if reaction.answer is Answer.NOTHING or (reaction.answer is Answer.OK_IF_ID and verdict.id is None):
+        return reaction.then
+    answer = next(answers, None)
+    assert answer is not None, f"no answer to {verdict}"
+    if reaction.answer is Answer.GOODBYE:
+        assert answer.kind == Kind.GOODBYE
+        _is_named(answer, reaction, verdict)
+        return reaction.then
+    assert answer.id == verdict.id, f"the answer to {verdict} has the id {answer.id}"
+    is_ok = answer.kind == Kind.OK
+    if reaction.answer in (Answer.OK, Answer.OK_IF_ID):
+        assert is_ok
+    elif reaction.answer is Answer.ERROR:
+        assert answer.kind == Kind.ERROR
+        _is_named(answer, reaction, verdict)
+    else:
+        assert is_ok or answer.kind == Kind.ERROR
+        if reaction.answer is Answer.OK_OR_ERROR and not is_ok:
+            return State.CLOSING
+    return reaction.then
+
+
+def _is_named(answer: Packet, reaction: Reaction, verdict: Taken | Refused) -> None:
+    """The answer says what is wrong."""
+    code = answer.payload["code"]
+    expected = verdict.codes if isinstance(verdict, Refused) and reaction.code is None else {reaction.code}
+    assert code in expected, f"{code} is not one of {expected}"
+    assert answer.payload["reason"] == Code(code).reason
+
+
+def _trigger(verdict: Taken | Refused) -> Kind | Other:
+    if isinstance(verdict, Taken):
+        return _KINDS.get(verdict.kind, Other.UNKNOWN)
+    return Other.MALFORMED if verdict.kind is None else Other.INVALID

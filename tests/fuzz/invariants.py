@@ -1,0 +1,97 @@
+"""What holds in a core between any two calls; looked at after each step of a fuzzed session.
+
+It reads the private parts of registry, wheel and tables on purpose: that they agree is the point.
+"""
+
+from typing import Any, Final
+
+from presence.auth.expiries import SLOT_S as EXPIRY_SLOT_S
+from presence.registry import Guest, Session
+from protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
+from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
+
+_HEADER_BYTES: Final = 4
+_LATEST: Final = 2 * SLOT_S  # after its deadline: the slot that it falls into, and the one that is running
+
+
+def check(stage: Stage) -> None:
+    """Check everything that holds at any time."""
+    _sessions(stage)
+    _connections(stage)
+    _tables(stage)
+    ledger = stage.ledger
+    assert ledger.logins == len(ledger.entries) + ledger.replaced + ledger.ended
+    assert len(stage.heard) == len(ledger.entries)
+
+
+def check_after_tick(stage: Stage) -> None:
+    """Check what holds once a tick has ended whatever was due."""
+    core: Any = stage.core
+    for uid, sessions in stage.ledger.online.items():
+        assert stage.registry.has(uid)
+        assert len(stage.registry.of(uid)) == sessions
+    for session in stage.registry:
+        heard = stage.heard[stage.registry.session_id(session)]
+        credit = stage.credited - heard.credited
+        assert stage.now < heard.at + session.idle_timeout + credit + _LATEST, "silent, and still here"
+        if heard.lost_at is not None and not stage.scene.returns:
+            assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
+        if heard.expires_at is not None and session.link is not None:
+            assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
+    ends = core.endings
+    assert ends._silent == ends._inattentive == ends._expired == []
+    assert all(session in stage.registry for session in core._vouching._stale)
+
+
+def _sessions(stage: Stage) -> None:
+    """Everybody in the registry is a session, has a deadline, and is what is on record."""
+    registry: Any = stage.registry
+    wheel: Any = stage.core._wheel
+    entries, now = stage.ledger.entries, stage.now
+    assert len(registry._sessions) == len(entries)
+    for key, session in registry._sessions.items():
+        assert type(session) is Session, "no session, and in the registry"
+        assert session.key == key
+        entry = entries[session.uid, session.device]
+        assert entry.session == registry.session_id(session)
+        assert entry.profile == registry.profiles.of(session.number)
+        assert abs(entry.timeout_s - session.idle_timeout) <= ROUNDING_S
+        tick = wheel.tick_of(key)
+        assert tick is not None, "it would never end"
+        assert tick > wheel.cursor
+        assert max(session.login_at, session.last_seen) <= now
+        if session.link is None:
+            assert session.handle is session.partial is None, "something of a connection that is gone"
+            assert session.number in stage.desk.left_by or not stage.scene.served
+        else:
+            assert stage.peers[session.handle] is session
+            assert session.number not in stage.desk.left_by
+
+
+def _connections(stage: Stage) -> None:
+    """Whose connection is open is a guest, or the session that lives."""
+    for handle, peer in stage.peers.items():
+        assert (peer.link, peer.handle) == (stage, handle)
+        if isinstance(peer, Guest):
+            assert peer.partial is not None
+            assert len(peer.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
+        else:
+            assert peer in stage.registry, "its session has ended, and nobody told it"
+            assert peer.partial is None or 0 < len(peer.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
+
+
+def _tables(stage: Stage) -> None:
+    """What is kept of sessions is kept of live ones; the counters agree with the changes."""
+    core: Any = stage.core
+    registry: Any = stage.registry
+    sessions, expiries, profiles = registry._sessions.keys(), core._expiries, registry.profiles
+    for wheel in (core._wheel, core._attention, expiries._wheel):
+        assert wheel._tick_of.keys() <= sessions, "of nobody"
+    assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
+    numbers = {session.number for session in registry}
+    assert profiles._updates._full_at.keys() <= numbers
+    assert profiles._dozing <= profiles._shown.keys() <= numbers
+    if core.packet_rate is not None:
+        assert core.packet_rate.kept <= stage.ledger.logins
+    assert core._counted.logins == stage.ledger.logins
+    assert sum(core._counted.ended.values()) == stage.ledger.ended

@@ -1,0 +1,209 @@
+"""What a payload may hold, written from `protocol/SPEC.md` alone; see `tests.fuzz.oracle`.
+
+A rule here names everything that is wrong with a value, where the first checker stops at what it sees first.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+MALFORMED: Final = 310
+TOO_LARGE: Final = 315
+UIDS_MAX: Final = 500
+META_MAX_BYTES: Final = 256
+META_NESTED_MAX: Final = 8
+
+Rule = Callable[[Any], Iterator[int]]
+
+# The Unicode property White_Space, as PropList.txt has it.
+_WHITE: Final = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029}
+_FORBIDDEN: Final = frozenset(
+    map(
+        chr,
+        {*_WHITE, 0x202F, 0x205F, 0x3000, *range(0x20), *range(0x7F, 0xA0), ord("{"), ord("}")},
+    )
+)
+# The largest integers of each size in MessagePack's shortest encoding: bytes, least, most.
+_INTEGERS: Final = (
+    (1, -32, 127),
+    (2, -(2**7), 2**8 - 1),
+    (3, -(2**15), 2**16 - 1),
+    (5, -(2**31), 2**32 - 1),
+    (9, -(2**63), 2**64 - 1),
+)
+
+
+def _only(*types: type, at_least: float = -math.inf, above: float = -math.inf) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) not in types or (types != (str,) and not (value >= at_least and value > above)):
+            yield MALFORMED
+
+    return rule
+
+
+_text: Final = _only(str)
+_bool: Final = _only(bool)
+_uint: Final = _only(int, at_least=0)
+_positive: Final = _only(int, float, above=0)
+_at_least_0: Final = _only(int, float, at_least=0)
+
+
+def _any(value: Any) -> Iterator[int]:
+    yield from ()
+
+
+def _word(*choices: str) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) is not str or value not in choices:
+            yield MALFORMED
+
+    return rule
+
+
+def _or_nil(rule: Rule) -> Rule:
+    def relaxed(value: Any) -> Iterator[int]:
+        if value is not None:
+            yield from rule(value)
+
+    return relaxed
+
+
+def _name(max_bytes: int, forbidden: frozenset[str] = _FORBIDDEN) -> Rule:
+    def rule(value: Any) -> Iterator[int]:
+        if type(value) is not str or not value:
+            yield MALFORMED
+            return
+        if len(value.encode()) > max_bytes:
+            yield TOO_LARGE
+        if not forbidden.isdisjoint(value):
+            yield MALFORMED
+
+    return rule
+
+
+_uid: Final = _name(128)
+_device: Final = _name(64)
+_token: Final = _name(768, frozenset())
+
+
+def _uids(value: Any) -> Iterator[int]:
+    if type(value) is not list:
+        yield MALFORMED
+        return
+    if len(value) > UIDS_MAX:
+        yield TOO_LARGE
+    for each in value:
+        yield from _uid(each)
+
+
+def _meta(value: Any) -> Iterator[int]:
+    if type(value) is not dict:
+        yield MALFORMED
+        return
+    if _nesting(value) > META_NESTED_MAX:
+        yield MALFORMED
+    if _size(value) > META_MAX_BYTES:
+        yield TOO_LARGE
+
+
+def _nesting(value: Any) -> int:
+    """Return how many containers lie inside each other, this one counted."""
+    if type(value) is dict:
+        return 1 + max(map(_nesting, value.values()), default=0)
+    return 1 + max(map(_nesting, value), default=0) if type(value) is list else 0
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of MessagePack's shortest encoding, floats as float64."""
+    if value is None or type(value) is bool:
+        return 1
+    if type(value) is int:
+        return next(size for size, least, most in _INTEGERS if least <= value <= most)
+    if type(value) is float:
+        return 9
+    if type(value) is str:
+        length = len(value.encode())
+        return length + (1 if length < 32 else 2 if length < 2**8 else 3 if length < 2**16 else 5)
+    if type(value) is bytes:
+        return len(value) + (2 if len(value) < 2**8 else 3 if len(value) < 2**16 else 5)
+    parts = [*value, *value.values()] if type(value) is dict else value
+    head = 1 if len(value) < 16 else 3 if len(value) < 2**16 else 5
+    return head + sum(map(_size, parts))
+
+
+def _states(value: Any) -> Iterator[int]:
+    if type(value) is not dict:
+        yield MALFORMED
+        return
+    if len(value) > UIDS_MAX:
+        yield TOO_LARGE
+    for uid, state in value.items():
+        yield from _uid(uid)
+        if type(state) is dict:
+            yield from _keys(state, *_STATE)
+        else:
+            yield MALFORMED
+
+
+_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("uid", "to", "from"), _uid),
+    **dict.fromkeys(("session", "reason", "message", "shown"), _text),
+    **dict.fromkeys(("v", "time_ms", "delivered", "code", "at_ms"), _uint),
+    **dict.fromkeys(("idle_timeout", "keepalive"), _positive),
+    **dict.fromkeys(("since_ms", "last_seen_ms"), _or_nil(_uint)),
+    "body": _any,
+    "device": _device,
+    "id": _or_nil(_text),
+    "meta": _meta,
+    "presence": _states,
+    "reconnect": _bool,
+    "retry_after": _at_least_0,
+    "status": _word("away", "online"),
+    "token": _token,
+    "uids": _uids,
+    "why": _word("logout", "background"),
+}
+
+
+def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
+    """Return a payload's rules by key, and the keys that must be there: those with a `!`."""
+    rules, required = {}, set()
+    for word in table.split():
+        key, _, rule = word.rstrip("!").partition("=")
+        rules[key] = _RULES[rule or key]
+        if word.endswith("!"):
+            required.add(key)
+    return rules, required
+
+
+_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta")
+_PAYLOADS: Final = {
+    1: _payload("uid! device token idle_timeout meta status v"),
+    2: _payload("to! body!"),
+    4: _payload("reason=why"),
+    5: _payload("uids!"),
+    6: _payload("uids!"),
+    7: _payload("uids"),
+    8: _payload("meta token status"),
+    64: _payload("session idle_timeout keepalive time_ms v delivered presence"),
+    65: _payload("code! reason! message! retry_after"),
+    66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta"),
+    67: _payload("from! body! at_ms!"),
+    68: _payload("code! reason! reconnect! retry_after message"),
+}
+
+
+def complaints(kind: int, payload: dict[str, Any]) -> frozenset[int]:
+    """Return the codes of all that is wrong with a payload; of a kind that is not known nothing is."""
+    rules, required = _PAYLOADS.get(kind, ({}, set()))
+    if kind == 1 and "token" in payload:
+        required = set()
+    return frozenset(_keys(payload, rules, required))
+
+
+def _keys(payload: dict[str, Any], rules: dict[str, Rule], required: set[str]) -> Iterator[int]:
+    if not required <= payload.keys():
+        yield MALFORMED
+    for key, rule in rules.items():
+        if key in payload:
+            yield from rule(payload[key])

@@ -1,0 +1,274 @@
+"""Whole sessions under fuzzing: the bytes are a story of clients, time, other nodes and an operator.
+
+The first bytes say how the server is set, each further one what happens next, with a few behind it for the
+particulars. After each step the answers were held against the specification and the core's parts against
+each other. An exception out of `run` is a finding.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from presence import requests
+from presence.changes import Op
+from presence.registry import Session, SessionKey
+from presence.session import NO_LIMIT, SessionLimit
+from protocol import Code, goodbye
+from protocol import encode as encode_packet
+from tests.fuzz import frames, invariants
+from tests.fuzz.choices import Choices
+from tests.fuzz.gate import KEYRINGS
+from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, Stage
+
+STEPS_MAX: Final = 60  # of one input; more would only be slower
+CONNECTIONS_MAX: Final = 8  # at once
+LIMITS: Final = (NO_LIMIT, SessionLimit(1), SessionLimit(2), SessionLimit(2, refuses=True))
+_GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
+
+
+def run(data: bytes) -> None:
+    """Play one story.
+
+    Raises:
+        Exception: any; the server is wrong, or what it is held against.
+    """
+    choices = Choices(data)
+    story = Story(choices)
+    try:
+        for _ in range(STEPS_MAX):
+            if not choices:
+                break
+            choices.of(STEPS)(story)
+            invariants.check(story.stage)
+        story.end()
+    finally:
+        story.stage.leave()
+
+
+class Story:
+    """What happens on a stage, and who decides it."""
+
+    def __init__(self, choices: Choices) -> None:
+        flags = choices.below(256)
+        self.choices = choices
+        self.stage = Stage(
+            Scene(
+                grace=not flags & 1,
+                away=bool(flags & 2),
+                limit=LIMITS[flags >> 2 & 3],
+                returns=flags >> 4 & 1,
+                served=not flags & 32,
+                is_tight=bool(flags & 64),
+                gate=bool(flags & 128),
+            )
+        )
+        self.registering = self.stage.core.registrations([*self.stage.registry])
+
+    # Clients
+
+    def connection(self) -> int:
+        """Return one of the open connections; a new one if there is none, or if the bytes say so."""
+        handles = list(self.stage.peers)
+        number = self.choices.below(CONNECTIONS_MAX)
+        return handles[number % len(handles)] if handles and number < CONNECTIONS_MAX - 1 else self.fresh()
+
+    def fresh(self) -> int:
+        """Return a new connection; in place of the oldest if there are many."""
+        if len(self.stage.peers) >= CONNECTIONS_MAX:
+            self.stage.lose(next(iter(self.stage.peers)))
+        return self.stage.connect()
+
+    def log_in(self) -> None:
+        """Somebody connects and logs in."""
+        self.arrives(self.fresh(), frames.login(self.choices))
+
+    def send(self) -> None:
+        """A client sends a packet."""
+        self.arrives(self.connection(), self.choices.of(frames.PACKETS))
+
+    def send_login(self) -> None:
+        """A client logs in on a connection that was there."""
+        self.arrives(self.connection(), frames.login(self.choices))
+
+    def send_spoilt(self) -> None:
+        """A client sends a packet with a fault."""
+        is_login = self.choices.below(2)
+        frame = frames.login(self.choices) if is_login else self.choices.of(frames.PACKETS)
+        self.arrives(self.connection(), frames.spoilt(frame, self.choices))
+
+    def send_bytes(self) -> None:
+        """A client sends whatever the input holds."""
+        self.arrives(self.connection(), self.choices.take(self.choices.below(64)))
+
+    def send_some(self) -> None:
+        """A client sends several packets at once, the last one in part."""
+        count = self.choices.below(5)
+        data = b"".join(self.choices.of(frames.PACKETS) for _ in range(count))
+        self.arrives(self.connection(), data[: len(data) - self.choices.below(8)])
+
+    def send_large(self) -> None:
+        """A client begins a frame that is as long as one may be, and goes on with zeros."""
+        length = self.choices.of((1024, 16_384, 16_385, 1025, 2000))
+        self.arrives(self.connection(), length.to_bytes(4, "big") + bytes(self.choices.below(256) * 64))
+
+    def arrives(self, handle: int, data: bytes) -> None:
+        """Bytes reach the server, as a rule at once read; or only a part of them, or none."""
+        arrived, how = self.stage.arrived, self.choices.below(8)
+        if how == 7:
+            arrived[handle] += data
+            return
+        cut = self.choices.below(256) % (len(data) + 1) if how == 6 else 0
+        if cut:
+            arrived[handle] += data[:cut]
+            self.stage.read(handle)
+        if handle in arrived:
+            arrived[handle] += data[cut:]
+            self.stage.read(handle)
+
+    def read(self) -> None:
+        """The server reads what has arrived."""
+        for handle in list(self.stage.peers):
+            if handle in self.stage.peers:
+                self.stage.read(handle)
+
+    def beat(self) -> None:
+        """Some clients beat, in one batch."""
+        chosen = self.choices.below(256)
+        able = [handle for handle, peer in self.stage.peers.items() if isinstance(peer, Session)]
+        self.stage.beat([handle for n, handle in enumerate(able) if not chosen >> n & 1])
+
+    def lose(self) -> None:
+        """A connection ends."""
+        self.stage.lose(self.connection())
+
+    # Time
+
+    def wait(self) -> None:
+        """Time passes, without a tick."""
+        self.stage.now += self.choices.below(64) / 8
+
+    def tick(self) -> None:
+        """The ticker ticks, late or in time."""
+        self.stage.run_tick()
+        invariants.check_after_tick(self.stage)
+
+    def live(self) -> None:
+        """Time passes, with all its ticks."""
+        for _ in range(1 + self.choices.below(12)):
+            self.stage.now += SLOT_S
+            self.stage.run_tick()
+        invariants.check_after_tick(self.stage)
+
+    def interrupted_tick(self) -> None:
+        """Between the look and the end of the silent something else happens."""
+        self.stage.begin_tick()
+        if self.stage.core.take_due(self.stage.tick):
+            self.choices.of(INTERRUPTIONS)(self)
+            self.stage.core.end_silent(self.stage.now)
+        self.stage.run_tick()
+        invariants.check_after_tick(self.stage)
+
+    def lag(self) -> None:
+        """The next reads find bytes that have lain for long; a look finds a reader that needs a turn."""
+        self.stage.lain_s = self.choices.of((0.0, 0.01, 0.5, 3.0, 6.0))
+        self.stage.needs_a_turn = bool(self.choices.below(2))
+
+    # Other nodes, Redis, the operator
+
+    def session(self) -> tuple[SessionKey, str] | None:
+        """Return a session's key and id, or that key with another's id."""
+        sessions = list(self.stage.registry)
+        if not sessions:
+            return None
+        session = self.choices.of(sessions)
+        wrong = self.choices.below(8) == 7
+        return session.key, "boot-0" if wrong else self.stage.registry.session_id(session)
+
+    def displace(self) -> None:
+        """Another node has the device now."""
+        if (named := self.session()) is not None:
+            self.stage.core.endings.displace(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
+
+    def end_for_good(self) -> None:
+        """An operator, or the limit over all nodes, ends a session."""
+        if (named := self.session()) is not None:
+            (self.stage.core.endings.kick if self.choices.below(2) else self.stage.core.endings.limit)(*named)
+
+    def register(self) -> None:
+        """A resync goes on by a few registrations, or begins."""
+        for _ in range(self.choices.below(4)):
+            change = next(self.registering, None)
+            if change is None:
+                self.registering = self.stage.core.registrations([*self.stage.registry])
+            else:
+                assert change.op in (Op.REGISTER, Op.UNHEARD)
+
+    def survey(self) -> None:
+        """Somebody asks how it goes."""
+        core, registry = self.stage.core, self.stage.registry
+        names = {(name.uid, name.device, name.session) for name in core.vouched()}
+        assert names <= {(uid, device, e.session) for (uid, device), e in self.stage.ledger.entries.items()}
+        assert core.statistics().sessions == len(registry)
+        assert sum(core.slot_sizes(64)) <= len(registry)
+        core.note_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
+
+    def drain(self) -> None:
+        """The server stops: first it takes no logins any more, then it hangs up."""
+        if not self.choices.below(3):
+            self.stage.core.refuse_logins(lambda: 2.5)
+        elif self.choices.below(2):
+            self.stage.core.endings.farewell(list(self.stage.registry), lambda: _GOODBYE)
+            for session in self.stage.registry:
+                assert session.link is None
+
+    def rotate(self) -> None:
+        """Tokens are checked with other keys from now on."""
+        if self.stage.gate is not None:
+            self.stage.gate.keyring = self.choices.of(KEYRINGS)
+
+    def answer(self) -> None:
+        """The desk answers the oldest requests, or says that a connection is drained."""
+        waiting = self.stage.desk.waiting
+        for _ in range(min(len(waiting), self.choices.below(4))):
+            session, request = waiting.pop(0)
+            if self.choices.below(2):
+                requests.grant(session, request.id, {"presence": {}})
+            else:
+                requests.refuse(session, request.id, Code.BUSY, "busy", 1.0)
+        for peer in list(self.stage.peers.values()):
+            if isinstance(peer, Session):
+                self.stage.core.drained(peer)
+
+    def end(self) -> None:
+        """All connections end, and time passes: nothing is left behind."""
+        stage = self.stage
+        stage.needs_a_turn = False
+        for handle in list(stage.peers):
+            if handle in stage.peers:
+                stage.lose(handle)
+        # T was credited for what came before, perhaps, and is credited for this.
+        stage.now += MAX_IDLE_TIMEOUT_S + 2 * IDLE_TIMEOUT_S + 2 * SLOT_S
+        stage.run_tick()
+        invariants.check_after_tick(stage)
+        invariants.check(stage)
+        assert not len(stage.registry), "a session without a connection outlives every deadline"
+        assert not stage.ledger.online
+
+
+Step = Callable[[Story], None]
+STEPS: Final[tuple[Step, ...]] = (
+    *(Story.log_in, Story.log_in, Story.send, Story.send, Story.send, Story.send_login, Story.send_spoilt),
+    *(Story.send_bytes, Story.send_some, Story.send_large, Story.read, Story.beat, Story.lose, Story.lose),
+    *(Story.wait, Story.wait, Story.tick, Story.live, Story.live, Story.interrupted_tick, Story.lag),
+    *(
+        Story.displace,
+        Story.end_for_good,
+        Story.register,
+        Story.survey,
+        Story.drain,
+        Story.answer,
+        Story.rotate,
+    ),
+)
+INTERRUPTIONS: Final[tuple[Step, ...]] = (
+    *(Story.read, Story.beat, Story.send, Story.log_in, Story.lose, Story.displace, Story.end_for_good),
+)

@@ -1,0 +1,313 @@
+"""A real core, registry and wheel, and around them what is made of bytes: time, sockets, the outbox, a desk.
+
+It does by itself what a transport and the ticker do, holds each answer against the specification, and notes
+when whom was heard, so that an end that comes early is seen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from presence import core
+from presence.admission import Admission, AdmissionLimits, PacketRate
+from presence.changes import Change, Op
+from presence.clock import Clock
+from presence.core import Core
+from presence.flapping import Flapping
+from presence.registry import Link, Peer, Registry, Session
+from presence.requests import Message, Request
+from presence.session import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
+from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from protocol import Code, Kind, Packet, State
+from tests.fuzz import foresight
+from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
+from tests.fuzz.ledger import Ledger
+
+# Short times: the wheel's ring is small, and few decisions lead from one deadline to the next.
+IDLE_TIMEOUT_S: Final = 4.0
+MIN_IDLE_TIMEOUT_S: Final = 2.0
+MAX_IDLE_TIMEOUT_S: Final = 8.0
+TICK_S: Final = 1.0
+SLOT_S: Final = TICK_S / SLOTS_PER_TICK
+GRACE_S: Final = 1.5
+MAX_GRACE_S: Final = 6.0
+AWAY_AFTER_S: Final = 3.0
+LOGIN_TIMEOUT_S: Final = 5.0
+FLAPPERS_MAX: Final = 3
+START_S: Final = 1000.0
+FEW_LOGINS: Final = AdmissionLimits(
+    login_rate=1.0,
+    login_burst=6.0,
+    address_login_rate=0.5,
+    address_login_burst=4.0,
+    uid_login_rate=0.5,
+    uid_login_burst=2.0,
+)
+FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
+ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
+ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
+
+vars(core)["SLICE"] = 2  # sessions that end together: so few that some have to wait for the next slice
+
+
+class Scene(NamedTuple):
+    """How the server is set."""
+
+    grace: bool = True
+    away: bool = False
+    limit: SessionLimit = NO_LIMIT
+    returns: int = 0
+    served: bool = True
+    is_tight: bool = False  # a few logins and packets are too many, and few tokens are checked
+    gate: bool = False
+    credit: bool = True
+
+
+@dataclass
+class Heard:
+    """Of a live session: its last sign of life, the credits given until then, and when it was lost."""
+
+    at: float
+    credited: float
+    lost_at: float | None = None
+    expires_at: float | None = None
+
+
+class Desk:
+    """Takes requests, and remembers who asked until somebody has them answered."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Session, Request]] = []
+        self.left_by: set[int] = set()
+
+    def take(self, session: Session, request: Request) -> None:
+        """See `presence.requests.Desk`."""
+        assert session.link is not None or isinstance(request, Message)
+        self.waiting.append((session, request))
+
+    def drained(self, session: Session) -> None:
+        """See `presence.requests.Desk`."""
+        assert session.link is not None
+
+    def left(self, session: Session) -> None:
+        """See `presence.requests.Desk`."""
+        assert session.number not in self.left_by, "a session leaves twice"
+        self.left_by.add(session.number)
+
+
+class Stage(Link):
+    """The server, and the connections that it has: numbers, at which bytes wait until somebody reads them.
+
+    Args:
+        scene: how it is set.
+
+    Attributes:
+        peers: of the open connections.
+        arrived: bytes that nobody has read yet.
+        needs_a_turn, lain_s: what `look` and `unread_s` say.
+        heard: what is known of live sessions, by id.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.now = START_S
+        self.scene = scene
+        self.clock = Clock(lambda: self.now, lambda: WALL_S)
+        self.ticks = Ticks(SLOT_S, self.now)
+        self.guard = StallGuard(TICK_S, IDLE_TIMEOUT_S, self.now)
+        self.registry = Registry("boot", self.clock)
+        self.ledger = Ledger()
+        self.desk = Desk()
+        self.peers: dict[int, Peer] = {}
+        self.arrived: dict[int, bytes] = {}
+        self.opened = 0
+        self.needs_a_turn = False
+        self.lain_s = 0.0
+        self.heard: dict[str, Heard] = {}
+        self.credited = 0.0
+        self.tick = self.ticks.begun(self.now)
+        limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
+        grace = GRACE_S if scene.grace else 0.0
+        self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
+        self.core = Core(
+            self.registry,
+            SessionProtocol(
+                self.registry,
+                self.clock,
+                _clamped,
+                LOGIN_TIMEOUT_S,
+                Admission(limits, self.now),
+                session_limit=scene.limit,
+                gate=self.gate,
+            ),
+            self,
+            ticks=self.ticks,
+            guard=self.guard,
+            clock=self.clock,
+            idle_timeout=IDLE_TIMEOUT_S,
+            disconnect_grace=grace,
+            max_idle_timeout=MAX_IDLE_TIMEOUT_S,
+            away_after=AWAY_AFTER_S if scene.away else 0.0,
+            flapping=Flapping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
+            packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
+        )
+        if scene.served:
+            self.core.desk = self.desk
+
+    # The outbox
+
+    def append(self, change: Change) -> None:
+        """Take a change, and see that it does not come early."""
+        if change.op is Op.END:
+            self._ends(change)
+        elif change.op is Op.LOGIN and (entry := self.ledger.entries.get((change.uid, change.device))):
+            del self.heard[entry.session]
+        self.ledger.append(change)
+        if change.op is Op.LOGIN:
+            self.heard[change.session] = Heard(self.now, self.credited)
+
+    def _ends(self, change: Change) -> None:
+        heard = self.heard.pop(change.session)
+        entry = self.ledger.entries[change.uid, change.device]
+        if change.code == Code.IDLE_TIMEOUT:
+            assert heard.lost_at is None
+            assert self.now >= heard.at + entry.timeout_s - ROUNDING_S, "ended as silent before its time"
+        elif change.code in (Code.CLOSED, Code.AUTH_EXPIRED) and self.scene.grace:
+            assert heard.lost_at is not None
+            earliest = min(heard.at + entry.timeout_s, heard.lost_at + GRACE_S)
+            assert self.now >= earliest - ROUNDING_S, "ended within its grace"
+
+    # Link
+
+    def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
+        """See `presence.registry.Link`."""
+        (goodbye,) = foresight.packets(farewell)
+        assert goodbye.kind == Kind.GOODBYE
+        # Whose server stops has no grace but all the time of its silence to come back, here or elsewhere.
+        self._gone(handle, is_lost=goodbye.payload["code"] != Code.SERVER_DRAIN)
+
+    def send(self, handle: int, data: bytes) -> None:
+        """See `presence.registry.Link`."""
+        assert isinstance(self.peers[handle], Session)
+        foresight.packets(data)
+
+    def offer(self, handle: int, data: bytes) -> bool:
+        """See `presence.registry.Link`."""
+        self.send(handle, data)
+        return True
+
+    def look(self, handle: int) -> bool:
+        """See `presence.registry.Link`."""
+        if not self.needs_a_turn:
+            self.read(handle)
+        return not self.needs_a_turn
+
+    def unread_s(self, handle: int, now: float) -> float:
+        """See `presence.registry.Link`."""
+        return self.lain_s
+
+    def address(self, handle: int) -> str:
+        """See `presence.registry.Link`."""
+        return ADDRESSES[handle % len(ADDRESSES)]
+
+    # What a transport does by itself
+
+    def connect(self) -> int:
+        """Accept a connection."""
+        handle = self.opened
+        self.opened += 1
+        self.peers[handle] = self.core.opened(self, handle)
+        self.arrived[handle] = b""
+        return handle
+
+    def read(self, handle: int) -> None:
+        """Read what has arrived, and do what comes of it."""
+        data, self.arrived[handle] = self.arrived[handle], b""
+        if not data:
+            return
+        peer = self.peers[handle]
+        was = State.LOGGED_IN if isinstance(peer, Session) else State.CONNECTED
+        before = peer.partial or b""
+        outcome = self.core.received(peer, data)
+        if outcome.failure is not None:
+            raise outcome.failure
+        told = foresight.compare(before + data, was, outcome, served=self.scene.served)
+        self.peers[handle] = outcome.peer
+        self._note(outcome, told)
+        if outcome.end_code is not None:
+            self._gone(handle)
+        self.core.attend(outcome)
+
+    def _note(self, outcome: Outcome, told: foresight.Told) -> None:
+        """Remember a sign of life."""
+        if told.login is not None and told.answer is not None:
+            self._judge(told.login, told.answer, outcome.peer)
+        heard = self._heard(outcome.peer)
+        if heard is None:
+            return
+        if told.signs:
+            heard.at, heard.credited = self.now, self.credited
+        if outcome.expires_at is not None:
+            heard.expires_at = outcome.expires_at
+
+    def _judge(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
+        """Whoever is let in has shown a good token, where one is asked for; no good one is called bad."""
+        token, uid = login.get("token"), login.get("uid")
+        wall = WALL_S + (self.now - START_S)
+        is_proved = uid is not None if self.gate is None else is_good(token, uid, self.gate, wall)
+        if isinstance(peer, Session):
+            assert is_proved, "let in without proof of who it is"
+            assert peer.uid == (GOOD[str(token)].uid if uid is None else uid)
+        elif answer.payload["code"] == Code.AUTH_FAILED:
+            assert not is_proved, "a good token is refused"
+
+    def _heard(self, peer: Peer) -> Heard | None:
+        return self.heard.get(self.registry.session_id(peer)) if isinstance(peer, Session) else None
+
+    def _gone(self, handle: int, *, is_lost: bool = True) -> None:
+        peer = self.peers.pop(handle)
+        del self.arrived[handle]
+        if is_lost and (heard := self._heard(peer)) is not None:
+            heard.lost_at = self.now
+
+    def lose(self, handle: int) -> None:
+        """The client's end of the connection was read."""
+        peer = self.peers[handle]
+        if (heard := self._heard(peer)) is not None:
+            heard.lost_at = self.now  # before the end that it may cause at once
+        self.core.closed(peer)
+        self._gone(handle)
+
+    def beat(self, handles: list[int]) -> None:
+        """Hand on plain keepalives of those who can have sent one."""
+        able: list[Any] = [self.peers[handle] for handle in handles if not self.arrived[handle]]
+        able = [peer for peer in able if peer.partial is None]
+        self.core.beats(able)
+        for peer in able:
+            heard = self._heard(peer)
+            assert heard is not None
+            heard.at, heard.credited = self.now, self.credited
+
+    def leave(self) -> None:
+        """Let go of everything: nobody has to look for circles, which would be a good part of the work."""
+        vars(self).clear()
+
+    # What the ticker does
+
+    def begin_tick(self) -> None:
+        """Do what comes before anything ends."""
+        self.guard.alive(self.now)
+        credit = self.guard.take_credit(self.now) if self.scene.credit else 0.0
+        self.ticks.credit(credit)
+        self.credited += credit
+        self.tick = max(self.tick, self.ticks.begun(self.now))
+
+    def run_tick(self) -> None:
+        """Tick now."""
+        self.begin_tick()
+        while self.core.take_due(self.tick):
+            self.core.end_silent(self.now)
+        self.core.ticked(self.now)
+
+
+def _clamped(wish: float | None) -> float:
+    return IDLE_TIMEOUT_S if wish is None else min(max(wish, MIN_IDLE_TIMEOUT_S), MAX_IDLE_TIMEOUT_S)

@@ -1,0 +1,18 @@
+"""The guards that a run can switch off are still there to be switched off."""
+
+import subprocess
+import sys
+
+import pytest
+
+from loadtest.unguarded import GUARDS, SCRIPTS, absences
+
+
+@pytest.mark.parametrize("guard", SCRIPTS)
+def test_the_scripts_have_what_a_guard_consists_of(guard: str) -> None:
+    assert absences(guard) == []
+
+
+def test_presence_runs_without_a_guard() -> None:
+    command = [sys.executable, "-m", "loadtest.unguarded", GUARDS[0], "serve", "--help"]
+    assert "--idle-timeout" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,270 @@
+"""``messages``: messages between random users, as many as the servers carry, and then half as many."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from loadtest.client_loop import Client, ClientLoop
+from loadtest.outcome import faults, percentile, say, spread_ms
+from loadtest.report import Report, staged
+from protocol import Code, Kind
+from tests.system.channel.message_judge import Message, Received, judge
+
+LOGIN_S = 30.0
+SETTLE_S = 1.0  # after the logins, until Redis knows of all
+LAST_ANSWERS_S = 10.0
+SEND_TICK_S = 0.002
+AT_ONCE = 4  # messages to one user in one go, at most, where as many as possible are sent
+RATE_MIN = 5000.0
+P99_MAX_MS = 100.0
+TWO_DEVICES = 10  # one in so many users has a second device
+ABSENT = 50  # and one in so many never logs in
+BEAT_S = 10.0
+PADDING = "x" * 100  # a body is about as long as a line of a chat
+FIRST_ID = 1000  # of a packet; the message's number is added
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played.
+
+    Attributes:
+        users: who send and receive.
+        messages: as fast as may be.
+        window: how many of these wait for their answers at once.
+        rate: messages a second after that, evenly; 0: half of what is promised.
+        seconds: for which that goes on.
+        movers: users who lose their connection again and again, and are back, mostly on another worker.
+        move_each_s: how often one of them does.
+        workers, shards: of the server.
+        rate_min, p99_max_ms: what is promised.
+    """
+
+    users: int = 1000
+    messages: int = 100_000
+    window: int = 512
+    rate: float = RATE_MIN / 2
+    seconds: float = 20.0
+    movers: int = 100
+    move_each_s: float = 4.0
+    workers: int = 3
+    shards: int = 1
+    rate_min: float = RATE_MIN
+    p99_max_ms: float = P99_MAX_MS
+
+
+class Ledger:
+    """All messages of a run, by number.
+
+    Attributes:
+        sent: what became of each.
+        open: how many wait for their answer.
+        answered_at: when the last answer came.
+        connections: how many there were: no two have the same number.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.open = self.connections = 0
+        self.answered_at = 0.0
+
+    def answered(self, number: int, payload: Mapping[str, Any], now: float) -> None:
+        """Note an answer."""
+        message = self.sent[number]
+        self.open -= not message.answers
+        message.answers += 1
+        message.handed, message.code = payload.get("delivered", 0), payload.get("code", 0)
+        message.answered_s = now - message.due
+        self.answered_at = now
+
+    def received(self, number: int, now: float) -> None:
+        """Note a receipt."""
+        if 0 <= number < len(self.sent) and self.sent[number].received_s < 0:
+            self.sent[number].received_s = now - self.sent[number].due
+
+
+class Correspondent(Client):
+    """Somebody who sends and receives.
+
+    Attributes:
+        inbox: what was received, in order.
+        stays: whether the connection has never ended.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: Ledger) -> None:
+        super().__init__(loop, uid, device)
+        self.inbox: list[Received] = []
+        self.stays = True
+        self._ledger = ledger
+        self._over = self._open = 0
+        self._moves = False
+
+    @property
+    def can_send(self) -> bool:
+        """Whether it is logged in, and not about to move."""
+        return self.is_in and not self._moves
+
+    def write_to(self, recipient: str, count: int, due: float) -> None:
+        """Send so many messages to a user in one go."""
+        frames, sent = bytearray(), self._ledger.sent
+        for _ in range(count):
+            packet = [Kind.MESSAGE, FIRST_ID + len(sent), {"to": recipient, "body": [len(sent), PADDING]}]
+            sent.append(Message(self.uid, recipient, over=self._over, due=due))
+            body = msgpack.packb(packet)
+            frames += len(body).to_bytes(4, "big") + body
+        self._open += count
+        self._ledger.open += count
+        self.send(bytes(frames))
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """It is another connection."""
+        self._ledger.connections += 1
+        self._over = self._ledger.connections
+
+    def move(self) -> None:
+        """Lose the connection as soon as all that was sent is answered, and be back somewhere soon."""
+        if self.is_in:
+            self._moves, self.stays = True, False
+            self._move_on()
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note it."""
+        if kind == Kind.DELIVER:
+            number = payload["body"][0]
+            self.inbox.append(Received(number, payload["from"]))
+            self._ledger.received(number, now)
+        elif id is not None and id >= FIRST_ID:
+            self._open -= 1
+            self._ledger.answered(id - FIRST_ID, payload, now)
+            self._move_on()
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """Not what was wanted."""
+        self._open, self.stays, self._moves = 0, False, False
+
+    def _move_on(self) -> None:
+        if self._moves and not self._open and self.is_in:
+            self._moves = False
+            self.drop(reset=random.random() < 0.5)
+            self.loop.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
+
+
+class Play:
+    """One run."""
+
+    def __init__(self, plan: Plan, seed: int, loop: ClientLoop) -> None:
+        self._plan, self._loop = plan, loop
+        self._chance = random.Random(seed)
+        self.ledger = Ledger()
+        self._uids = [f"user-{number}" for number in range(plan.users)]
+        self.absent = frozenset(self._uids[ABSENT - 1 :: ABSENT])
+        self.people = [
+            Correspondent(loop, uid, device, self.ledger)
+            for number, uid in enumerate(self._uids)
+            if uid not in self.absent
+            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
+        ]
+        self._movers = self.people[: plan.movers]
+        self.moves = 0
+        self._moving = False
+
+    def run(self) -> tuple[float, int]:
+        """Play it; return how many messages a second were handed, and how many were sent by then."""
+        loop, plan, ledger = self._loop, self._plan, self.ledger
+        loop.bring(self.people)
+        if not loop.run(LOGIN_S, lambda: loop.online() == len(self.people)):
+            raise RuntimeError(f"only {loop.online()} of {len(self.people)} could log in")
+        loop.run(SETTLE_S)
+        self._moving = True
+        self._move()
+        begun = time.monotonic()
+        self._fill()
+        loop.run(600.0, lambda: len(ledger.sent) >= plan.messages)
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
+        seconds, fast = ledger.answered_at - begun, len(ledger.sent)
+        rate = sum(message.handed > 0 for message in ledger.sent) / seconds
+        say(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
+        self._send_evenly(time.monotonic(), time.monotonic())
+        loop.run(plan.seconds)
+        self._moving = False
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
+        loop.run(1.0)  # what is handed may be on its way
+        return rate, fast
+
+    def _fill(self) -> None:
+        """Send as long as not too many wait for their answers."""
+        ledger, plan, now = self.ledger, self._plan, time.monotonic()
+        while ledger.open < plan.window and len(ledger.sent) < plan.messages:
+            count = min(self._chance.randint(1, AT_ONCE), plan.messages - len(ledger.sent))
+            self._sender().write_to(self._chance.choice(self._uids), count, now)
+        if len(ledger.sent) < plan.messages:
+            self._loop.at(now + SEND_TICK_S, self._fill)
+
+    def _send_evenly(self, begun: float, sent_until: float) -> None:
+        """Send what is due, whatever the servers do."""
+        now, plan = time.monotonic(), self._plan
+        until = min(now, begun + plan.seconds)
+        for number in range(int((sent_until - begun) * plan.rate), int((until - begun) * plan.rate)):
+            self._sender().write_to(self._chance.choice(self._uids), 1, begun + number / plan.rate)
+        if until < begun + plan.seconds:
+            self._loop.at(now + SEND_TICK_S, lambda: self._send_evenly(begun, until))
+
+    def _sender(self) -> Correspondent:
+        while not (sender := self._chance.choice(self.people)).can_send:
+            pass
+        return sender
+
+    def _move(self) -> None:
+        if self._moving and self._movers:
+            self._chance.choice(self._movers).move()
+            self.moves += 1
+            pause_s = self._plan.move_each_s / len(self._movers)
+            self._loop.at(time.monotonic() + self._chance.expovariate(1 / pause_s), self._move)
+
+
+def messages(plan: Plan, seed: int) -> Report:
+    """Play it, and judge."""
+    with staged("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
+        play = Play(plan, seed, stage.loop)
+        rate, fast = play.run()
+        load, endings = stage.loop.load(), stage.loop.endings
+    sent, moved = play.ledger.sent, {each.uid for each in play.people if not each.stays}
+    stayed = Counter(each.uid for each in play.people if each.uid not in moved)
+    inboxes = {(each.uid, each.device): each.inbox for each in play.people}
+    verdict = judge(sent, inboxes, stayed, play.absent)
+    lost = verdict.lost
+    reasons = ", ".join(f"{count:,} {Code(code).reason}" for code, count in lost.items())
+    outcomes = verdict.handed + verdict.refused + lost.total()
+    answered = [each.answered_s for each in sent[fast:] if each.answered_s >= 0]
+    received = [each.received_s for each in sent[fast:] if each.received_s >= 0]
+    report = Report(f"messages: {plan.users:,} users, {plan.workers} workers, {plan.movers} users moving")
+    report.rows = {
+        "sent": f"{len(sent):,}",
+        "handed + refused + reported lost": f"{verdict.handed:,} + {verdict.refused:,} + {lost.total():,} "
+        f"= {outcomes:,} ({reasons or 'none lost'})",
+        "received by devices": f"{verdict.received:,}",
+        "handed to whoever moved, and missed": f"{verdict.missed:,}",
+        "moves": f"{play.moves:,}",
+        f"as fast as may be, {plan.window} waiting": f"{rate:,.0f} handed a second, of {fast:,}",
+        f"at {plan.rate:,.0f} a second, to the receipt": spread_ms(received),
+        f"at {plan.rate:,.0f} a second, to the answer": spread_ms(answered),
+        "the load itself": load,
+    }
+    report.figures = {"handed": verdict.handed, "refused": verdict.refused, "moves": play.moves, "rate": rate}
+    p99_ms = max(percentile(times, 0.99) * 1000 for times in (received, answered))
+    report.broken = [
+        *verdict.broken,
+        *stage.server.failures(),
+        *faults(
+            (rate < plan.rate_min, f"only {rate:,.0f} messages a second, promised {plan.rate_min:,.0f}"),
+            (p99_ms > plan.p99_max_ms, f"p99 {p99_ms:.0f} ms, {plan.p99_max_ms:.0f} promised"),
+            (outcomes != len(sent), "handed + refused + reported lost is not what was sent"),
+            (endings, f"connections ended by the server: {dict(endings)}"),
+        ),
+    ]
+    return report

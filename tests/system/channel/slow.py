@@ -1,0 +1,260 @@
+"""``slow``: many who watch and never read, and what they cost the server and those who do read."""
+
+import _socket
+import itertools
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import protocol
+from loadtest import usage
+from loadtest.checker.periods import id_order
+from loadtest.client_loop import Client, ClientLoop
+from loadtest.outcome import faults, percentile, say, spread_ms
+from loadtest.report import Report, Stage, staged
+from protocol import Kind
+from tests.system.channel.entries import EntryId
+
+SMALL_BUFFERS = ("-m", "tests.system.channel.small_buffers")
+SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
+RECEIVE_BYTES = 4096
+TEXT = "x" * 200  # a state's meta
+LOGIN_S = 60.0
+LOGINS_A_SECOND = 300.0  # each watches immediately, which costs more than a login
+UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
+UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
+MEMORY_SHARE_MAX = 1.1
+P99_RATIO_MAX = 1.2
+LOOK_S = 1.0
+WAKE_S = 60.0
+BEAT_S = 12.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played.
+
+    Attributes:
+        deaf: who watch and never read.
+        others: who read, and are measured.
+        users: whom all of them watch.
+        rate: changes of these a second, by turns; the server takes about one a second of each.
+        seconds: of measuring, without those who never read and with them, once what waits for them is full.
+    """
+
+    deaf: int = 2000
+    others: int = 100
+    users: int = 50
+    rate: float = 40.0
+    seconds: float = 20.0
+
+
+class Changes:
+    """What was changed when, by number; each number is the meta of a user for a while."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        self.newest: dict[str, int] = {}
+
+    def next(self, uid: str) -> Mapping[str, Any]:
+        """Return a user's next meta, which is sent now."""
+        self.newest[uid] = len(self.sent)
+        self.sent.append(time.monotonic())
+        return {"n": self.newest[uid], "text": TEXT}
+
+
+class Changer(Client):
+    """Somebody whom others watch, and who changes.
+
+    Attributes:
+        refused: changes that the server did not take.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, changes: Changes) -> None:
+        super().__init__(loop, uid)
+        self.refused = 0
+        self._changes = changes
+
+    def change(self) -> None:
+        """Change."""
+        self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note a refusal."""
+        self.refused += kind == Kind.ERROR
+
+
+class Viewer(Client):
+    """Watches, and knows the newest of each user.
+
+    Attributes:
+        delays: where to note by how much each push came after its change, seconds; None: nowhere.
+        seen: by uid, the number of the newest change.
+        pushes: how many came.
+        fallen: pushes whose ids do not rise.
+        is_answered: whether the watch is.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, uids: list[str], changes: Changes) -> None:
+        super().__init__(loop, uid)
+        self.delays: list[float] | None = None
+        self.seen: dict[str, int] = {}
+        self.pushes = self.fallen = 0
+        self.is_answered = False
+        self._last: dict[str, EntryId] = {}
+        self._uids, self._changes = uids, changes
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """Watch."""
+        self.send(protocol.encode(protocol.watch(self._uids, id=100)))
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Note it."""
+        if kind == Kind.PRESENCE:
+            self.pushes += 1
+            uid, entry_id = payload["uid"], id_order(payload["id"])
+            self.fallen += entry_id <= self._last.get(uid, (0, 0))
+            self._last[uid] = entry_id
+            number = payload.get("meta", {}).get("n", -1)
+            self.seen[uid] = number
+            if self.delays is not None and number >= 0:
+                self.delays.append(now - self._changes.sent[number])
+        elif kind == Kind.OK and "presence" in payload:
+            self.is_answered = True
+            known = {uid: state["meta"]["n"] for uid, state in payload["presence"].items() if "meta" in state}
+            self.seen.update(known)
+
+
+class Deaf(Viewer):
+    """Reads until its watch is answered, and then no more, until it is woken."""
+
+    def socket(self) -> _socket.socket:
+        """See `Client`: keep the kernels from holding much between server and client."""
+        sock = super().socket()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        return sock
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """See `Viewer`."""
+        super().heard(kind, id, payload, now)
+        if kind == Kind.OK and "presence" in payload:
+            self.loop.hear(self, on=False)
+
+    def wake(self) -> None:
+        """Read all that waits."""
+        self.loop.hear(self, on=True)
+
+
+class Play:
+    """One run."""
+
+    def __init__(self, plan: Plan, stage: Stage) -> None:
+        self._plan, self._loop, self._server = plan, stage.loop, stage.server
+        loop = stage.loop
+        self._changes = Changes()
+        uids = [f"user-{number}" for number in range(plan.users)]
+        self._users = [Changer(loop, uid, self._changes) for uid in uids]
+        self._turns = itertools.cycle(self._users)
+        self._others = [Viewer(loop, f"other-{number}", uids, self._changes) for number in range(plan.others)]
+        self._deaf = [Deaf(loop, f"deaf-{number}", uids, self._changes) for number in range(plan.deaf)]
+        self._changing = False
+
+    def run(self) -> Report:
+        """Measure without and with those who never read, and wake these in the end."""
+        plan, loop, deaf = self._plan, self._loop, self._deaf
+        self._bring(self._users, lambda: all(each.is_in for each in self._users))
+        self._bring(self._others, lambda: all(each.is_answered for each in self._others))
+        without = self._measure()
+        self._bring(deaf, lambda: all(each.is_answered for each in deaf))
+        say(f"slow: {len(deaf):,} watch and read no more")
+        loop.run(LOOK_S)
+        pid, first = self._server.process.pid, len(self._changes.sent)
+        before = usage.memory(pid).rss
+        usage.forget_peak(pid)
+        self._fill()
+        within = self._measure()
+        grown = usage.peak_bytes(pid) - before
+        say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
+        for each in deaf:
+            each.wake()
+        newest = self._changes.newest
+        loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        changes, bound = len(self._changes.sent) - first, plan.deaf * UNSENT_BYTES
+        spared = sum(each.pushes < changes for each in deaf)
+        ratio = percentile(within, 0.99) / percentile(without, 0.99)
+        report = Report(
+            f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
+            f"{plan.rate:g} changes/s"
+        )
+        report.rows = {
+            "memory grew by, at its peak": f"{grown / plan.deaf / 1024:.1f} KiB each, "
+            f"{grown / bound:.3f} of what may wait ({UNSENT_BYTES // 1024} KiB each)",
+            "others' pushes without them": spread_ms(without),
+            "others' pushes with them": f"{spread_ms(within)}; p99 {ratio:.2f} times that without them",
+            "pushed to each of them in the end": f"{sum(each.pushes for each in deaf) / plan.deaf:,.0f} of "
+            f"{changes:,} changes",
+            "the load itself": loop.load(),
+        }
+        report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
+        behind = sum(each.seen != newest for each in deaf)
+        fallen = sum(each.fallen for each in [*deaf, *self._others])
+        refused = sum(each.refused for each in self._users)
+        report.broken = self._server.failures() + faults(
+            (behind, f"{behind} who were deaf do not see the newest states when they read"),
+            (spared < len(deaf), f"only {spared} of {len(deaf)} did not read"),
+            (fallen, f"ids of {fallen} pushes do not rise"),
+            (any(each.seen != newest for each in self._others), "not all who read see the newest states"),
+            (refused, f"{refused} changes were refused"),
+            (loop.endings, f"connections ended by the server: {dict(loop.endings)}"),
+            (grown > MEMORY_SHARE_MAX * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
+            (ratio > P99_RATIO_MAX, f"p99 of others {ratio:.2f} times that without them"),
+        )
+        return report
+
+    def _bring(self, clients: Sequence[Client], done: Callable[[], bool]) -> None:
+        self._loop.bring(clients, LOGINS_A_SECOND)
+        if not self._loop.run(LOGIN_S, done):
+            raise RuntimeError(f"not all of {len(clients)} could log in and watch")
+
+    def _measure(self) -> list[float]:
+        """Return the delays to those who read, while changes go on."""
+        delays: list[float] = []
+        self._changing = True
+        self._change_next(time.monotonic())
+        for each in self._others:
+            each.delays = delays
+        self._loop.run(self._plan.seconds)
+        self._changing = False
+        self._loop.run(LOOK_S)
+        for each in self._others:
+            each.delays = None
+        return delays
+
+    def _fill(self) -> None:
+        """Let changes go on, each once those who read have the one before: the server is not to be behind."""
+        for _ in range(int(self._plan.rate * self._plan.seconds)):
+            begun, user = time.monotonic(), next(self._turns)
+            user.change()
+            self._loop.run(LOOK_S, partial(self._have, user.uid))
+            self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
+
+    def _have(self, uid: str) -> bool:
+        newest = self._changes.newest[uid]
+        return all(each.seen.get(uid) == newest for each in (self._others[0], self._others[-1]))
+
+    def _change_next(self, due: float) -> None:
+        if self._changing:
+            next(self._turns).change()
+            due += 1 / self._plan.rate
+            self._loop.at(due, lambda: self._change_next(due))
+
+
+def slow(plan: Plan, _seed: int) -> Report:
+    """Play it, and judge."""
+    timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
+    with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
+        return Play(plan, stage).run()

@@ -1,0 +1,52 @@
+"""Short runs on real servers: who watches sees all, messages arrive once, and slow readers hurt nobody."""
+
+import pytest
+
+from tests.system.channel import flapping, messages, slow, watch
+
+
+@pytest.mark.nightly  # live/test_watching.py plays the same faults
+@pytest.mark.alone
+def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> None:
+    plan = watch.Plan(30, 10, 80, 9.0, rate=150.0, kills=1, restarts=1, away_s=1.0, idle_s=2.0, lease_s=1.0)
+    report = watch.watch(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert report.figures["pushes"] > 900
+    assert len(report.figures["injected"]) == 2
+
+
+@pytest.mark.alone
+def test_each_message_has_one_outcome() -> None:
+    plan = messages.Plan(
+        users=200,
+        messages=6000,
+        window=128,
+        rate=500.0,
+        seconds=2.0,
+        movers=20,
+        move_each_s=2.0,
+        rate_min=0.0,  # how fast is for a machine that does nothing else
+        p99_max_ms=5000.0,
+    )
+    report = messages.messages(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert report.figures["handed"] > 6000
+    assert report.figures["refused"] > 0
+    assert report.figures["moves"] > 0
+
+
+def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
+    plan = slow.Plan(deaf=60, others=10, users=40, rate=40.0, seconds=4.0)
+    report = slow.slow(plan, 7)
+    print(report.table())
+    assert [words for words in report.broken if not words.startswith("p99")] == []  # noise, of so few
+
+
+@pytest.mark.nightly
+def test_flapping_is_no_event() -> None:
+    plan = flapping.Plan(clients=10, calm=5, drops=12, minute_s=9.0, grace_s=2.5, idle_s=5.0, tick_s=0.5)
+    report = flapping.flapping(plan, seed=7)
+    print(report.table())
+    assert report.broken == []

@@ -1,0 +1,374 @@
+"""``watch``: many who watch, while those whom they watch come, go and change, and servers and Redis fail."""
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import protocol
+from loadtest.client_loop import AWAY, Client, ClientLoop
+from loadtest.outcome import faults, say, spread_ms
+from loadtest.report import Report, Stage, staged
+from loadtest.servers import wait_for
+from presence.store.keys import Keys
+from protocol import Kind
+from tests.system.channel.entries import Entry, by_user, read_entries
+from tests.system.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, judge
+
+LOGIN_S = 30.0
+QUIET_S = 3.0
+STALE_MAX_MS = 2500.0
+TWO_DEVICES = 5  # one in so many users has a second device
+RESTLESS = 10  # and one in so many watchers looks away, or loses the connection, now and then
+PROOF_S = 15.0  # until a worker that was killed is replaced
+AFTER_S = 5.0  # after Redis' return what waited for it is told; not as in calm
+STATUS_TEXTS = ("at work", "im Zug", "おはよう", "")
+VERSIONS = 40
+RETRY_S = 0.5  # where the server names no time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played.
+
+    Attributes:
+        watchers, each: how many watch, and how many users each of them.
+        users: those to watch.
+        seconds: for which these come, go and change.
+        workers, shards: of the server.
+        rate: acts a second.
+        kills, restarts: of a worker, and of Redis.
+        away_s: for which Redis is away.
+        idle_s, lease_s, tick_s, grace_s: the server's settings.
+    """
+
+    watchers: int = 200
+    each: int = 50
+    users: int = 1000
+    seconds: float = 60.0
+    workers: int = 3
+    shards: int = 3
+    rate: float = 250.0
+    kills: int = 2
+    restarts: int = 2
+    away_s: float = 2.0
+    idle_s: float = 5.0
+    lease_s: float = 2.0
+    tick_s: float = 0.5
+    grace_s: float = 1.0
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of `presence serve`."""
+        return (
+            *("--workers", str(self.workers), "--shards", str(self.shards), "--lease", f"{self.lease_s:g}"),
+            *("--idle-timeout", f"{self.idle_s:g}", "--tick", f"{self.tick_s:g}"),
+            *("--disconnect-grace", f"{self.grace_s:g}"),
+        )
+
+    @property
+    def settle_s(self) -> float:
+        """How long after the last act something may still be told: of whoever fell silent on a dead node."""
+        return self.lease_s + self.idle_s + self.tick_s + self.grace_s + QUIET_S
+
+
+class Person(Client):
+    """Somebody whom others watch: at each `act` does one of the things that devices do.
+
+    Args:
+        grace_s: the server's; the pauses are made of it.
+    """
+
+    def __init__(
+        self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
+    ) -> None:
+        super().__init__(loop, uid, device)
+        self.returns = False
+        self._chance = chance
+        self._grace_s = grace_s
+        self._is_away = False
+        self._acts: dict[Callable[[], object], int] = {
+            self._log_out: 16,
+            self._go: 8,
+            self._move: 10,
+            self._fall_silent: 4,
+            self._turn: 27,
+            self._tell: 35,
+        }
+
+    def act(self) -> None:
+        """Do something, whatever is possible now."""
+        if self.fd == AWAY:
+            self._is_away, self.beats = False, True
+            self.meta = self._some_meta() if self._chance.random() < 0.6 else None
+            self.connect()
+        elif self.is_in and self.beats:
+            self._chance.choices([*self._acts], [*self._acts.values()])[0]()
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """Return soon where the server has gone, but not each time; others have to be told then."""
+        if payload is None and self.beats and self._chance.random() < 0.5:
+            self.loop.at(now + self._chance.uniform(0.0, 1.5), self.connect)
+
+    def _log_out(self) -> None:
+        self.beats = False
+        self.send(protocol.encode(protocol.logout(self._chance.choice(("logout", "background")))))
+
+    def _go(self) -> None:
+        self.drop(reset=self._chance.random() < 0.5)
+
+    def _move(self) -> None:
+        self._go()
+        self.loop.at(time.monotonic() + self._chance.uniform(0.0, 0.6 * self._grace_s), self.connect)
+
+    def _fall_silent(self) -> None:
+        self.beats = False
+
+    def _turn(self) -> None:
+        self._is_away = not self._is_away
+        self.send(protocol.encode(protocol.update(status="away" if self._is_away else "online")))
+
+    def _tell(self) -> None:
+        meta = {} if self._chance.random() < 0.1 else self._some_meta()
+        self.send(protocol.encode(protocol.update(meta=meta)))
+
+    def _some_meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"app": f"4.{self._chance.randrange(VERSIONS)}", "dev": self.device}
+        if text := self._chance.choice(STATUS_TEXTS):
+            found["text"] = text
+        return found
+
+
+class Watcher(Client):
+    """Somebody who watches, and writes down what comes.
+
+    Args:
+        uids: whom.
+
+    Attributes:
+        history: what has come so far, for the judge.
+        refused: watches that were refused, by the code; they are asked again.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
+        super().__init__(loop, uid)
+        self.history: list[Answered | Pushed | Unwatched | Lost] = []
+        self.refused: Counter[int] = Counter()
+        self._uids = uids
+        self._asked: dict[int, tuple[float, Sequence[str], bool]] = {}
+        self._ids = itertools.count(100)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is logged in and waits for no answer."""
+        return self.is_in and not self._asked
+
+    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+        """Watch."""
+        self._ask(self._uids, watch=True)
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Write it down."""
+        at_ms = self.loop.unix_ms(now)
+        if kind == Kind.PRESENCE:
+            self.history.append(Pushed(at_ms, payload["uid"], payload))
+        elif id in self._asked:
+            asked_ms, uids, watch = self._asked.pop(id)
+            if kind == Kind.ERROR:
+                self.refused[payload["code"]] += 1
+                self._retry(now + payload.get("retry_after", RETRY_S), uids, watch=watch)
+            elif watch:
+                self.history.append(Answered(asked_ms, at_ms, uids, payload["presence"]))
+            else:
+                self.history.append(Unwatched(uids))
+        else:
+            raise AssertionError(f"not asked for: {kind} {id} {payload}")
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """All watches are gone."""
+        self._asked.clear()
+        self.history.append(Lost())
+
+    def leave(self) -> None:
+        """Drop the connection, and be back soon."""
+        if self.is_in:
+            now = time.monotonic()
+            self.drop(reset=True)
+            self.ended(None, now)
+            self.loop.at(now + random.uniform(0.0, 1.0), self.connect)
+
+    def look_away(self) -> None:
+        """Watch some no more, and then again."""
+        if self.is_answered:
+            some = random.sample(self._uids, len(self._uids) // 2)
+            self._ask(some, watch=False)
+            self._ask(some, watch=True)
+
+    def _ask(self, uids: Sequence[str], *, watch: bool) -> None:
+        id = next(self._ids)
+        self._asked[id] = (self.loop.unix_ms(time.monotonic()), uids, watch)
+        self.send(protocol.encode((protocol.watch if watch else protocol.unwatch)(uids, id=id)))
+
+    def _retry(self, moment: float, uids: Sequence[str], *, watch: bool) -> None:
+        fd = self.fd
+
+        def ask() -> None:
+            if self.is_in and self.fd == fd:  # a new connection has asked for all
+                self._ask(uids, watch=watch)
+
+        self.loop.at(moment, ask)
+
+
+class Play:
+    """One run.
+
+    Attributes:
+        watchers: who watch.
+        proofs: of each fault, that it took place, in words.
+        failed: faults that did not.
+    """
+
+    def __init__(self, plan: Plan, seed: int, stage: Stage) -> None:
+        self._plan, self._stage, self._loop = plan, stage, stage.loop
+        self._chance = random.Random(seed)
+        self._keys = Keys(shards=plan.shards)
+        uids = [f"user-{number}" for number in range(plan.users)]
+        self._people = [
+            Person(stage.loop, uid, device, self._chance, plan.grace_s)
+            for number, uid in enumerate(uids)
+            for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
+        ]
+        self.watchers = [
+            Watcher(stage.loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
+            for number in range(plan.watchers)
+        ]
+        self.proofs: Counter[str] = Counter()
+        self.failed: list[str] = []
+        self._away_ms: list[tuple[float, float]] = []  # when Redis was away or had just come back
+        self._acting = False
+
+    def run(self) -> None:
+        """Play it until all is quiet."""
+        loop, plan = self._loop, self._plan
+        loop.bring(self.watchers)
+        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
+            raise RuntimeError(f"only {loop.online()} of {plan.watchers} could log in and watch")
+        self._acting = True
+        self._act()
+        self._disturb()
+        injecting = threading.Thread(target=self._inject, daemon=True)  # the clients go on
+        injecting.start()
+        loop.run(plan.seconds)
+        loop.run(PROOF_S, lambda: not injecting.is_alive())
+        self._acting = False
+        say("watch: waiting until all is quiet")
+        loop.run(plan.settle_s)
+        before = -1
+        while (entries := len(self.entries())) != before:
+            before = entries
+            loop.run(QUIET_S)
+
+    def entries(self) -> list[Entry]:
+        """Return what the streams say of those who are watched."""
+        found = read_entries(self._stage.data.events(self._keys))
+        return [entry for entry in found if entry.uid.startswith("user-")]
+
+    def _inject(self) -> None:
+        """Kill workers and Redis by turns, evenly over the time."""
+        plan = self._plan
+        turns = zip_longest([self._kill] * plan.kills, [self._restart] * plan.restarts)
+        kinds = [kind for turn in turns for kind in turn if kind]
+        for kind in kinds:
+            time.sleep(plan.seconds / (len(kinds) + 1))
+            kind()
+            say(f"watch: {dict(self.proofs)}")
+
+    def _kill(self) -> None:
+        server = self._stage.server
+        number, pid = random.choice(sorted(server.workers().items()))
+        os.kill(pid, signal.SIGKILL)
+        if wait_for(lambda: server.workers()[number] != pid, PROOF_S):
+            self.proofs["worker killed (kill -9) and replaced"] += 1
+        else:
+            self.failed.append("a killed worker was not replaced")
+
+    def _restart(self) -> None:
+        plan, data, begun = self._plan, self._stage.data, time.time() * 1000
+        before = data.client.info("server")["run_id"]
+        data.kill()
+        time.sleep(plan.away_s)
+        data.start()
+        self._away_ms.append((begun, (time.time() + AFTER_S) * 1000))
+        if data.client.info("server")["run_id"] != before:
+            self.proofs[f"Redis killed for {plan.away_s:g} s, and back with its data"] += 1
+        else:
+            self.failed.append("Redis did not restart")
+
+    def _act(self) -> None:
+        if self._acting:
+            self._chance.choice(self._people).act()
+            self._loop.at(time.monotonic() + self._chance.expovariate(self._plan.rate), self._act)
+
+    def _disturb(self) -> None:
+        """Let a restless watcher do what it does."""
+        if self._acting:
+            watcher = self._chance.choice(self.watchers[::RESTLESS])
+            self._chance.choice((watcher.leave, watcher.look_away))()
+            self._loop.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
+
+    def report(self) -> Report:
+        """Judge what was seen."""
+        plan, entries = self._plan, self.entries()
+        histories = {each.uid: each.history for each in self.watchers}
+        verdict = judge(histories, Truth(by_user(entries)))
+        types = Counter(entry.fields["type"] for entry in entries)
+        refused = sum((each.refused for each in self.watchers), Counter[int]())
+        in_calm = [
+            delay
+            for stood_ms, delay in verdict.decided_ms
+            if not any(begun <= stood_ms <= end for begun, end in self._away_ms)
+        ]
+        stale_ms = max(verdict.stale_ms, default=0.0)
+        unanswered = sum(not each.is_answered for each in self.watchers)
+        report = Report(
+            f"watch: {plan.watchers} watchers of {plan.each} users each, {plan.users:,} users, "
+            f"{plan.workers} workers, {plan.shards} shards"
+        )
+        report.rows = {
+            "transitions": f"{len(entries):,}: {dict(types)}",
+            "injected": "; ".join(f"{count} x {what}" for what, count in self.proofs.items()) or "nothing",
+            "pushes that were right": f"{verdict.pushes:,}",
+            "states in answers that were right": f"{verdict.answers:,}",
+            "from the decision to the push": spread_ms(delay / 1000 for _, delay in verdict.decided_ms),
+            "the same, but for Redis' outages": spread_ms(delay / 1000 for delay in in_calm),
+            "answers over when asked for, by": spread_ms(delay / 1000 for delay in verdict.stale_ms),
+            "watches refused and asked again": f"{refused.total():,} {dict(refused) if refused else ''}",
+            "the load itself": self._loop.load(),
+        }
+        report.figures = {"transitions": len(entries), "pushes": verdict.pushes, "injected": self.proofs}
+        report.broken = [
+            *verdict.broken,
+            *self.failed,
+            *self._stage.server.failures(),
+            *faults(
+                (stale_ms > STALE_MAX_MS, f"an answer was over by {stale_ms:,.0f} ms when asked for"),
+                (not self.proofs and plan.kills + plan.restarts, "nothing was injected"),
+                (unanswered, f"{unanswered} watchers have no answer in the end"),
+            ),
+        ]
+        return report
+
+
+def watch(plan: Plan, seed: int) -> Report:
+    """Play it, and judge."""
+    with staged(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
+        play = Play(plan, seed, stage)
+        play.run()
+        return play.report()

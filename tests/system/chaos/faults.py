@@ -1,0 +1,422 @@
+"""The faults of a plan, carried out on real processes, sockets and a real Redis; each proves that it was.
+
+Each returns its proof in words, or "" if it injected nothing.
+"""
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import Any, Final
+
+from loadtest.servers import errors, wait_for
+from presence.store.keys import Keys
+from tests.support.proxy import Faults, Proxy
+from tests.support.redis_cluster import Cluster, Member
+from tests.system.chaos.bounds import Troubles
+from tests.system.chaos.collector import Collector
+from tests.system.chaos.nodes import PATIENCE_S, Clustered, Node, Plain, Store
+from tests.system.chaos.plan import EVERYWHERE, OF_A_CLUSTER, Fault, Kind, Place
+from tests.system.chaos.truth import Trouble
+
+AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
+WEATHER: Final = {
+    Kind.PATH_LATENCY: Faults(latency_s=0.1, jitter_s=0.15),
+    Kind.CLIENTS_LATENCY: Faults(latency_s=0.2, jitter_s=0.6),
+    Kind.PATH_SLICES: Faults(slice_bytes=7),
+    Kind.CLIENTS_SLICES: Faults(slice_bytes=2),
+}
+HOLES: Final = {  # which ways nothing goes: up, down
+    **dict.fromkeys((Kind.PATH_HOLE, Kind.PATH_HOLE_LONG, Kind.CLIENTS_HOLE), (True, True)),
+    **dict.fromkeys((Kind.PATH_HOLE_UP, Kind.CLIENTS_HOLE_UP), (True, False)),
+    **dict.fromkeys((Kind.PATH_HOLE_DOWN, Kind.CLIENTS_HOLE_DOWN), (False, True)),
+}
+DROPS: Final = 3
+SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
+SWEEP_LATENCY: Final = Faults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
+SWEPT_SHARE: Final = 0.2  # of what the dead node owned; then its sweeper is killed
+SWEEP_LOOK_S: Final = 0.01
+BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
+HALF_MOVED_S: Final = 0.4  # each slot is open for so long, some of its keys here and some there
+BETWEEN_S: Final = 0.1
+PAUSED_MS: Final = 2000
+WAIT_MS: Final = 1000
+
+
+class Injector:
+    """Carries faults out.
+
+    Args:
+        data: Redis.
+        keys: how the servers call their keys.
+        nodes: by place.
+        subscribers: the path of these to Redis; None if that is a cluster.
+        collector: told of what Redis forgets.
+        troubles: told of all.
+    """
+
+    def __init__(
+        self,
+        data: Plain | Clustered,
+        keys: Keys,
+        nodes: list[Node],
+        subscribers: Proxy | None,
+        collector: Collector,
+        troubles: Troubles,
+    ) -> None:
+        self._data, self._keys, self._nodes = data, keys, nodes
+        self._paths = [path for path in (*(node.path for node in nodes), subscribers) if path]
+        self._collector, self._troubles = collector, troubles
+        self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
+
+    def carry_out(self, fault: Fault) -> str:
+        """Do it; return when it is over, with the proof that it took place.
+
+        What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
+        """
+        if fault.place == EVERYWHERE:
+            each = [replace(fault, place=place) for place in range(len(self._nodes))]
+            with ThreadPoolExecutor(len(each)) as pool:
+                proofs = [*pool.map(self.carry_out, each)]
+            return proofs[0] if all(proofs) else ""
+        if fault.kind is Kind.ROLLING:
+            return self._rolling(fault)
+        if fault.kind is Kind.SWEEPER:
+            return self._sweeper(fault)
+        with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
+            if fault.kind in OF_A_CLUSTER:
+                assert isinstance(self._data, Clustered)
+                return _of_a_cluster(self._data.cluster, self._keys, fault)
+            if fault.kind in {*WEATHER, *HOLES}:
+                return self._disturb(fault)
+            act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
+            return act(fault)
+
+    @classmethod
+    def can(cls, kind: Kind) -> bool:
+        """Whether it can carry out a kind of fault on a plain Redis."""
+        return kind in {*WEATHER, *HOLES} or hasattr(cls, f"_{kind.name.lower()}")
+
+    @contextmanager
+    def _trouble(self, fault: Fault, place: int | None = None) -> Iterator[None]:
+        trouble = Trouble(fault.kind, fault.place if place is None else place, time.monotonic())
+        self._troubles.add(trouble)
+        try:
+            yield
+        finally:
+            trouble.end = time.monotonic()
+
+    @property
+    def _plain(self) -> Plain:
+        assert isinstance(self._data, Plain)
+        return self._data
+
+    @property
+    def _store(self) -> Store:
+        return self._plain.server
+
+    # Nodes
+
+    def _stop(self, fault: Fault) -> str:
+        node = self._nodes[fault.place]
+        begun = time.monotonic()
+        node.freeze()
+        time.sleep(fault.seconds / 2)
+        was_stopped = node.is_frozen()
+        time.sleep(max(0.0, begun + fault.seconds - time.monotonic()))
+        node.thaw()
+        return f"process {node.pid} was seen stopped" if was_stopped else ""
+
+    _stop_long = _stop
+
+    def _kill(self, fault: Fault) -> str:
+        node = self._nodes[fault.place]
+        pid, status = node.pid, node.kill()
+        time.sleep(fault.seconds)
+        node.start_again()
+        return f"process {pid} ended by signal {-status}" if status < 0 else ""
+
+    def _rolling(self, fault: Fault) -> str:
+        statuses = []
+        for place, node in enumerate(self._nodes):
+            with self._taken[Place.NODE, place], self._trouble(fault, place):
+                statuses.append(node.drain())
+                node.start_again()
+        return "" if any(statuses) else f"{len(statuses)} processes replaced"
+
+    def _sweeper(self, fault: Fault) -> str:
+        """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
+        records, keys = self._data.records, self._keys
+        ids = {stats["pid"]: node for node, stats in records.nodes(keys).items()}
+        places = {ids[node.pid]: place for place, node in enumerate(self._nodes)}
+        dead = ids[self._nodes[fault.place].pid]
+        with self._trouble(fault):
+            self._nodes[fault.place].kill()
+            for path in self._paths:
+                path.disturb(SWEEP_LATENCY)
+            owned, sweeper = records.owned(keys, dead), ""
+
+            def is_half_swept() -> bool:
+                nonlocal sweeper
+                sweeper = sweeper or records.sweeper(keys, dead)
+                return bool(sweeper) and records.owned(keys, dead) <= owned * (1 - SWEPT_SHARE)
+
+            wait_for(is_half_swept, fault.seconds, look_s=SWEEP_LOOK_S)
+            if not sweeper:
+                return ""
+            with self._trouble(fault, places[sweeper]):
+                self._nodes[places[sweeper]].kill()
+                for path in self._paths:
+                    path.heal()
+                left = records.owned(keys, dead)
+                both = (dead, sweeper)
+                wait_for(lambda: records.is_buried(keys, both[0]), fault.seconds)
+                wait_for(lambda: records.is_buried(keys, both[1]), fault.seconds)
+                for node in both:
+                    self._nodes[places[node]].start_again()
+        return f"{owned - left:,} of {owned:,} sessions were swept" if 0 < left < owned else ""
+
+    # Redis
+
+    def _redis_kill(self, fault: Fault) -> str:
+        self._store.kill()
+        time.sleep(fault.seconds)
+        was_away = not self._store.answers(PATIENCE_S)
+        self._store.start()
+        return "nobody answered meanwhile" if was_away else ""
+
+    def _redis_stop(self, fault: Fault) -> str:
+        self._store.freeze()
+        time.sleep(fault.seconds / 2)
+        was_away = not self._store.answers(PATIENCE_S)
+        time.sleep(fault.seconds / 2)
+        self._store.thaw()
+        return "nobody answered meanwhile" if was_away else ""
+
+    def _redis_empty(self, fault: Fault) -> str:
+        with self._collector.writes_paused():
+            keys = self._store.client.dbsize()
+            self._store.kill()
+            self._collector.forgot()
+        time.sleep(fault.seconds)
+        self._store.forget(back=False)
+        self._store.start()
+        return _proof(keys, "keys forgotten")
+
+    def _redis_back(self, fault: Fault) -> str:
+        with self._collector.writes_paused():
+            self._store.keep()
+            number = self._collector.kept()
+            offset = self._store.offset()
+        time.sleep(fault.seconds)
+        with self._collector.writes_paused():
+            lost = self._store.offset() - offset
+            self._store.kill()
+            self._collector.forgot(number)
+        self._store.forget(back=True)
+        self._store.start()
+        return _proof(lost, "bytes of changes forgotten")
+
+    def _await_copy(self, old: Store, replica: Store) -> None:
+        offset = old.copied()
+        wait_for(lambda: replica.copied() >= offset, SPLIT_S)
+
+    def _failover(self, fault: Fault) -> str:
+        old, (replica, _) = self._store, self._plain.make_replica()
+        with self._collector.writes_paused():
+            self._await_copy(old, replica)
+            number = self._collector.kept()
+            self._plain.switch(replica, self._paths)
+            self._collector.forgot(number)
+        old.client.execute_command("CLIENT", "UNPAUSE")
+        lost = old.offset()
+        time.sleep(SPLIT_S)
+        lost = old.offset() - lost
+        refused = old.errors("READONLY")
+        old.client.replicaof(*self._plain.reverse().address)
+        time.sleep(fault.seconds)
+        refused = old.errors("READONLY") - refused
+        return f"{lost} bytes of changes forgotten, READONLY {refused} times" if lost and refused else ""
+
+    def _failover_kill(self, fault: Fault) -> str:
+        old, (replica, way) = self._store, self._plain.make_replica()
+        with self._collector.writes_paused():
+            self._await_copy(old, replica)
+            way.blackhole()
+            number = self._collector.kept()
+            lost = old.offset()
+        time.sleep(SPLIT_S)
+        with self._collector.writes_paused():
+            lost = old.offset() - lost
+            old.kill()
+            self._collector.forgot(number)
+        time.sleep(fault.seconds)
+        self._plain.switch(replica, self._paths)
+        way.heal(reset=True)
+        return _proof(lost, "bytes of changes forgotten")
+
+    def _flush(self, _fault: Fault) -> str:
+        return _proof(self._collector.flush_all(), "keys forgotten")
+
+    def _script_flush(self, fault: Fault) -> str:
+        before = self._store.errors("NOSCRIPT")
+        _again(fault.seconds, self._store.client.script_flush)
+        return _proof(self._store.errors("NOSCRIPT") - before, "calls found no script")
+
+    def _client_kill(self, fault: Fault) -> str:
+        def kill() -> int:
+            words = (("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES") for kind in ("NORMAL", "PUBSUB"))
+            return sum(self._store.client.execute_command(*each) for each in words)
+
+        return _proof(_again(fault.seconds, kill), "connections killed")
+
+    def _memory(self, fault: Fault) -> str:
+        before = self._store.errors("OOM")
+        self._store.client.config_set("maxmemory", BYTES_LEFT)
+        time.sleep(fault.seconds)
+        self._store.client.config_set("maxmemory", 0)
+        return _proof(self._store.errors("OOM") - before, "calls refused")
+
+    # Paths
+
+    def _disturb(self, fault: Fault) -> str:
+        """Let nothing through on a path, or what goes through be late or in pieces."""
+        is_path = fault.kind.value.place is Place.PATH
+        proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
+        before, faults = proxy.injected, WEATHER.get(fault.kind)
+        if faults:
+            proxy.disturb(faults)
+        else:
+            up, down = HOLES[fault.kind]
+            proxy.blackhole(up=up, down=down)
+        time.sleep(fault.seconds)
+        proxy.heal()
+        done = proxy.injected.since(before)
+        if faults is None:
+            return _proof(done.held_bytes, "bytes held")
+        return (
+            _proof(done.cuts, "cuts") if faults.slice_bytes else _proof(done.delayed_bytes, "bytes delayed")
+        )
+
+    def _path_reset(self, fault: Fault) -> str:
+        return _proof(_again(fault.seconds, self._paths[fault.place].reset), "connections reset")
+
+    def _path_drop(self, fault: Fault) -> str:
+        path = self._paths[fault.place]
+        before = path.injected
+        _again(fault.seconds, lambda: path.drop_reply(DROPS))
+        path.drop_reply(0)
+        return _proof(path.injected.since(before).replies_dropped, "replies lost")
+
+    def _clients_reset(self, fault: Fault) -> str:
+        return _proof(self._nodes[fault.place].clients.reset(0.5), "connections reset")
+
+
+def _proof(count: int, words: str) -> str:
+    return f"{count} {words}" if count else ""
+
+
+def _again(seconds: float, blow: Callable[[], Any]) -> int:
+    """Do something again and again; return the sum of what it returned."""
+    until, found = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        found += int(blow() or 0)
+        time.sleep(AGAIN_S)
+    return found
+
+
+def _of_a_cluster(cluster: Cluster, keys: Keys, fault: Fault) -> str:
+    """Do it; return when it is over, with the proof that it took place."""
+    match fault.kind:
+        case Kind.PRIMARY_KILL:
+            return _kill(cluster, keys, fault.seconds)
+        case Kind.PRIMARY_STOP:
+            return _stop(cluster, keys, fault.seconds)
+        case Kind.HANDOVER:
+            return _hand_over(cluster, fault.seconds)
+        case Kind.MOVE_KEYS:
+            return _move(cluster, keys, fault.seconds, _by_key, ("TRYAGAIN", "ASK", "MOVED"))
+        case _:
+            return _move(cluster, keys, fault.seconds, _at_once, ("MOVED",))
+
+
+def _kill(cluster: Cluster, keys: Keys, seconds: float) -> str:
+    primary = cluster.primary_of(keys.nodes)
+    slots = [slot for each in primary.ranges() for slot in each]
+    shards = sum(cluster.slot_of(keys.online(shard)) in slots for shard in range(keys.shards))
+    primary.call("CLIENT", "PAUSE", PAUSED_MS, "WRITE")  # what a replica may lack is tried by a failover
+    primary.call("WAIT", 1, WAIT_MS)
+    begun = time.monotonic()
+    cluster.fail_over(primary)
+    took_s = time.monotonic() - begun
+    time.sleep(seconds)
+    return f"{shards} of {keys.shards} shards without a primary for {took_s:.1f} s"
+
+
+def _stop(cluster: Cluster, keys: Keys, seconds: float) -> str:
+    before = _counts(cluster, "CLUSTERDOWN")
+    primary = cluster.primary_of(keys.nodes)
+    primary.freeze()
+    time.sleep(seconds)
+    primary.thaw()
+    cluster.wait_until_ok()
+    down = _counts(cluster, "CLUSTERDOWN") - before
+    return f"CLUSTERDOWN answered {down:,} times" if down else ""
+
+
+def _hand_over(cluster: Cluster, seconds: float) -> str:
+    before, replaced = _counts(cluster, "MOVED"), 0
+    for primary in cluster.primaries():
+        time.sleep(seconds / 4)
+        cluster.fail_over(primary, is_graceful=True)
+        replaced += 1
+    moved = _counts(cluster, "MOVED") - before
+    return f"{replaced} of 3 primaries replaced; answers MOVED {moved:,}" if moved else ""
+
+
+def _by_key(cluster: Cluster, slot: int, target: Member) -> None:
+    classic = cluster.move(slot, target)
+    classic.begin()
+    classic.step()
+    time.sleep(HALF_MOVED_S)
+    while classic.step():
+        pass
+    classic.finish()
+
+
+def _at_once(cluster: Cluster, slot: int, target: Member) -> None:
+    cluster.move_at_once([slot], target)
+
+
+def _move(
+    cluster: Cluster,
+    keys: Keys,
+    seconds: float,
+    move: Callable[[Cluster, int, Member], None],
+    codes: tuple[str, ...],
+) -> str:
+    """Let the slots with presence data move on and on, each at least once."""
+    names = [*map(keys.online, range(keys.shards)), *keys.lease_keys, keys.meta]
+    slots = [*dict.fromkeys(map(cluster.slot_of, names))]
+    before = {code: _counts(cluster, code) for code in codes}
+    moves, until = 0, time.monotonic() + seconds
+    for slot in itertools.cycle(slots):
+        if time.monotonic() > until and moves >= len(slots):
+            break
+        primaries = cluster.primaries()
+        at = primaries.index(cluster.primary_of(slot))
+        move(cluster, slot, primaries[(at + 1) % len(primaries)])
+        moves += 1
+        time.sleep(BETWEEN_S)
+    counts = {code: _counts(cluster, code) - before[code] for code in codes}
+    answered = ", ".join(f"{code} {count:,}" for code, count in counts.items())
+    # Who asks for one key or for several, and which of them is there, is chance.
+    return f"{moves} moves of {len(slots)} slots; answers {answered}" if counts[codes[0]] else ""
+
+
+def _counts(cluster: Cluster, code: str) -> int:
+    return sum(errors(each.client, code) for each in cluster.members if each.is_running)

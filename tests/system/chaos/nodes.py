@@ -1,0 +1,233 @@
+"""What a run stands on: nodes, with proxies before and behind them, and a Redis that can forget."""
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from loadtest.records import Records
+from loadtest.servers import PresenceServer, RedisServer, free_port, is_stopped, wait_for
+from presence.store.client import open_client
+from tests.support.proxy import Proxy
+from tests.support.redis_cluster import Cluster, Member
+from tests.system.chaos.crowd import Address
+
+CLUSTER = "+cluster://"
+START_RETRY_S = 0.2
+PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
+EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
+KEPT = "kept"
+PATIENCE_S = 0.2
+SYNC_S = 10.0
+PRIMARY_KNOWN_S = 0.2
+
+
+class Node:
+    """One server, which is started again at the same address.
+
+    Args:
+        redis: the socket of Redis, to which a path leads; or the address of a cluster, without one.
+        flags: of `presence serve`.
+        program: see `PresenceServer`.
+
+    Attributes:
+        path: between it and Redis; None for a cluster.
+        clients: between it and a part of its clients.
+    """
+
+    def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
+        self._flags, self._program = flags, program
+        self._failures: list[str] = []
+        self.path = None if CLUSTER in redis else Proxy(redis)
+        self._redis_url = self.path.url if self.path else redis
+        self._server = self._start(free_port())
+        self.clients = Proxy(self._server.address)
+
+    def addresses(self, place: int) -> list[Address]:
+        """Return where clients can log in."""
+        return [Address(self._server.address, place, False), Address(self.clients.address, place, True)]
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._server.process.pid
+
+    def _start(self, port: int) -> PresenceServer:
+        flags = ("--redis", self._redis_url, *self._flags)
+        while True:
+            try:
+                return PresenceServer(*flags, port=port, program=self._program)
+            except RuntimeError as error:  # Redis could not be reached for the whole of its patience
+                if not any(word in str(error) for word in PASSING):
+                    raise
+                time.sleep(START_RETRY_S)
+
+    def start_again(self) -> None:
+        """Start it at the address that it had; return when it serves."""
+        self._failures = self.failures()
+        self._server = self._start(self._server.address[1])
+
+    def kill(self) -> int:
+        """End it at once; return the status that it left with."""
+        self._server.process.kill()
+        return self._server.process.wait()
+
+    def drain(self) -> int:
+        """End it as an operator does; return the status that it left with."""
+        return self._server.stop()
+
+    def freeze(self) -> None:
+        """Stop the process."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def is_frozen(self) -> bool:
+        """Whether it is stopped."""
+        return is_stopped(self.pid)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def failures(self) -> list[str]:
+        """Return what all of its processes logged of exceptions."""
+        found = (each for each in self._server.failures() if not each.startswith(EXPECTED_ERRORS))
+        return [*self._failures, *found]
+
+    def close(self) -> None:
+        """End all."""
+        self.clients.close()
+        self._server.stop()
+        if self.path:
+            self.path.close()
+
+
+class Store(RedisServer):
+    """A `RedisServer` that keeps all over a kill, unless it is to forget."""
+
+    def __init__(self) -> None:
+        super().__init__(keep=True)
+
+    @property
+    def _files(self) -> Path:
+        return self.folder / "appendonlydir"
+
+    def keep(self) -> None:
+        """Keep what it has now, to go back to. Nothing may be written meanwhile."""
+        kept = self.folder / KEPT
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(self._files, kept)
+
+    def forget(self, *, back: bool) -> None:
+        """Before it is started again: forget everything, or what it did since `keep`."""
+        shutil.rmtree(self._files)
+        if back:
+            shutil.move(self.folder / KEPT, self._files)
+
+    def compact(self) -> None:
+        """Let it write its file anew, which has grown with every change."""
+        with contextlib.suppress(Exception):  # one is under way
+            self.client.bgrewriteaof()
+
+    def offset(self) -> int:
+        """Return the size of its file of changes in bytes."""
+        return int(self.client.info("persistence")["aof_current_size"])
+
+    def copied(self) -> int:
+        """Return how far in its history it is, as replicas and their primaries count it."""
+        told = self.client.info("replication")
+        return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
+
+
+class Plain:
+    """One Redis, whose replica may take its place.
+
+    Attributes:
+        server: the one that counts.
+        front: an address that leads there, for those who are in no trouble.
+        records: what stands in it.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.server = self._stack.enter_context(Store())
+        self.front = self._stack.enter_context(Proxy(self.server.path))
+        self.records = Records(self.client_of)
+        self._client: Any = open_client(self.front.url)
+        self.url = self.front.url
+
+    def close(self) -> None:
+        """End all."""
+        self._client.close()
+        self._stack.close()
+
+    def client_of(self, _key: str) -> Any:
+        """Return a connection to who has a key."""
+        return self._client
+
+    def target(self) -> str:
+        """Return where a path to it leads."""
+        return self.server.path
+
+    def make_replica(self) -> tuple[Store, Proxy]:
+        """Start a replica, and wait until it has all; return it, and the way by which it hears."""
+        way = self._stack.enter_context(Proxy(self.server.path))
+        replica = self._stack.enter_context(Store())
+        replica.client.replicaof(*way.address)
+        if not wait_for(lambda: replica.client.info("replication")["master_link_status"] == "up", SYNC_S):
+            raise RuntimeError("the replica has not got the data")
+        return replica, way
+
+    def reverse(self) -> Proxy:
+        """Return a way to the server, for who is to be its replica."""
+        return self._stack.enter_context(Proxy(self.server.path))
+
+    def switch(self, to: Store, paths: Iterable[Proxy]) -> None:
+        """Let a replica take the place: for new connections, but at the front for all."""
+        to.client.replicaof("NO", "ONE")
+        self.server = to
+        for path in (self.front, *paths):
+            path.retarget(to.path)
+        self.front.reset()
+
+    def compact(self) -> None:
+        """See `Store`."""
+        self.server.compact()
+
+
+class Clustered:
+    """A Redis Cluster.
+
+    Args:
+        replicas: of each of its three primaries.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self.cluster = Cluster(3, replicas)
+        self.records = Records(self.client_of)
+        self.url = self.cluster.url
+        self._slots: dict[str, int] = {}
+        self._primaries: dict[int, tuple[float, Member]] = {}
+
+    def close(self) -> None:
+        """End all."""
+        self.cluster.close()
+
+    def client_of(self, key: str) -> Any:
+        """Return a connection to who has a key; raises LookupError if nobody has it now."""
+        if key not in self._slots:
+            self._slots[key] = self.cluster.slot_of(key)
+        slot = self._slots[key]
+        found_at, primary = self._primaries.get(slot, (-math.inf, None))
+        if primary is None or time.monotonic() - found_at > PRIMARY_KNOWN_S:
+            primary = self.cluster.primary_of(slot)
+            self._primaries[slot] = time.monotonic(), primary
+        return primary.client
+
+    def compact(self) -> None:
+        """It has no file."""

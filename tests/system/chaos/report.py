@@ -1,0 +1,225 @@
+"""What a run is made of, and what came of it, in words and as a table; what a single fault led to. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+from loadtest.events import Event
+from loadtest.outcome import markdown, spread
+from loadtest.servers import Setup
+from protocol import Code
+from tests.system.chaos.bounds import rest_s
+from tests.system.chaos.judge import Finding
+from tests.system.chaos.plan import Fault, Kind, Place, Plan, Storm, draw
+from tests.system.chaos.truth import DEATHS, FORGETS, Trouble, User
+
+CAUGHT_UP_S = 5.0  # promised: so soon after Redis answers, what was decided meanwhile is told
+BACK_S = 5.0  # and users of a node that was taken for dead are online again after it has woken
+EQUAL_S = 5.0  # and Redis equals the sessions that live
+PROBE_S = 2.5  # a node at rest finds out so late that Redis has lost something while it answered
+SETTLED_LIMIT_S = 30.0  # for so long it is looked at
+SPARE_S = 4.0  # of a calm, after everything has come to rest
+EXAMPLES = 20
+EXAMPLES_OF_A_RULE = 4
+NOTHING = "nothing injected"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was done, the proof of it, what followed, and what came later than promised, in words."""
+
+    fault: Fault
+    proof: str
+    figures: str
+    broken: Sequence[str]
+
+
+def measure(
+    fault: Fault,
+    proof: str,
+    troubles: Sequence[Trouble],
+    events: Iterable[Event],
+    users: Iterable[User],
+    settled_s: float | None,
+    setup: Setup,
+) -> Measured:
+    """Return what followed a fault.
+
+    Args:
+        fault, proof: what was planned, and that it took place.
+        troubles: what was done, with its moments; several for a fault that comes to several places.
+        events: all that was told since it began.
+        users: what clients did.
+        settled_s: seconds from its end until Redis equalled the live sessions; None: nobody looked.
+        setup: the servers'.
+    """
+    begin, end = min(each.begin for each in troubles), max(each.end for each in troubles)
+    of_redis, is_death = fault.kind.value.place in {Place.REDIS, Place.PATH}, fault.kind in DEATHS
+    places = {each.place for each in troubles}
+    by_session = {login.session: login for user in users for login in [*user.logins] if login.session}
+    down: list[float] = []
+    back: list[float] = []
+    waits: list[float] = []
+    for event in events:
+        login = by_session.get(event.session)
+        if login is None or (not of_redis and login.place not in places):
+            continue
+        if event.type == "offline" and event.code == Code.NODE_DOWN and event.stood >= begin:
+            # What a second sweeper ends is due from the death of the first one on.
+            since = max(each.begin for each in troubles if each.begin <= event.stood) if is_death else begin
+            down.append(event.stood - since)
+        elif event.type == "online" and event.code == Code.RETURNED and event.stood >= end:
+            back.append(event.stood - end)
+        elif of_redis and begin <= event.decided[0] and event.decided[1] < end < event.stood:
+            waits.append(event.stood - end)
+    absent = [] if of_redis else _absences(users, begin, end, places)
+    promised = f" (promised {setup.death_s:g})" if is_death else ""
+    down_max, back_max, wait_max = (max(found, default=0.0) for found in (down, back, waits))
+    figures = {
+        f"node_down {len(down):,}, {spread(down)} after it began{promised}": is_death or down,
+        f"online again {len(back):,}, {spread(back)} after its end": back,
+        f"returned {len(absent):,}, away {spread(absent)}": absent,
+        f"decided meanwhile {len(waits):,}, told within {wait_max:.2f} s after its end": waits,
+        f"Redis equal to the live sessions after {settled_s or 0.0:.2f} s": settled_s is not None,
+    }
+    settled_s = settled_s or 0.0
+    equal_max_s = EQUAL_S + (PROBE_S if fault.kind in FORGETS else 0.0)
+    is_stall = fault.kind.value.place is not Place.REDIS and not is_death
+    broken = {
+        f"node_down {down_max:.1f} s after its node's death": is_death and down_max > setup.death_s,
+        f"back only {back_max:.1f} s after its waking": is_stall and back_max > BACK_S,
+        f"caught up only after {wait_max:.1f} s": wait_max > CAUGHT_UP_S,
+        f"Redis equal to the live sessions only after {settled_s:.1f} s": settled_s > equal_max_s,
+    }
+    name = fault.kind.name.lower()
+    return Measured(
+        fault,
+        proof,
+        "; ".join(words for words, counts in figures.items() if counts) or "no event",
+        [f"{name}: {words}" for words, is_so in broken.items() if is_so],
+    )
+
+
+def _absences(users: Iterable[User], begin: float, end: float, places: set[int]) -> list[float]:
+    """Return for how long clients had no connection who lost it by the fault and are back."""
+    return [
+        following.entered - login.lost_at
+        for user in users
+        for login, following in pairwise([*user.logins])
+        if login.place in places and begin <= login.lost_at <= end and following.entered < math.inf
+    ]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is made of.
+
+    Attributes:
+        seed, rounds, times, kinds, storm_s: what is drawn; see `tests.system.chaos.plan.draw`.
+        plan, longest_s: what is done instead; how long any fault of it may last, 0: as long as planned.
+        guard: the one that is switched off; "": none.
+    """
+
+    seed: int
+    rounds: int
+    times: int
+    storm_s: float
+    nodes: int
+    clients: int
+    kinds: Sequence[Kind]
+    setup: Setup
+    guard: str = ""
+    plan: Plan | None = None
+    longest_s: float = 0.0
+
+    def storms(self) -> list[Storm]:
+        """Return what is done."""
+        if self.plan:
+            return self.plan.storms(self.setup, self.longest_s)
+        return draw(Random(self.seed), self.rounds, self.times, self.nodes, self.kinds, self.storm_s)
+
+    @property
+    def calm_s(self) -> float:
+        """How long a calm is."""
+        return rest_s(self.setup) + SPARE_S
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    options: Options
+    begun: float
+    # How often each kind was proved to have taken place, and the last proof
+    injected: Counter[Kind] = field(default_factory=Counter)
+    proofs: dict[Kind, str] = field(default_factory=dict)
+    # Broken promises, and what was broken beside those, in words
+    findings: list[Finding] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    # Seconds of each calm until Redis was equal to the live sessions
+    equal_s: list[float] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)  # of a plan, what followed each fault
+    figures: dict[str, object] = field(default_factory=dict)  # what else there is to tell, by name
+
+    @property
+    def found_s(self) -> float | None:
+        """How long it took until the first promise was broken; None: none was."""
+        return min((each.at - self.begun for each in self.findings), default=None)
+
+    def story(self, finding: Finding) -> str:
+        """Return a broken promise in words."""
+        rule, text = finding.broken
+        return f"{finding.at - self.begun:.3f} s {rule}: {text}\n    after {finding.lately or 'nothing'}"
+
+    def stories(self) -> list[str]:
+        """Return the broken promises in words, of each rule the first ones."""
+        told: Counter[str] = Counter()
+        lines = []
+        for finding in self.findings:
+            told[finding.broken.rule] += 1
+            if told[finding.broken.rule] <= EXAMPLES_OF_A_RULE:
+                lines.append(self.story(finding))
+        return lines
+
+    def failures(self) -> list[str]:
+        """Return what speaks against the run. Without a kind of fault it shows nothing of that."""
+        absent = [kind.name.lower() for kind in self.options.kinds if not self.injected[kind]]
+        late = [each for row in self.measured for each in row.broken]
+        return [
+            *(f"no {name} took place" for name in absent),
+            *self.stories(),
+            *late,
+            *self.broken[:EXAMPLES],
+        ]
+
+    def table(self) -> str:
+        """Return the report in Markdown."""
+        options, setup = self.options, self.options.setup
+        faults = (
+            (kind.value.words, self.injected[kind], self.proofs.get(kind, NOTHING)) for kind in options.kinds
+        )
+        followed = (
+            (f"{row.fault.kind.value.words}, {row.fault.seconds:g} s", row.proof or NOTHING, row.figures)
+            for row in self.measured
+        )
+        rules = Counter(finding.broken.rule for finding in self.findings)
+        figures = {
+            "faults": f"{sum(self.injected.values())} of {len(self.injected)} kinds",
+            "broken promises": f"{sum(rules.values())} {dict(rules) if rules else ''}",
+            "Redis equal to the live sessions after a storm": spread(self.equal_s),
+            **self.figures,
+        }
+        return "\n\n".join(
+            [
+                f"seed {options.seed}; {options.nodes} nodes, {options.clients:,} clients; "
+                + " ".join(setup.flags)
+                + (f"; without {options.guard}" if options.guard else ""),
+                markdown("fault | proof | what followed", followed)
+                if options.plan
+                else markdown("fault | times | the last one", faults),
+                markdown("measured | ", figures.items()),
+            ]
+        )

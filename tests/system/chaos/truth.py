@@ -1,0 +1,143 @@
+"""What clients truly did and what was truly done to the nodes: the facts that events are judged by.
+
+Moments are monotonic seconds of this process; infinity: it has not happened.
+"""
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadtest.events import Event
+from tests.system.chaos.plan import Kind, Place
+
+BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
+LOGINS_KEPT = 16  # of a user
+RUNNING = math.inf
+CHANGE_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
+
+
+@dataclass(slots=True, eq=False)
+class Login:
+    """One login, granted or not, and what followed it."""
+
+    place: int  # the node that it was sent to
+    is_proxied: bool  # whether by way of a proxy
+    begun: float  # right before it was sent
+    entered: float = math.inf  # when its answer was read
+    session: str = ""  # as the answer names it; of a login whose answer was lost, as an event does
+    # Right before each packet was sent, the latest ones
+    beats: "array[float]" = field(default_factory=lambda: array("d"))
+    silent_at: float = math.inf  # from when on the client sends nothing more
+    left_at: float = math.inf  # when the client left the connection half open, to log in elsewhere
+    logout_at: float = math.inf  # right before the logout was sent
+    closed_at: float = math.inf  # right before the client closed the connection
+    lost_at: float = math.inf  # when the client saw that the connection had ended
+    code: int = 0  # what the server had said then; 0: nothing
+
+    def beat(self, at: float) -> None:
+        """A packet was sent."""
+        self.beats.append(at)
+        if len(self.beats) >= 2 * BEATS_KEPT:
+            del self.beats[:BEATS_KEPT]
+
+    @property
+    def over_at(self) -> float:
+        """From when on the client is not there by this login."""
+        return min(self.silent_at, self.logout_at, self.closed_at, self.lost_at)
+
+
+class User:
+    """One client.
+
+    Attributes:
+        uid: its name.
+        logins: the latest ones, in order.
+    """
+
+    __slots__ = ("logins", "uid")
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.logins: deque[Login] = deque(maxlen=LOGINS_KEPT)
+
+    def login(self, session: str, stood: float) -> Login | None:
+        """Return the login that an event names.
+
+        An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
+        oldest login that could be it.
+        """
+        named = [login for login in [*self.logins] if login.session == session]  # its thread goes on
+        if named:  # an answer that came late knows better whose it is
+            return max(named, key=lambda login: login.entered < math.inf)
+        for login in [*self.logins]:
+            if not login.session and login.begun <= stood:
+                login.session = session
+                return login
+        return None
+
+    def is_changing(self, now: float, silence_s: float, loss_s: float) -> bool:
+        """Whether Redis need not be right about a user yet, for he has just come, gone or fallen silent.
+
+        Args:
+            now: the moment.
+            silence_s: how long silence may take until it is told.
+            loss_s: and the end of a connection.
+        """
+        for login in [*self.logins]:
+            moments = [login.begun, login.logout_at] + ([login.entered] if login.entered < math.inf else [])
+            if any(now - CHANGE_S < moment <= now for moment in moments):
+                return True
+            silent_at = min(login.silent_at, login.left_at)
+            if silent_at <= now < silent_at + silence_s and login.logout_at == math.inf:
+                return True
+            lost_at = min(login.closed_at, login.lost_at)
+            if lost_at <= now < lost_at + loss_s:
+                return True
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class Trouble:
+    """A fault while it was at work."""
+
+    kind: Kind
+    place: int  # of whom; see `tests.system.chaos.plan.Fault`
+    begin: float
+    end: float = RUNNING
+
+    @property
+    def scope(self) -> Place:
+        """What it was done to; a rolling restart is entered for each node by itself."""
+        scope = self.kind.value.place
+        return Place.NODE if scope is Place.ALL_NODES else scope
+
+
+DEATHS = frozenset({Kind.KILL, Kind.ROLLING, Kind.SWEEPER})
+GOES_BACK = frozenset({Kind.REDIS_BACK, Kind.FAILOVER, Kind.FAILOVER_KILL})
+FORGETS = GOES_BACK | {Kind.REDIS_EMPTY, Kind.FLUSH}
+OUTAGES = frozenset(
+    {
+        *(Kind.REDIS_KILL, Kind.REDIS_STOP, Kind.REDIS_EMPTY, Kind.MEMORY, *GOES_BACK),
+        *(Kind.PRIMARY_KILL, Kind.PRIMARY_STOP),
+    }
+)
+
+
+class Kept(NamedTuple):
+    """Redis' state of this moment is kept under a number."""
+
+    number: int
+    stood: float
+
+
+class Forgot(NamedTuple):
+    """Redis went back to the state of a number; None: it has nothing."""
+
+    number: int | None
+    stood: float
+
+
+Told = Event | Kept | Forgot
+"""What the streams say, in the order in which Redis took it, and what Redis forgot in between."""

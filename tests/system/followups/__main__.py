@@ -1,0 +1,371 @@
+"""``python -m tests.system.followups``: users go offline, some come back, and all is killed meanwhile.
+
+Starts a real server with several workers on a real Redis (append-only file), runners with handlers, and
+clients over TCP; kills a worker or a runner each second, all of the server once, and Redis once; then holds
+each follow-up against the stream of events and against what the clients did. Prints a table. The exit status
+is 1 if a promise was broken. Needs the ``loadtest`` and ``embedded`` extras, and Linux.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import protocol
+from loadtest.checker.comparison import TRANSITIONS
+from loadtest.checker.periods import id_order
+from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.connection import raise_file_limit
+from loadtest.events import Event
+from loadtest.outcome import markdown, percentile, say
+from loadtest.records import Data
+from loadtest.servers import PresenceServer, wait_for
+from presence.store.client import RedisError
+from presence.store.keys import Keys
+from tests.system.followups.handler import FOLDER, handled
+
+Place = tuple[int, int]  # an entry id, as ids are ordered
+IDLE_S, LEASE_S, GRACE_S = 5.0, 2.0, 1.0
+LOGIN_TIMEOUT_S = 60.0
+LATE_MAX_S = 15.0  # of a follow-up
+SAY_EACH_S = 5.0
+LOOK_S = 0.05
+QUIET_S = 4.0  # after the last: one told twice would be close behind, what a killed handler had comes again
+RETRY_S = 3.0  # until what a killed runner had is handled by another
+STOP_TIMEOUT_S = 10.0
+PAGE = 2000
+
+
+class Told(NamedTuple):
+    """An entry of the follow-ups; times in ms."""
+
+    place: Place
+    id: str
+    uid: str
+    offline_id: Place
+    due_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found."""
+
+    owed: set[str]  # users whose last period was long enough: those who get a follow-up in the end
+    told: set[str]  # users who got one
+    late_ms: list[int]  # of all that were told, in order
+    broken: list[str]  # promises, in words
+
+
+def judge(
+    events: Iterable[Event], told: Sequence[Told], *, after_ms: int, late_max_ms: int, now_ms: int
+) -> Verdict:
+    """Hold what was told against what happened; the streams of one shard are the truth.
+
+    An offline period is from an offline event to the user's next online event; both have times of Redis'
+    clock, in their entry ids. Longer than `after_ms`: it has one follow-up, and none if it is shorter. Up to
+    the longest lateness allowed a return may have come before the follow-up was told: then either is right.
+
+    Args:
+        events: of the stream, in order.
+        told: of the stream of follow-ups, in order.
+        after_ms: of the one rule that there was.
+        late_max_ms: how late a follow-up may be.
+        now_ms: when the streams were read.
+    """
+    by_uid: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.type in TRANSITIONS:
+            by_uid[event.uid].append(event)
+    wanted: dict[tuple[str, Place], bool] = {}  # periods that last long enough -> whether for certain
+    ends: dict[tuple[str, Place], Place | None] = {}
+    owed = set()
+    for uid, each in by_uid.items():
+        for event, following in zip(each, [*each[1:], None], strict=True):
+            if event.type == "online":
+                continue
+            begin, end = id_order(event.id), id_order(following.id) if following else None
+            length_ms = (end[0] if end else now_ms) - begin[0]
+            ends[uid, begin] = end
+            if length_ms > after_ms:
+                wanted[uid, begin] = length_ms > after_ms + late_max_ms
+            if end is None and length_ms > after_ms + late_max_ms:
+                owed.add(uid)
+    found = Counter((each.uid, each.offline_id) for each in told)
+    broken = [
+        *_counted("twice in the stream", [key for key, times in found.items() if times > 1]),
+        *_counted("ids twice", [each for each, n in Counter(each.id for each in told).items() if n > 1]),
+        *_counted("to who came back in time", [key for key in found if key not in wanted]),
+        *_counted("missing", [key for key, sure in wanted.items() if sure and key not in found]),
+        *_counted(
+            "early", [each for each in told if min(each.at_ms, each.due_ms) < each.offline_id[0] + after_ms]
+        ),
+        *_counted("after the return", [each for each in told if _is_after(each, ends)]),
+    ]
+    return Verdict(owed, {each.uid for each in told}, [each.at_ms - each.due_ms for each in told], broken)
+
+
+def _is_after(told: Told, ends: Mapping[tuple[str, Place], Place | None]) -> bool:
+    end = ends.get((told.uid, told.offline_id))
+    return end is not None and told.place[0] > end[0]
+
+
+def _counted(what: str, some: Sequence[object]) -> list[str]:
+    return [f"{len(some)} {what}, such as {some[0]}"] if some else []
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m tests.system.followups", description=__doc__)
+    add = parser.add_argument
+    add("--users", type=int, default=10_000, help="who go offline")
+    add("--back", type=int, default=4000, help="how many of them come back in time")
+    add("--after", type=float, default=25.0, help="of the rule, seconds")
+    add("--workers", type=int, default=3, help="of the server")
+    add("--runners", type=int, default=2, help="processes of presence followups run")
+    add("--kill-every", type=float, default=1.0, help="seconds between two kills; 0: nobody is killed")
+    add("--spare", action="store_true", help="the server as a whole and Redis are not killed")
+    add("--seed", type=int, default=1, help="of who is killed")
+    add("--out", type=Path, help="file to write the table to")
+    return parser.parse_args(words)
+
+
+class Runners:
+    """``presence followups run``, several times; whoever is killed is replaced.
+
+    Args:
+        url: of Redis.
+        config: the file with the rules.
+        folder: where the handlers write.
+        count: how many.
+    """
+
+    def __init__(self, url: str, config: Path, folder: Path, count: int) -> None:
+        self._command = [
+            *(sys.executable, "-m", "presence", "followups", "run", "--redis", url, "--config", str(config)),
+            *("--handler", "tests.system.followups.handler:handle", "--retry", str(RETRY_S)),
+        ]
+        self._environment = {**os.environ, FOLDER: str(folder)}
+        self._running = [self._start() for _ in range(count)]
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        nowhere = subprocess.DEVNULL
+        return subprocess.Popen(self._command, env=self._environment, stdin=nowhere, stderr=nowhere)
+
+    def revive(self) -> None:
+        """Replace those that have ended, as one does that starts while Redis is away."""
+        self._running = [each if each.poll() is None else self._start() for each in self._running]
+
+    def kill(self, chance: random.Random) -> None:
+        """Kill one and start another in its place."""
+        place = chance.randrange(len(self._running))
+        self._running[place].kill()
+        self._running[place].wait()
+        self._running[place] = self._start()
+
+    def stop(self) -> None:
+        """End all of them."""
+        for each in self._running:
+            each.terminate()
+        for each in self._running:
+            try:
+                each.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
+class Stage:
+    """The server, the Redis and the runners.
+
+    Attributes:
+        kills: how many were killed, by what they were.
+    """
+
+    def __init__(self, given: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._given = given
+        self._config = folder / "presence.toml"
+        self._config.write_text(f'[[followups]]\nname = "back"\nafter = {given.after}\npayload = "x"\n')
+        self._chance = random.Random(given.seed)
+        self.handled = folder / "handled"
+        self.handled.mkdir()
+        self.store = stack.enter_context(Data(keep=True))
+        self.server = self._serve(0)
+        stack.callback(lambda: self.server.stop())  # noqa: PLW0108 - of the server that there is then
+        self.runners = Runners(self.store.url, self._config, self.handled, given.runners)
+        stack.callback(self.runners.stop)
+        self.kills: Counter[str] = Counter()
+
+    def _serve(self, port: int) -> PresenceServer:
+        flags = (
+            *("--config", str(self._config), "--workers", str(self._given.workers), "--shards", "1"),
+            *("--idle-timeout", f"{IDLE_S}", "--lease", f"{LEASE_S}", "--tick", "0.5"),
+            *("--disconnect-grace", f"{GRACE_S}"),
+        )
+        return PresenceServer("--redis", self.store.url, *flags, port=port)
+
+    def kill_one(self) -> None:
+        """Kill a worker or a runner."""
+        workers = sorted(self.server.workers().values())
+        if self._chance.random() < 0.5 and workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(workers), signal.SIGKILL)
+                self.kills["workers"] += 1
+        else:
+            self.runners.kill(self._chance)
+            self.kills["runners"] += 1
+
+    def kill_server(self) -> None:
+        """Kill all processes of the server, and start it anew on the same port."""
+        for pid in (self.server.process.pid, *self.server.workers().values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.server.process.wait()
+        self.kills["servers"] += 1
+        self.server = self._serve(self.server.address[1])
+
+    def kill_redis(self) -> None:
+        """Kill Redis, and start it with what its append-only file has."""
+        self.store.kill()
+        time.sleep(0.5)
+        self.store.start()
+        self.kills["Redis"] += 1
+
+    def length(self) -> int:
+        """Return how many follow-ups were told so far; -1 while Redis is away."""
+        try:
+            return int(self.store.client.xlen(Keys().followups(0)))
+        except RedisError:
+            return -1
+
+    def told(self) -> Iterator[Told]:
+        """Return the follow-ups that were told, in order."""
+        begin = "-"
+        while page := self.store.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
+            for entry_id, fields in page:
+                yield Told(
+                    id_order(entry_id.decode()),
+                    fields[b"id"].decode(),
+                    fields[b"uid"].decode(),
+                    id_order((fields[b"offline_id"] or b"0-0").decode()),
+                    int(fields[b"due_ms"]),
+                    int(fields[b"at_ms"]),
+                )
+            begin = f"({page[-1][0].decode()}"
+
+    def kill_until_told(self, gone: float, stayers: int) -> None:
+        """Kill one after the other until the last follow-up was told and handled, or for too long."""
+        after_s, every_s = self._given.after, self._given.kill_every
+        latest = gone + IDLE_S + LEASE_S + IDLE_S + after_s + LATE_MAX_S
+        acts = [
+            (gone + 0.6 * after_s, self.kill_server),
+            (gone + after_s + IDLE_S / 2, self.kill_redis),  # some are told, others are not yet
+        ]
+        if self._given.spare:
+            acts.clear()
+        next_kill, next_word = time.monotonic() + every_s, 0.0
+        while time.monotonic() < latest and not (self.length() >= stayers and not acts):
+            now = time.monotonic()
+            if acts and now >= acts[0][0]:
+                acts.pop(0)[1]()
+            elif every_s and now >= next_kill:
+                self.kill_one()
+                next_kill = now + every_s
+            self.runners.revive()
+            if now >= next_word:
+                say(f"followups: {now - gone:.0f} s, told {self.length():,}, killed {dict(self.kills)}")
+                next_word = now + SAY_EACH_S
+            time.sleep(LOOK_S)
+        wait_for(lambda: len({*handled(self.handled)}) >= self.length(), LATE_MAX_S, look_s=0.5)
+
+
+def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
+    """Play it, and judge; return what came of it as a table, and what was broken."""
+    stayers = given.users - given.back
+    with contextlib.ExitStack() as stack:
+        stage = Stage(given, folder, stack)
+        loop = ClientLoop(stage.server.address, beat_s=0.4 * IDLE_S)
+        stay = [Client(loop, f"stay-{number}") for number in range(stayers)]
+        back = [Client(loop, f"back-{number}") for number in range(given.back)]
+        thread = stack.enter_context(LoopThread(loop))
+        thread.bring([*stay, *back], 2000.0, LOGIN_TIMEOUT_S)
+        time.sleep(1.0)
+        say(f"followups: {given.users:,} users are online; all go, {given.back:,} come back in time")
+        gone = time.monotonic()
+        thread.do(lambda: _go(given.after, loop, stay, back))
+        stage.kill_until_told(gone, stayers)
+        time.sleep(QUIET_S)
+        told, events = [*stage.told()], stage.store.events(Keys())
+        seconds, _ = stage.store.client.time()
+        after_ms, late_ms = round(given.after * 1000), round(LATE_MAX_S * 1000)
+        verdict = judge(events, told, after_ms=after_ms, late_max_ms=late_ms, now_ms=seconds * 1000)
+        calls = handled(stage.handled)
+        broken = [
+            *verdict.broken,
+            *stage.server.failures(),
+            *_by_name({each.uid for each in stay}, told, calls),
+        ]
+    rows = {
+        "users who go, and are back in time": f"{given.users:,}, {given.back:,}",
+        "kill -9": dict(stage.kills),
+        "follow-ups in the stream": f"{len(told):,}",
+        "handled, by id, and again": f"{len({*calls}):,}, {len(calls) - len({*calls})}",
+        "ms after due: p50 / p99 / max": " / ".join(
+            f"{percentile(verdict.late_ms, share):.0f}" for share in (0.5, 0.99, 1.0)
+        ),
+        "promises": "; ".join(broken) or "kept",
+    }
+    return markdown("follow-ups | ", rows.items()), broken
+
+
+def _go(after_s: float, loop: ClientLoop, stay: list[Client], back: list[Client]) -> None:
+    """Let all go: by silence, by a logout, by a connection that breaks; the last are back in time."""
+    for number, client in enumerate(stay):
+        client.returns = client.beats = False
+        if number % 2:
+            client.send(protocol.encode(protocol.logout()))
+    for client in back:
+        client.drop(reset=True)
+        loop.at(time.monotonic() + random.uniform(0.2 * after_s, 0.4 * after_s), client.connect)
+
+
+def _by_name(wanted: set[str], told: list[Told], calls: list[str]) -> Iterator[str]:
+    """Hold it against what the clients meant to do, too."""
+    times = Counter(each.uid for each in told)
+    if missing := wanted - {*times}:
+        yield f"{len(missing)} who stayed away got none"
+    if others := {*times} - wanted:
+        yield f"{len(others)} who came back got one: {sorted(others)[:3]}"
+    if max(times.values(), default=0) > 1:
+        yield f"{max(times.values())} follow-ups of one user"
+    if {*calls} != {each.id for each in told}:
+        yield "handled are others than told"
+
+
+def main(words: list[str] | None = None) -> int:
+    """Play, print the table, and say what was broken."""
+    given = parse(words)
+    raise_file_limit()
+    with tempfile.TemporaryDirectory(prefix="followups-") as folder:
+        text, broken = play(given, Path(folder))
+    print(text)
+    if given.out:
+        given.out.write_text(text + "\n")
+    for each in broken:
+        say(f"  {each}")
+    print("tests.system.followups: " + ("FAILED" if broken else "passed"))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

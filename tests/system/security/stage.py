@@ -1,0 +1,203 @@
+"""A server, with clients beside it who behave: what a case does to it must not concern them."""
+
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import protocol
+from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
+from loadtest.connection import source_addresses
+from loadtest.events import Event
+from loadtest.outcome import faults
+from loadtest.records import Data
+from loadtest.servers import PRESENCE, PresenceServer, Setup
+from protocol import Code, Kind, Packet
+from tests.system.security.credentials import Issuer, write_certificate, write_keys
+
+OTHERS = 50  # who behave
+OTHERS_BEAT_S = 0.4
+SOURCES = 8  # addresses to connect from: each brings 28,000 ports
+TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may be busy
+READ_BYTES = 65_536
+UNBOUNDED = ("--token-check-share", "1")  # there is time to check them all: for cases about something else
+_SOURCE = source_addresses("127.0.0.1", SOURCES)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
+
+
+class Resident(Client):
+    """Logs in once, beats, and stays as long as the server keeps it.
+
+    Args:
+        frame: of its login; b"": of the user, with no more than the name.
+
+    Attributes:
+        is_lost: whether the server has ended the connection.
+        answers: to what it has asked.
+    """
+
+    def __init__(self, loop: ClientLoop, uid: str, frame: bytes = b"") -> None:
+        super().__init__(loop, uid)
+        self.returns = self.is_lost = False
+        self.answers = 0
+        self._frame = frame or plain_login(uid)
+
+    def opened(self) -> None:
+        """See `Client`."""
+        self.send(self._frame)
+
+    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """See `Client`."""
+        self.answers += kind == Kind.OK
+
+    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """See `Client`."""
+        self.is_lost = True
+
+
+class Wire:
+    """A connection whose answers are waited for.
+
+    Args:
+        address: where to.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.sock = socket.create_connection(address, TIMEOUT_S, (next(_SOURCE) or "", 0))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self.sock.sendall(data)
+
+    def ask(self, frame: bytes) -> Packet:
+        """Send a packet and return the next that comes."""
+        self.send(frame)
+        return self.answer()
+
+    def answer(self) -> Packet:
+        """Return the next packet.
+
+        Raises:
+            OSError: none comes.
+        """
+        if (packet := self._next()) is None:
+            raise ConnectionResetError("the server closed the connection without a word")
+        return packet
+
+    def rest(self) -> list[Packet]:
+        """Return what the server says until it ends the connection.
+
+        Raises:
+            OSError: the connection broke before that.
+        """
+        packets = []
+        while (packet := self._next()) is not None:
+            packets.append(packet)
+        return packets
+
+    def ends_with(self, code: Code) -> bool:
+        """Whether the server's last word is that code, and it could be read."""
+        packets: list[Packet] = []
+        with suppress(OSError):
+            packets = self.rest()
+        return bool(packets) and packets[-1].payload.get("code") == code
+
+    def drop(self) -> None:
+        """Close with a reset: nothing is left in the kernel of a connection that is over."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.sock.close()
+
+    def _next(self) -> Packet | None:
+        while (packet := self._decoder.next()) is None:
+            if not (data := self.sock.recv(READ_BYTES)):
+                return None
+            self._decoder.feed(data)
+        return packet
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a case plays on.
+
+    Attributes:
+        server: the server.
+        data: its Redis.
+        others: clients who behave.
+        issuer: of good tokens, whether the server asks for them or not.
+    """
+
+    server: PresenceServer
+    data: Data
+    others: Sequence[Resident]
+    issuer: Issuer
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self.server.process.pid
+
+    @property
+    def tls_address(self) -> tuple[str, int]:
+        """Where TLS is served."""
+        line = self.server.said("serving tls")[-1]
+        return line["host"], line["port"]
+
+    def wire(self) -> Wire:
+        """Connect."""
+        return Wire(self.server.address)
+
+    def events(self) -> list[Event]:
+        """Return all events in the stream."""
+        return self.data.events(Setup().keys())
+
+    def others_hurt(self) -> list[str]:
+        """Return what happened to those who behave; nothing should."""
+        lost = sum(each.is_lost for each in self.others)
+        uids = {each.uid for each in self.others}
+        told = sum(event.uid in uids and event.type == "offline" for event in self.events())
+        return faults(
+            (lost, f"{lost} of {OTHERS} others lost their connection"),
+            (told, f"{told} others told as offline"),
+        )
+
+
+@contextmanager
+def staged(
+    *flags: str,
+    tokens: bool = False,
+    tls: bool = False,
+    program: Sequence[str] = PRESENCE,
+) -> Iterator[Stage]:
+    """Run a server for the length of a ``with`` block, with those who behave logged in.
+
+    Args:
+        flags: of `presence serve`.
+        tokens: whether it asks for them.
+        tls: whether it serves TLS, too, on a port of its own.
+        program: what Python is given to run `presence`.
+    """
+    with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
+        folder = Path(name)
+        issuer = Issuer()
+        if tokens:
+            write_keys(folder / "keys.json", issuer)
+            flags = (*flags, "--token-keys", str(folder / "keys.json"))
+        if tls:
+            cert, key = write_certificate(folder)
+            flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
+        server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
+        try:
+            loop = ClientLoop(server.address, beat_s=OTHERS_BEAT_S)
+            uids = [f"other-{number}" for number in range(OTHERS)]
+            others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
+            with LoopThread(loop) as thread:
+                thread.bring(others, 1000.0, TIMEOUT_S)
+                yield Stage(server, data, others, issuer)
+        finally:
+            server.stop()

@@ -1,0 +1,291 @@
+"""``python -m tests.system.timers.workers``: do workers that share a timer in Redis lose or double events?
+
+Each trial has a Redis of its own. One process schedules; several claim what is due, note it in a file, and
+say that it is done. In the trial with kills a random worker is killed with SIGKILL each second, and another
+one started. In the end the notes must name every event, none before its time by Redis' clock, and none
+twice, except for those whose worker was killed while it held them. The exit status is 1 if that is not so.
+Needs the ``embedded`` extra.
+"""
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from presence.embedded import die_with_parent, embedded_redis
+from presence.store.client import open_client
+from presence.timers.handing import Leasing, SharedTimer
+from presence.timers.interface import Event
+from presence.timers.kinds import Place
+
+CALL_EVENTS: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
+POLL_INTERVAL_S: Final = 0.01
+TIMEOUT_S: Final = 60.0  # after the last event is due; what is left then counts as lost
+DONE: Final = "-"  # noted once Redis has heard that all before are done
+# A worker is there in milliseconds, with all imported. The process that forks has no other threads.
+FORKING: Final = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is tried.
+
+    Attributes:
+        name: of the trial.
+        place: the timer; each trial puts the URL of its own Redis there.
+        leasing: how the timer hands out.
+        events: how many.
+        span_s: over which their times are spread; 0: all at one time.
+        workers: processes.
+        limit: events that a worker claims at once.
+        kill_every_s: after so long a random worker is killed and another started; 0: none is.
+        handling_s: how long a worker takes over what it claimed at once.
+    """
+
+    name: str
+    place: Place
+    leasing: Leasing
+    events: int
+    span_s: float
+    workers: int
+    limit: int
+    kill_every_s: float = 0.0
+    handling_s: float = 0.0
+
+
+class Handling(NamedTuple):
+    """One event that one worker handled.
+
+    Attributes:
+        event: its number.
+        attempt: see `Due`.
+        at_ms: when it was handed out, by Redis' clock.
+        worker: the worker's number.
+        is_held: whether the worker ended before Redis had answered that this was done.
+    """
+
+    event: int
+    attempt: int
+    at_ms: int
+    worker: int
+    is_held: bool
+
+
+class Verdict(NamedTuple):
+    """What a trial came to.
+
+    Attributes:
+        missing: events that nobody handled.
+        early: handlings before the event's time.
+        again: handlings of an event beyond its first.
+        unexplained: of these, those whose previous worker was not killed while it held the event.
+    """
+
+    missing: int
+    early: int
+    again: int
+    unexplained: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.missing or self.early or self.unexplained)
+
+
+def handlings(worker: int, notes: str) -> Iterator[Handling]:
+    """Read what a worker noted; a last line that is not whole was never acted upon."""
+    lines = notes.split("\n")[:-1]
+    last_done = max((i for i, line in enumerate(lines) if line == DONE), default=-1)
+    for i, line in enumerate(lines):
+        if line != DONE:
+            event, attempt, at_ms = map(int, line.split())
+            yield Handling(event, attempt, at_ms, worker, is_held=i > last_done)
+
+
+def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> Verdict:
+    """Hold what workers noted against what was scheduled.
+
+    Args:
+        asked_ms: of each event, the moment of Redis' clock before which it must not come.
+        seen: all handlings.
+        killed: the workers that were killed.
+    """
+    by_event: dict[int, list[Handling]] = {}
+    for each in sorted(seen, key=lambda handling: handling.attempt):
+        by_event.setdefault(each.event, []).append(each)
+    repeats = [pair for several in by_event.values() for pair in pairwise(several)]
+    return Verdict(
+        missing=len(asked_ms) - len(by_event),
+        early=sum(each.at_ms < asked_ms[each.event] for each in seen),
+        again=len(repeats),
+        unexplained=sum(
+            not (first.is_held and first.worker in killed and first.attempt < second.attempt)
+            for first, second in repeats
+        ),
+    )
+
+
+class Crew:
+    """The worker processes; used in a ``with`` block, after which none is left."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self._trial = trial
+        self._folder = folder
+        self._numbers = count()
+        self._living: dict[int, BaseProcess] = {}
+        self.killed: set[int] = set()
+        for _ in range(trial.workers):
+            self._start()
+
+    def kill_one(self) -> None:
+        """Kill a random worker as `kill -9` does, and start another."""
+        number = random.choice(list(self._living))
+        self._end(number)
+        self.killed.add(number)
+        self._start()
+
+    def check(self) -> None:
+        """See that no worker has ended by itself.
+
+        Raises:
+            RuntimeError: one has; its error is on standard error.
+        """
+        for number, process in self._living.items():
+            if process.exitcode is not None:
+                raise RuntimeError(f"worker {number} ended with {process.exitcode}")
+
+    def handlings(self) -> list[Handling]:
+        """Return what all workers noted."""
+        notes = [(int(path.stem), path.read_text()) for path in self._folder.glob("*.txt")]
+        return [each for number, text in notes for each in handlings(number, text)]
+
+    def _start(self) -> None:
+        number = next(self._numbers)
+        arguments = (self._trial, self._folder / f"{number}.txt")
+        self._living[number] = FORKING.Process(target=work, args=arguments, daemon=True)
+        self._living[number].start()
+
+    def _end(self, number: int) -> None:
+        process = self._living.pop(number)
+        process.kill()
+        process.join()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number in list(self._living):
+            self._end(number)
+
+
+def work(trial: Trial, notes: Path) -> None:
+    """Claim, note, say done, until killed. A note is one write: what was written before a kill stays."""
+    ask_kernel = die_with_parent(signal.SIGKILL)
+    if ask_kernel:
+        ask_kernel()
+    file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with trial.place.open(trial.leasing) as timer:
+        while True:
+            if dues := timer.due(trial.limit):
+                lines = [f"{each.id} {each.attempt} {each.due_ms + each.late_ms}\n" for each in dues]
+                os.write(file, "".join(lines).encode())
+                time.sleep(trial.handling_s)
+                timer.done(dues)
+                os.write(file, f"{DONE}\n".encode())
+            else:
+                time.sleep(POLL_INTERVAL_S)
+
+
+def play(trial: Trial) -> tuple[Verdict, int]:
+    """Play a trial on a Redis of its own; return the verdict, and how many workers were killed."""
+    with embedded_redis() as redis, tempfile.TemporaryDirectory(prefix="timers-") as folder:
+        trial = replace(trial, place=replace(trial.place, redis_url=redis.url))
+        with trial.place.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
+            # A slow machine schedules some 20,000 a second; all are to be there before the first is due.
+            lead_s = 0.2 + trial.events / 20_000
+            asked_ms = _schedule(trial, timer, client, lead_s)
+            with Crew(trial, Path(folder)) as crew:
+                _wait(trial, timer, crew, lead_s)
+            return judge(asked_ms, crew.handlings(), crew.killed), len(crew.killed)
+
+
+def _schedule(trial: Trial, timer: SharedTimer, client: Any, lead_s: float) -> list[float]:
+    """Schedule all; return before which moment of Redis' clock each must not come."""
+    asked_ms: list[float] = []
+    first_ms = _now_ms(client) + lead_s * 1000
+    for first in range(0, trial.events, CALL_EVENTS):
+        now_ms = _now_ms(client)
+        lead_s = max(0.0, (first_ms - now_ms) / 1000)
+        numbers = range(first, min(first + CALL_EVENTS, trial.events))
+        delays_s = [lead_s + random.uniform(0, trial.span_s) for _ in numbers]
+        asked_ms += [now_ms + delay_s * 1000 for delay_s in delays_s]
+        timer.schedule_many(Event(str(n), delay_s) for n, delay_s in zip(numbers, delays_s, strict=True))
+    return asked_ms
+
+
+def _wait(trial: Trial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
+    """Wait until nothing is left, and kill meanwhile."""
+    begun = time.monotonic()
+    next_kill = begun + trial.kill_every_s
+    while time.monotonic() < begun + lead_s + trial.span_s + TIMEOUT_S:
+        time.sleep(POLL_INTERVAL_S)
+        crew.check()
+        state = timer.state()
+        if state.waiting == state.leased == 0:
+            return
+        if trial.kill_every_s and time.monotonic() >= next_kill:
+            crew.kill_one()
+            next_kill += trial.kill_every_s
+
+
+def _now_ms(client: Any) -> float:
+    seconds, micros = client.time()
+    return float(seconds * 1000 + micros / 1000)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play the trials, print a line for each, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.system.timers.workers", description=__doc__)
+    parser.add_argument("--kind", choices=("ring", "queue"), nargs="+", default=["queue", "ring"])
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--limit", type=int, default=200, help="events that a worker claims at once")
+    for name, seconds, text in (
+        ("span", 20.0, "over which events are spread"),
+        ("kill-every", 1.0, "between two kills"),
+        ("handling", 0.02, "for what was claimed at once, with kills"),
+        ("lease", 3.0, "of a claim"),
+        ("tick", 0.1, "of a ring"),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=seconds, metavar="S", help=text)
+    options = parser.parse_args(arguments)
+    is_good = True
+    for kind in options.kind:
+        place = Place("", kind, "loadtest", tick_s=options.tick)
+        leasing = Leasing(options.lease, attempts_max=100)
+        once = Trial(
+            f"{kind}, all at once", place, leasing, options.events, 0, options.workers, options.limit
+        )
+        spread = replace(once, name=f"{kind}, spread", span_s=options.span)
+        kills = {"kill_every_s": options.kill_every, "handling_s": options.handling}
+        for trial in (once, spread, replace(spread, name=f"{kind}, spread, with kills", **kills)):
+            verdict, killed = play(trial)
+            figures = "  ".join(f"{name} {value}" for name, value in verdict._asdict().items())
+            print(f"{trial.name}: {trial.events} events  kills {killed}  {figures}", flush=True)
+            is_good = is_good and verdict.is_good
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
