@@ -106,7 +106,8 @@ class Wakeups:
         self._selector = selector
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
-        self._stops = self._renewals = self._reloads = 0
+        self._stops = self._renewals = self._reloads = 0  # since the start: a signal may come at any moment
+        self._seen = Taken(0, 0, 0)
 
     def __enter__(self) -> "Wakeups":
         self._reader, self._writer = socket.socketpair()
@@ -139,9 +140,8 @@ class Wakeups:
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        taken = Taken(self._stops, self._renewals, self._reloads)
-        self._stops = self._renewals = self._reloads = 0
-        return taken
+        seen, self._seen = self._seen, Taken(self._stops, self._renewals, self._reloads)
+        return Taken(*(now - before for now, before in zip(self._seen, seen, strict=True)))
 
 
 @dataclass(eq=False, repr=False)

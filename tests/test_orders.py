@@ -2,6 +2,7 @@
 
 import math
 import os
+import selectors
 import signal
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence import orders
+from presence import orders, processes
 from presence.orders import FIRST_TIMEOUT_S, Orders, SilenceWatch, interval_s
 
 PATIENCE_S = 20.0
@@ -111,3 +112,22 @@ def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
     assert not any(watch.is_hung(n / 10) for n in range(int(FIRST_TIMEOUT_S) * 10))
     watch.heard()
     assert any(watch.is_hung(FIRST_TIMEOUT_S + n / 10) for n in range(20))
+
+
+def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = processes.Taken
+
+    def interrupted(*counts: int) -> processes.Taken:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGHUP)
+        return whole(*counts)
+
+    with selectors.DefaultSelector() as selector, processes.Wakeups(selector, reloads=True) as wakeups:
+        signal.raise_signal(signal.SIGHUP)
+        monkeypatch.setattr(processes, "Taken", interrupted)
+        assert [wakeups.take_orders().reloads, bool(selector.select(0)), wakeups.take_orders().reloads] == [
+            1,
+            True,
+            1,
+        ]
+        assert wakeups.take_orders() == (0, 0, 0)

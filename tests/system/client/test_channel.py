@@ -25,6 +25,7 @@ from presence.client import (
 from presence.embedded import embedded_redis
 from tests.client.quick_server import QuickServer
 from tests.live.server_process import running_server
+from tests.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "5", "--tick", "0.5", "--disconnect-grace", "2", "--max-sessions", "2")
 MAX_WATCHES = 5
@@ -286,6 +287,9 @@ def test_a_script_watches_is_seen_and_talks(servers: Servers, ann: str, bob: str
                 lambda: client.update(meta={}),
                 lambda: client.send_message(ann, "hi"),
             ]
+            wait_for(
+                lambda: client.query([ann])[ann].status == "online"
+            )  # a login takes a moment to get round
             for step in steps:
                 step()
                 seen.append(watcher.receive(DEADLINE_S))
