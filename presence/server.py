@@ -158,7 +158,8 @@ class Server:
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock)
-        stores = _stores(redis_url, settings)
+        scripted = _scripted(redis_url, settings)
+        stores = Stores(*scripted)
         self.node = Node(
             settings,
             max_connections,
@@ -201,7 +202,8 @@ class Server:
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        self._redis = (stores.relay, stores.cluster, stores.leases, deliveries, states, answer_keys, channel)
+        shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
+        self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
         self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
         self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
@@ -225,8 +227,8 @@ class Server:
         try:
             await self._serve(task_status)
         finally:
-            for connections in self._redis:
-                connections.close()
+            for shut in self._shut_redis:
+                shut()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await first_contact(self.node, self.redis_url, self.settings)
@@ -449,13 +451,11 @@ def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, fa
     )
 
 
-def _stores(url: str, settings: Settings) -> Stores:
+def _scripted(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, RedisLeaseTable]:
+    """Return what the relay and the cluster call, each over connections of its own, and the leases."""
     shape = _shape(settings)
-    return Stores(
-        relay=RedisStore(url, shape),
-        cluster=RedisStore(url, shape),
-        leases=RedisLeaseTable(url, shape.keys, settings.lease),
-    )
+    leases = RedisLeaseTable(url, shape.keys, settings.lease)
+    return RedisStore(url, shape), RedisStore(url, shape), leases
 
 
 def _shape(settings: Settings) -> Shape:

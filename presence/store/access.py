@@ -164,7 +164,7 @@ class Access:
     def close(self) -> None:
         """Close all connections, for good; a call that waits in another thread fails at once."""
         self._closed.set()
-        self._routes.close()
+        self._routes.shut()
 
     def _groups(self, keys: Keys, shards: Sequence[int], *, is_split: bool) -> list[tuple[Redis, list[int]]]:
         with self._looking_up:

@@ -76,6 +76,7 @@ class Routes:
         self._suspects: dict[str, float] = {}  # to when they were last asked patiently
         self._brief: redis.Redis | None = None  # for one question
         self._closings = 0
+        self._is_shut = False
 
     def client(self, key: str) -> "redis.Redis":
         """Return the client of the server that has a key."""
@@ -142,10 +143,18 @@ class Routes:
         for client in [*clients.values(), *([brief] if brief else ())]:
             _disconnect(client)
 
+    def shut(self) -> None:
+        """Close all connections for good: what is asked next fails, also in a thread that was given up."""
+        self._is_shut = True
+        self.close()
+
     def _open(self, server: str) -> "redis.Redis":
         client = self._clients.get(server)
         if client is None:
             client = self._clients[server] = self._connect(server)
+        if self._is_shut:
+            self._clients.pop(server, None)
+            raise RedisConnectionError("closed")
         return client
 
     def _server(self, key: str) -> str | None:

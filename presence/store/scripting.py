@@ -113,6 +113,10 @@ class Scripting:
         """Close the connections; a call that waits in another thread fails."""
         self._routes.close()
 
+    def shut(self) -> None:
+        """Close the connections for good."""
+        self._routes.shut()
+
     def evaluate(self, calls: Sequence[Call]) -> list[Any]:
         """Run scripts, at each server that has some of their keys in one round trip.
 

@@ -116,6 +116,11 @@ class Subscription:
         self._routes.close()
         self._wake()
 
+    def shut(self) -> None:
+        """Close the connections for good."""
+        self._routes.shut()
+        self.close()
+
     def _read(self, connection: Any, answers: list[Any], limit: float, timeout_s: float | None) -> None:
         poll = select.poll()
         poll.register(connection._sock, select.POLLIN)
