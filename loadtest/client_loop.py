@@ -155,7 +155,7 @@ class Client:
     # What it does
 
     def connect(self) -> None:
-        """Connect, unless that is so already; if nobody listens try again later."""
+        """Connect if not connected yet; if nobody listens, retry later."""
         if self.fd == AWAY:
             try:
                 self.loop.open(self)
@@ -398,7 +398,7 @@ class ClientLoop:
         """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
 
         The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
-        changes with the interval, so nobody waits longer for the next beat than the longer of two intervals.
+        changes with the interval: nobody waits longer for the next beat than the longer of the two intervals.
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
@@ -407,7 +407,7 @@ class ClientLoop:
             self._beat(time.monotonic())
 
     def silence(self) -> None:
-        """Let nobody beat any more."""
+        """Stop all beats."""
         self._slots_left = 0
 
     @property
@@ -451,7 +451,7 @@ class ClientLoop:
         return [*self._by_fd.values()]
 
     def forget(self, fd: int) -> None:
-        """A connection is about to be closed, or is nobody's any more."""
+        """A connection is about to be closed, or no client owns it any more."""
         del self._by_fd[fd]
         self._opening.discard(fd)
         self.poller.unregister(fd)

@@ -75,7 +75,7 @@ class Control:
                     while True:
                         with trio.CancelScope() as self._listening:
                             await self._listen()
-        finally:  # also while it passes something on, and no call waits that would be interrupted
+        finally:  # while it passes messages on, no blocked call is there to interrupt
             self.channel.close()
 
     def stop(self) -> None:

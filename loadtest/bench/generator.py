@@ -224,7 +224,7 @@ class LoadGenerator:
         address: where the server listens.
         dialect: the name of what it speaks.
         burst_ms: how long packets are held back, to be sent together.
-        bar: is told that time passes.
+        bar: the progress bar to advance.
     """
 
     def __init__(self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar) -> None:

@@ -39,7 +39,7 @@ _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played: a kind of technique, by N users, of whom a share falls silent, for more than T seconds.
+    """One run: a technique, and N users of whom a share falls silent for more than T seconds.
 
     If it is batched, touches that are due together are made with one call.
     """
@@ -116,7 +116,7 @@ class Row:
     max_ms: float = math.nan
     early: int = 0  # tellings of a user whose last touch was less than T ago
     false: int = 0  # tellings of a user who went on beating
-    missed: int = 0  # silent users of whom nothing was told
+    missed: int = 0  # silent users who were never reported
     lag_max_ms: float = 0.0  # from when a touch was due until it was done, less the step
     refused: int = 0  # calls that Redis did not take
     error: str = ""  # by which the run ended; all else is 0 then
@@ -175,7 +175,7 @@ class Meter:
 
 
 class Player:
-    """Makes the touches of a schedule and notes what is told."""
+    """Makes the touches of a schedule and records what is reported."""
 
     def __init__(self, row: Row, technique: Technique, meter: Meter) -> None:
         self._row, self._technique, self._meter = row, technique, meter
@@ -189,7 +189,9 @@ class Player:
     async def run(self) -> None:
         """Play to the end, and fill the row."""
         plan, row, meter = self._row.plan, self._row, self._meter
-        self._technique.touch_many(["nobody"], time.monotonic())  # what is loaded with the first is no user's
+        self._technique.touch_many(
+            ["nobody"], time.monotonic()
+        )  # what the first call loads is charged to no user
         before = meter.memory()
         self._begin = begin = time.monotonic()
         await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)

@@ -244,7 +244,7 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
             timer.schedule_many(new)
 
     def due(now: float) -> Iterator[Found]:
-        """A user is told of first, and then done."""
+        """A user is reported first, and then marked as done."""
         looks.begin(now)
         while dues := timer.due(TAKEN_PER_CALL):
             at = time.monotonic()

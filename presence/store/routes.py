@@ -144,7 +144,7 @@ class Routes:
             _disconnect(client)
 
     def shut(self) -> None:
-        """Close all connections for good: what is asked next fails, also in a thread that was given up."""
+        """Close all connections for good: later calls fail, also those of a thread that was abandoned."""
         self._is_shut = True
         self.close()
 

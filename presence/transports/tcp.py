@@ -97,8 +97,8 @@ def unread_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: 
 
     Args:
         sock: a connected socket.
-        now: the time of a moment ago. This process may have been off the processor since; what has passed is
-            taken off what the kernel says.
+        now: the time of a moment ago. This process may have been off the CPU since; that time is
+            subtracted from what the kernel says.
         clock: whose time that is.
     """
     if not sys.platform.startswith("linux"):

@@ -1,1 +1,1 @@
-"""What tests of more than one folder stand on."""
+"""What tests of more than one folder share."""

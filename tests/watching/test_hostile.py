@@ -120,5 +120,5 @@ async def test_a_server_that_ends_leaves_no_connection_to_redis(redis_server: Em
         nursery.cancel_scope.cancel()
     with open_client(redis_server.url) as redis, trio.fail_after(PATIENCE_S):
         while len(redis.client_list()) > 1:  # Redis has yet to read that they were closed
-            gc.collect()  # what a thread opens that was given up in the middle of a call is nobody's any more
+            gc.collect()  # a connection that an abandoned thread opened belongs to nobody
             await trio.sleep(0.01)
