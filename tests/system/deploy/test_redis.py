@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from presence.cli import main
+from presence.reader import PresenceReader
 from tests.commands.test_doctor import told
 from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
@@ -107,7 +108,9 @@ def test_a_server_serves_as_its_user_and_the_doctor_is_content(
     server: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_server = server.url("presence-server")
-    with running_server("--redis", as_server):
+    with running_server("--redis", as_server), PresenceReader(as_server) as reader:
+        # Its row says that it starts until the next renewal of its lease.
+        wait_for(lambda: [node.readiness for node in reader.nodes()] == ["ready"])
         status, checks = told(capsys, "--port", "0", "--no-admin", "--redis", as_server)
     assert status == 0
     of_redis = {name: found[0]["status"] for name, found in checks.items() if name.startswith("redis")}
