@@ -98,6 +98,8 @@ def test_the_configuration_is_one() -> None:
 def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
         wait_for(lambda: answers(url_of(server)))
+        # The process that serves operators answers before it has heard from the server.
+        wait_for(lambda: "presence_connections " in get(url_of(server), "metrics"))
         text = get(url_of(server), "metrics")
     assert text.count("\n") > 300
     promtool("check", "metrics", text=text)
