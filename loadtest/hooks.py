@@ -20,7 +20,7 @@ from loadtest.connection import raise_file_limit
 from loadtest.device import Device
 from loadtest.options import add_options, exceeded, scenario, stair
 from loadtest.run import Run
-from presence.store.address import redacted
+from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
 
 # A hundred objects a device, which live as long as it does: to look at all of them again and again makes

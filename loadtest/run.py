@@ -18,7 +18,7 @@ from loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from loadtest.connection import parse_host, resolve, source_addresses
 from loadtest.judge import Finding, Judge, Promise
 from loadtest.options import scenario
-from presence.store.address import redacted
+from presence.common.redis_url import redacted
 from presence.store.client import RedisError
 from presence.store.failures import CONNECTION_LOST
 from presence.subscriber.events import Gap, Item

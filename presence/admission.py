@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import protocol
-from presence.buckets import RETRY_MIN_S, Buckets, TokenBucket, spread, spread_over
+from presence.common.rate_limit import RETRY_MIN_S, Buckets, TokenBucket, spread, spread_over
 from protocol import Code
 
 

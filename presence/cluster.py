@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import structlog
 
-from presence.histograms import Delays
+from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
+from presence.common.histogram import Delays
+from presence.common.runtime import Runtime, Timed, TrioRuntime
 from presence.observation import NEVER_RENEWED, Contact, Observer, Watched
 from presence.outages import Outage
-from presence.reach import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.relay import Relay
-from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import ShardWriter
 from presence.store.batches import Fencing, Step, StoreError, StoreUnavailable
 from presence.store.interface import LeaseRow, LeaseTable, Store

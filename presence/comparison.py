@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from presence.changes import PLAIN, Profile, SessionName
+from presence.common.runtime import Caller
 from presence.outages import Failures
 from presence.outbox import Outbox
-from presence.runtime import Caller
 from presence.shard_writer import ShardWriter
 from presence.store.batches import Compare, StoreError, StoreUnavailable
 from presence.store.interface import Store

@@ -17,10 +17,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from presence import networks
+from presence.common import networks, redis_url
 from presence.rules import Rule, read_rules
 from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec, admin_host, admin_port
-from presence.store import address
 
 
 def exposures(s: Settings) -> Iterator[str]:
@@ -300,7 +299,7 @@ def shown(settings: Settings, name: str) -> str | float | None:
     """Return a setting as it may be printed: a plain value, the password of a URL replaced."""
     value: object = getattr(settings, name)
     if name == "redis" and isinstance(value, str):
-        return address.redacted(value)
+        return redis_url.redacted(value)
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from presence.common.runtime import TrioCaller
 from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.outages import Outage
-from presence.runtime import TrioCaller
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Erasure, News, Question
 

@@ -15,10 +15,10 @@ import protocol
 from presence.admission import PacketRate
 from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName, Sink
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.histogram import DETECTION_S, Histogram
 from presence.endings import CoreStatistics, Endings, Vouching
 from presence.flapping import Flapping
-from presence.histograms import DETECTION_S, Histogram
 from presence.registry import Guest, Link, Peer, Registry, Session, SessionKey, Standing
 from presence.requests import Desk, Message
 from presence.session import Outcome, SessionProtocol

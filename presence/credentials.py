@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from presence.faults import Faults
-from presence.runtime import Aside, Hanging
+from presence.common.faults import Faults
+from presence.common.runtime import Aside, Hanging
 
 if TYPE_CHECKING:
     from presence.transports.tls import Certificate

@@ -11,7 +11,7 @@ from typing import Final
 import protocol
 from presence.auth.expiries import Expiries
 from presence.changes import Change, Op, SessionName, Sink
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.flapping import Flapping, FlappingStatistics
 from presence.registry import Registry, Session, SessionKey
 from presence.requests import Desk

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from presence.changes import PLAIN, Change, Op, Sink
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.core import Core
 from presence.registry import Connected, Session
 from protocol import Code

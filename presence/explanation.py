@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from presence import reasons
+from presence.common.redaction import redact_text
+from presence.common.text import plain_state
 from presence.event_lines import entry_values
 from presence.reader import PresenceReader
-from presence.redaction import redact_text
-from presence.rendering import plain_state
 from presence.store import inquiring
 from presence.store.access import Access
 from presence.store.client import RedisError
@@ -165,7 +165,7 @@ class Explainer:
     """Explains users; calls block, and may be made from any thread.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
         prefix: what the servers' keys begin with.
         wait_s: how long nodes may take for their answers.
 

@@ -24,10 +24,10 @@ import msgpack
 import structlog
 import trio
 
-from presence.buckets import Buckets
-from presence.clock import Clock
-from presence.faults import Faults
-from presence.runtime import Runtime
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.rate_limit import Buckets
+from presence.common.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Question
 

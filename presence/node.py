@@ -13,25 +13,25 @@ from weakref import ref
 
 import structlog
 
-from presence import files
 from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.backlog import Parted
 from presence.changes import Change, Profile, SessionName
-from presence.clock import Clock
 from presence.cluster import Cluster
+from presence.common import files
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.histogram import Delays
+from presence.common.runtime import Runtime
+from presence.common.text import printable
 from presence.comparison import Memory
 from presence.core import Core
 from presence.explaining import LatelyEnded
-from presence.faults import Faults
 from presence.flapping import Flapping
-from presence.histograms import Delays
 from presence.inquiries import Readiness
 from presence.outbox import Ages, Outbox
 from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
-from presence.rendering import printable
-from presence.runtime import Runtime
 from presence.session import SessionLimit, SessionProtocol
 from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store

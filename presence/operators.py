@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from presence.admin.startup import RELOAD, Start
-from presence.backoff import backoff_s
+from presence.common.backoff import backoff_s
 from presence.inquiries import line_pair
 from presence.orders import SilenceWatch
 from presence.ports import Address, CannotListen

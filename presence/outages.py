@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import structlog
 
-from presence.backoff import backoff_s, jittered
-from presence.reach import Reach
+from presence.common.backoff import backoff_s, jittered
+from presence.common.circuit_breaker import Reach
 from presence.store.batches import StoreError, StoreUnavailable
 
 REFUSALS_TOLD: Final = 16  # different ones in an outage; of more, some are told again

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from presence.changes import Change
-from presence.histograms import Histogram
+from presence.common.histogram import Histogram
 from protocol import Code
 
 # Whoever logs out may log in on another node at once; Redis is to hear of it in that order.

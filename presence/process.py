@@ -13,16 +13,16 @@ from typing import Protocol
 import structlog
 import trio
 
-from presence import files
-from presence.clock import Clock
+from presence.common import files
+from presence.common.clock import Clock
+from presence.common.logs import LogWriter
+from presence.common.redis_url import redacted
 from presence.credentials import CredentialsError
-from presence.logs import LogWriter
 from presence.notifying import SILENT, Notifier, Pulse
 from presence.orders import STOPS
 from presence.ports import CannotListen
 from presence.server import Server
 from presence.settings import Settings
-from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 
 FAILED = 1

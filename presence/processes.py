@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from presence import orders
-from presence.backoff import backoff_s
-from presence.logs import DirectWriter
+from presence.common.backoff import backoff_s
+from presence.common.logs import DirectWriter
 from presence.notifying import SILENT, Notifier, Pulse
 from presence.orders import ALIVE, SilenceWatch, interval_s
 

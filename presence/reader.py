@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from presence import meta
+from presence.common import meta_json
+from presence.common.redis_url import database
 from presence.store.access import Access
-from presence.store.address import database
 from presence.store.client import RedisError
 from presence.store.failures import passes
 from presence.store.keys import Keys
@@ -51,8 +51,8 @@ class PresenceReader:
     server gone is made once more, of whoever serves now.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, see `presence.store.address`;
-            nothing is sent yet.
+        url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, as `presence.common.redis_url`
+            takes it; nothing is sent yet.
         prefix: what the server's keys begin with.
 
     Raises:
@@ -156,5 +156,5 @@ def _with_maps(states: dict[str, State]) -> dict[str, State]:
             if (text := each.pop("meta", None)) is None:
                 continue
             with suppress(ValueError, RecursionError):
-                each["meta"] = meta.from_text(text)
+                each["meta"] = meta_json.from_text(text)
     return states

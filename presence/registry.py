@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from presence.buckets import Buckets
 from presence.changes import PLAIN, Change, Op, Profile
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.rate_limit import Buckets
 from protocol import Code
 
 
@@ -34,7 +34,7 @@ class Connected(NamedTuple):
     """What a transport tells of a connection."""
 
     transport: str  # ``plain``, ``tls`` or ``stream``
-    address: str  # what limits count the client's address by, see `presence.networks.client_of`; "": none
+    address: str  # what limits count the client's address by, see `networks.client_of`; "": none
     unsent_bytes: int  # what waits for a reader who is slow
 
 
@@ -130,7 +130,7 @@ class Link(Protocol):
         """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
 
     def address(self, handle: Any) -> str:
-        """Return what limits count the client's address by, see `presence.networks.client_of`; "": none."""
+        """Return what limits count the client's address by, see `networks.client_of`; "": none."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,14 +16,14 @@ from typing import Final
 import structlog
 
 from presence.backlog import Live
-from presence.backoff import jittered
 from presence.changes import Op
+from presence.common.backoff import jittered
+from presence.common.circuit_breaker import Reach
+from presence.common.histogram import Delays
+from presence.common.runtime import Runtime, Timed, TrioRuntime
 from presence.comparison import Comparing, Memory
-from presence.histograms import Delays
 from presence.outages import Failures, Outages, first_of
 from presence.outbox import Outbox
-from presence.reach import Reach
-from presence.runtime import Runtime, Timed, TrioRuntime
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Retirement, StoreError, StoreUnavailable
 from presence.store.interface import Store

@@ -21,12 +21,15 @@ import structlog
 import trio
 
 import protocol
-from presence import __version__, networks, ports
-from presence.clock import Clock
+from presence import __version__, ports
+from presence.common import networks
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.redis_url import redacted
+from presence.common.runtime import TrioRuntime
 from presence.control import Control
 from presence.credentials import Credentials
 from presence.explaining import Explaining
-from presence.faults import Faults
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.footprint import Footprint
@@ -35,10 +38,8 @@ from presence.messaging.courier import Courier
 from presence.node import Node, Stores
 from presence.registry import Connected, Session
 from presence.requests import Message, Request
-from presence.runtime import TrioRuntime
 from presence.settings import Settings
 from presence.store import privileges
-from presence.store.address import redacted
 from presence.store.batches import StoreUnavailable
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys

@@ -11,11 +11,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import protocol
-from presence import meta
 from presence.admission import Admission
 from presence.auth.verdicts import Denied, Gate
 from presence.changes import Change, Profile
-from presence.clock import Clock
+from presence.common import meta_json
+from presence.common.clock import Clock
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.requests import KINDS, Request, request_of
 from protocol import Code, Kind, Packet, ProtocolError
@@ -253,7 +253,7 @@ class SessionProtocol:
         if "status" in payload:
             away = payload["status"] == "away"
         if "meta" in payload:
-            text = meta.to_text(payload["meta"])
+            text = meta_json.to_text(payload["meta"])
         if not _is_renewal(packet):
             self._note(self.registry.update(session, now, away=away, meta=text), outcome)
         outcome.reply += protocol.encode(protocol.ok(packet.id))
@@ -300,7 +300,7 @@ def _profile(login: Packet) -> Profile | None:
     payload = login.payload
     if "meta" not in payload and "status" not in payload:
         return None
-    return Profile(payload.get("status") == "away", meta.to_text(payload.get("meta", {})))
+    return Profile(payload.get("status") == "away", meta_json.to_text(payload.get("meta", {})))
 
 
 def _send_away(packet: Packet, outcome: Outcome, code: Code, message: str, retry_after: float) -> None:

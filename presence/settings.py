@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from presence import networks
+from presence.common import networks, redis_url
 from presence.rules import Rule
-from presence.store import address
 from presence.store.keys import Keys
 
 VARIABLE_PREFIX = "PRESENCE_"
@@ -138,7 +137,7 @@ def _networks(text: str) -> None:
 
 
 def _redis_url(text: str) -> None:
-    address.parse(text)
+    redis_url.parse(text)
 
 
 def _setting(
@@ -401,12 +400,12 @@ class Settings:
     @property
     def shard_count(self) -> int:
         """How many shards the users are spread over."""
-        return self.shards or (address.CLUSTER_SHARDS if address.is_cluster(self.redis) else 1)
+        return self.shards or (redis_url.CLUSTER_SHARDS if redis_url.is_cluster(self.redis) else 1)
 
     @property
     def keys(self) -> Keys:
         """How keys and channels are called."""
-        return Keys(self.prefix, self.shard_count, address.database(self.redis))
+        return Keys(self.prefix, self.shard_count, redis_url.database(self.redis))
 
     @property
     def shared(self) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from presence import credentials, logs, ports, process
-from presence.logs import DirectWriter
+from presence import credentials, ports, process
+from presence.common import logs
+from presence.common.logs import DirectWriter
 from presence.notifying import SILENT, Notifier
 from presence.orders import Orders
 from presence.processes import Processes

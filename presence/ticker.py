@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from presence.clock import Clock
-from presence.histograms import QUICK_S, Histogram
-from presence.runtime import Runtime, TrioRuntime
+from presence.common.clock import Clock
+from presence.common.histogram import QUICK_S, Histogram
+from presence.common.runtime import Runtime, TrioRuntime
 from presence.ticks import StallGuard, Ticks
 
 LAG_INTERVAL_S: Final = 0.25

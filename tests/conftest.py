@@ -57,5 +57,5 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     structlog.reset_defaults()
     logging.root.setLevel(level)
-    for handler in [h for h in logging.root.handlers if type(h).__module__ == "presence.logs"]:
+    for handler in [h for h in logging.root.handlers if type(h).__module__ == "presence.common.logs"]:
         logging.root.removeHandler(handler)

@@ -10,7 +10,7 @@ from presence.admission import (
     AdmissionLimits,
     Refusal,
 )
-from presence.buckets import RETRY_MAX_S, RETRY_MIN_S, Buckets, TokenBucket
+from presence.common.rate_limit import RETRY_MAX_S, RETRY_MIN_S, Buckets, TokenBucket
 from protocol import Code
 
 ADDRESS = "192.0.2.7"

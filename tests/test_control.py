@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import trio
 
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.runtime import TrioRuntime
 from presence.control import DELIVERIES_A_TURN, Control
 from presence.embedded import EmbeddedRedis
-from presence.faults import Faults
 from presence.messaging.letters import Delivery
 from presence.node import Node
-from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
 from presence.store.batches import StoreUnavailable

@@ -7,7 +7,7 @@ import trio
 
 import protocol
 from presence.changes import Op
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.core import SLOTS_MAX
 from presence.endings import SLICE
 from presence.ticker import Ticker

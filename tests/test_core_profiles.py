@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import protocol
-from presence import meta
 from presence.changes import PLAIN, Op, Profile
+from presence.common import meta_json
 from protocol import Code, Kind, Packet
 from tests.desks import NotingDesk
 from tests.worlds import TICK, World
@@ -14,7 +14,7 @@ from tests.worlds import TICK, World
 AWAY_AFTER = 100.0
 AWAY = Profile(away=True)
 APP = {"app": "3.1"}
-APP_TEXT = meta.to_text(APP)
+APP_TEXT = meta_json.to_text(APP)
 GRANTED = [(Kind.OK, 7, None)]
 
 
@@ -48,7 +48,7 @@ def test_a_login_says_how_its_session_is_shown_and_a_registration_how_it_is_now(
     world.login("bob")
     update(world, handle, status="away", meta={"now": 1})
     profiles = {each.uid: each.profile for each in world.core.registrations([*world.registry])}
-    assert profiles == {"ada": Profile(True, meta.to_text({"now": 1})), "bob": PLAIN}
+    assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
 
 
 def test_updates_have_the_code_of_what_they_change_and_nothing_is_told_where_nothing_changes() -> None:

@@ -8,10 +8,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence import credentials, runtime
+from presence import credentials
 from presence.auth import key_file
 from presence.auth.verdicts import Granted
-from presence.clock import Clock
+from presence.common import runtime
+from presence.common.clock import Clock
 from presence.credentials import Credentials, CredentialsError
 from presence.settings import Settings
 from presence.transports import tls

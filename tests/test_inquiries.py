@@ -8,9 +8,9 @@ import pytest
 import structlog
 import trio
 
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.runtime import TrioRuntime
 from presence.inquiries import PATIENCE_S, QUESTIONS_A_S, QUEUE_MAX, Answering, Inquiries, line_pair, question
-from presence.runtime import TrioRuntime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.replies import Question
 from tests.waiting import until

@@ -3,7 +3,7 @@
 import pytest
 
 import protocol
-from presence import meta
+from presence.common import meta_json
 from presence.event_lines import entry_of, entry_values, number
 from presence.subscriber.events import Entry, Gap
 
@@ -23,14 +23,14 @@ MAPS = [
 
 @pytest.mark.parametrize("given", MAPS, ids=str)
 def test_a_map_comes_back_as_it_was(given: dict[str, object]) -> None:
-    back = meta.from_text(meta.to_text(given))
+    back = meta_json.from_text(meta_json.to_text(given))
     assert back == given
     assert protocol.encode(protocol.update(meta=back)) == protocol.encode(protocol.update(meta=given))
 
 
 def test_nothing_is_the_empty_text() -> None:
-    assert meta.to_text({}) == ""
-    assert meta.from_text("") == {}
+    assert meta_json.to_text({}) == ""
+    assert meta_json.from_text("") == {}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_nothing_is_the_empty_text() -> None:
 )
 def test_a_text_that_is_none_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        meta.from_text(text)
+        meta_json.from_text(text)
 
 
 # Entries as plain data

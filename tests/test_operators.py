@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from presence import operators
 from presence.admin import startup
 from presence.admin.__main__ import IGNORED
-from presence.logs import DirectWriter
+from presence.common.logs import DirectWriter
 from presence.operators import Operators
 from presence.ports import Address, CannotListen
 from presence.processes import Processes

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from presence.changes import Change, Op
-from presence.histograms import Histogram
+from presence.common.histogram import Histogram
 from presence.outbox import STEP_MS, Ages, Gap, Outbox, size_of
 from presence.transitions import Told, Transitions
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from presence import networks, ports
+from presence import ports
+from presence.common import networks
 from presence.ports import CannotListen, Ports
 from presence.settings import Settings
 

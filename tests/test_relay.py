@@ -9,11 +9,11 @@ import trio
 from trio.testing import MockClock
 
 from presence.changes import Change, Op
+from presence.common.circuit_breaker import GLANCE_S
+from presence.common.runtime import TrioBell
 from presence.comparison import Memory
 from presence.outbox import Outbox
-from presence.reach import GLANCE_S
 from presence.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, Verdicts
-from presence.runtime import TrioBell
 from presence.store.batches import Batch, Counter, Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.replies import Opened, Probe, Reply, Stand, Status
 from tests.waiting import AtOnce, until

@@ -15,11 +15,11 @@ import trio
 from structlog.testing import capture_logs
 
 import protocol
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.runtime import TrioRuntime
 from presence.embedded import EmbeddedRedis
 from presence.inquiries import ANSWER_BYTES, Readiness
 from presence.node import Node, Stores
-from presence.runtime import TrioRuntime
 from presence.server import Server
 from presence.settings import Settings
 from presence.shard_writer import BATCH_ITEMS, ShardWriter

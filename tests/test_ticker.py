@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from presence.clock import Clock
-from presence.histograms import Histogram
-from presence.runtime import TrioRuntime
+from presence.common.clock import Clock
+from presence.common.histogram import Histogram
+from presence.common.runtime import TrioRuntime
 from presence.ticker import LAG_INTERVAL_S, Ticker, watch_lag
 from presence.ticks import StallGuard, Ticks
 

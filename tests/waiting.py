@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import trio
 
-from presence.runtime import Caller, TrioRuntime
+from presence.common.runtime import Caller, TrioRuntime
 
 PATIENCE_S = 20.0  # a machine under load
 LOOK_S = 0.01

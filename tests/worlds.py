@@ -7,10 +7,10 @@ import protocol
 from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.histogram import Histogram
 from presence.core import Core
 from presence.flapping import Flapping
-from presence.histograms import Histogram
 from presence.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks

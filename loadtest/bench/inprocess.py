@@ -7,9 +7,9 @@ import trio
 
 import presence.node
 import protocol
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.runtime import TrioRuntime
 from presence.registry import Session
-from presence.runtime import TrioRuntime
 from presence.settings import Settings
 from presence.store.keys import Keys
 from presence.store.packing import Shape

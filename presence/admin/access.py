@@ -12,9 +12,9 @@ import binascii
 from collections.abc import Mapping
 from typing import Final
 
-from presence import networks
 from presence.admin.answers import ApiError
 from presence.admin.token_file import Role, Token, Tokens
+from presence.common import networks
 
 ANYBODY: Final = Token("act", "anybody", b"")
 NOBODY: Final = Token("read", "none", b"")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
 
-from presence.redaction import redact_text
+from presence.common.redaction import redact_text
 
 NO_STORE = {"Cache-Control": "no-store"}
 

@@ -19,7 +19,7 @@ from presence.admin.access import NOBODY, Access
 from presence.admin.answers import ApiError, not_found
 from presence.admin.http_figures import OTHER, HttpFigures
 from presence.admin.token_file import Role, Token
-from presence.buckets import Buckets
+from presence.common.rate_limit import Buckets
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
 GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back

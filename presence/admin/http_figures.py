@@ -7,8 +7,8 @@ series of them. What is in no table counts as `other`.
 from collections.abc import Iterable
 from typing import Final
 
+from presence.common.histogram import Histogram
 from presence.footprint import Footprint
-from presence.histograms import Histogram
 
 OTHER: Final = "other"
 ROUTES: Final = (

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from presence.faults import WORK
+from presence.common.faults import WORK
 from presence.ticks import SLOTS_PER_TICK
 from protocol import Code
 

@@ -16,8 +16,8 @@ from presence.admin.answers import to_json
 from presence.admin.snapshot import Cluster, History, Rates, picture, point_of
 from presence.admin.streaming import message
 from presence.admin.workers import Workers
+from presence.common.redaction import redact_text
 from presence.reader import PresenceReader
-from presence.redaction import redact_text
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health

@@ -10,8 +10,8 @@ import structlog
 import trio
 
 from presence.admin.answers import ApiError, redis_away, redis_refuses, to_json
+from presence.common.redaction import redact_text
 from presence.event_lines import entry_of, entry_values
-from presence.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.failures import passes
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from presence import files
+from presence.common import files
 
 Role: TypeAlias = Literal["read", "act"]
 ROLES: Final[tuple[Role, ...]] = ("read", "act")

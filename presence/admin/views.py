@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import trio
 
 from presence.admin.answers import busy, redis_away, redis_refuses
+from presence.common.text import plain_state
 from presence.explanation import Explainer
 from presence.kicking import Kicked, kick
 from presence.reader import Page, PresenceReader
-from presence.rendering import plain_state
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import RedisError
 from presence.store.failures import passes

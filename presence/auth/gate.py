@@ -7,9 +7,9 @@ lose: the last quarter is for clients that are logged in and send a fresh token,
 logins from addresses that have not lately sent many bad tokens. So a flood of forged logins starves neither.
 
 Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
-checked, and not with `presence.clock`: that one keeps for good what was wrong when the process started, and
-stands still while a machine is suspended. Once the machine's clock is right, tokens are judged rightly: it
-takes no restart. The end of a session that lives is monotonic time: no step of a clock moves it.
+checked, and not with `presence.common.clock`: that one keeps for good what was wrong when the process
+started, and stands still while a machine is suspended. Once the machine's clock is right, tokens are judged
+rightly: it takes no restart. The end of a session that lives is monotonic time: no step of a clock moves it.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from presence.auth import key_file, tokens
 from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, Terms, TokenRefused
 from presence.auth.verdicts import Denied, Granted, Verdict
-from presence.buckets import Buckets, TokenBucket
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.rate_limit import Buckets, TokenBucket
 from presence.settings import Settings
 from protocol import Code
 

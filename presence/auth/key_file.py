@@ -12,7 +12,6 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from presence import files
 from presence.auth.keys import (
     ALGORITHMS,
     EDDSA,
@@ -25,6 +24,7 @@ from presence.auth.keys import (
     Keyring,
     Unsound,
 )
+from presence.common import files
 
 FILE_MAX_BYTES: Final = 256 * 1024  # a hundred keys of every kind
 KEYS_MAX: Final = 100  # a rotation needs two

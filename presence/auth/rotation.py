@@ -16,8 +16,8 @@ import trio
 from presence.auth import key_file
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
-from presence.faults import Faults
-from presence.runtime import Aside, Hanging
+from presence.common.faults import Faults
+from presence.common.runtime import Aside, Hanging
 
 LOOK_S: Final = 1.0  # between two looks; a look reads some kilobytes
 log = structlog.get_logger("presence.auth")

@@ -6,8 +6,8 @@ import json
 from presence.commands.options import Load, add_json, add_settings
 from presence.commands.outcome import OK
 from presence.commands.serve import check_files
+from presence.common.text import printable
 from presence.config import RULES, SPECS, Loaded, shown
-from presence.rendering import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,10 @@ import sys
 
 from presence.commands.options import READER_SETTINGS, Load, UsageError, add_settings
 from presence.commands.outcome import FAILED, OK, complain
+from presence.common.files import FileLimitError
+from presence.common.logs import configure
+from presence.common.redis_url import redacted
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.files import FileLimitError
-from presence.logs import configure
-from presence.store.address import redacted
 from presence.store.failures import CONNECTION_LOST
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 from presence.commands.options import Load, add_json, add_settings
 from presence.commands.outcome import FAILED, OK
+from presence.common.redaction import redact_text
+from presence.common.text import printable
 from presence.doctor.examination import Patient, examine
 from presence.doctor.findings import CHECKS, Finding, Status, worst
-from presence.redaction import redact_text
-from presence.rendering import printable
 from presence.settings import SPECS
 
 _WIDTH = max(len(status.value) for status in Status)

@@ -8,10 +8,10 @@ from typing import Any
 from presence.commands.options import Place, UsageError, add_reader, plain_text
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import asks_redis
+from presence.common.redis_url import redacted
+from presence.common.text import json_line, printable
 from presence.explanation import Explainer
 from presence.reasons import hour, moment, span
-from presence.rendering import json_line, printable
-from presence.store.address import redacted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,10 +23,10 @@ from presence.commands.options import (
 )
 from presence.commands.outcome import FAILED, OK, complain, sigterm_interrupts
 from presence.commands.reaching import asks_redis, subscriber_complains
+from presence.common.text import json_line, printable
 from presence.followups import FollowUp, FollowUps, Pending, due_sync
 from presence.followups.turning import Outage, Turner
 from presence.reasons import moment
-from presence.rendering import json_line, printable
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError

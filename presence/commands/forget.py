@@ -7,8 +7,8 @@ from dataclasses import asdict
 from presence.commands.options import Place, add_reader, plain_text
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import asks_redis, caller
+from presence.common.text import json_line
 from presence.reader import PresenceReader
-from presence.rendering import json_line
 from presence.store.operator import Operator
 from presence.store.replies import Erasure
 

@@ -6,9 +6,9 @@ from presence import kicking
 from presence.commands.options import Place, add_reader, plain_text, seconds
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import asks_redis, caller
+from presence.common.text import json_line, printable
 from presence.kicking import Kicked
 from presence.reader import PresenceReader
-from presence.rendering import json_line, printable
 
 _DESCRIPTION = (
     "Ends all sessions of users and waits until they are gone. Their clients are told not to come back by "

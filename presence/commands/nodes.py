@@ -7,8 +7,8 @@ from dataclasses import asdict
 from presence.commands.options import Place, add_reader
 from presence.commands.outcome import OK
 from presence.commands.reaching import asks_redis
+from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
-from presence.rendering import json_line, printable, utc_time
 from presence.store.nodes import NodeState
 
 _HEADINGS = ("NODE", "ADDRESS", "PROCESS", "SESSIONS", "CONNS", "STATE, LEASE")

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from presence.redaction import redact_text
-from presence.rendering import printable
+from presence.common.redaction import redact_text
+from presence.common.text import printable
 
 OK = 0
 FAILED = 1

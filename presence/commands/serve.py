@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from presence.commands.options import Load, add_settings
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
+from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.notifying import Notifier, from_environment
 from presence.settings import Settings
 

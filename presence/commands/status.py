@@ -5,12 +5,12 @@ import json
 import sys
 from typing import Any
 
-from presence import meta
 from presence.commands.options import Place, UsageError, add_reader, plain_text
 from presence.commands.outcome import OK
 from presence.commands.reaching import asks_redis
+from presence.common import meta_json
+from presence.common.text import json_line, plain_state, printable, utc_time
 from presence.reader import PresenceReader
-from presence.rendering import json_line, plain_state, printable, utc_time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def _described(state: dict[str, Any]) -> str:
     status = state["status"]
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in {"online", "away"}:
-        said = f"  {printable(meta.to_text(state['meta']))}" if "meta" in state else ""
+        said = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
         return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
     if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
         return f"unknown  online since {utc_time(state['since_ms'])}, but silent: {devices}"

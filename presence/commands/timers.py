@@ -18,9 +18,9 @@ from presence.commands.options import (
 )
 from presence.commands.outcome import FAILED, OK, USAGE, complain, sigterm_interrupts
 from presence.commands.reaching import reaching
+from presence.common.logs import configure_directly
+from presence.common.text import json_line, printable
 from presence.config import Settings
-from presence.logs import configure_directly
-from presence.rendering import json_line, printable
 from presence.timers.handing import DeadLetter, Leasing, SharedTimer
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, Place

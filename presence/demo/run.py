@@ -13,8 +13,8 @@ import trio
 from rich.console import Console
 
 import protocol
-from presence import files
-from presence.clock import Clock
+from presence.common import files
+from presence.common.clock import Clock
 from presence.config import Settings
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary

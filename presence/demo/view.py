@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from presence.common.text import printable
 from presence.demo.truth import EXPECTED, Told, Verdict
-from presence.rendering import printable
 from protocol import Code
 
 EVENTS_SHOWN = 10

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from presence import credentials
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.config import exposures
 from presence.credentials import CredentialsError
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from presence import files
+from presence.common import files
 from presence.doctor.findings import Finding, count, fail, megabytes, not_tried, ok, warn
 from presence.embedded import EmbeddedError, find_binary
 from presence.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from presence.common.redis_url import redacted
 from presence.doctor.findings import Unknown
 from presence.settings import Settings
 from presence.store import privileges
 from presence.store.access import Access
-from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys

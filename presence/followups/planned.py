@@ -46,7 +46,7 @@ class FollowUps:
     """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
         prefix: what the server's keys begin with.
     """
 

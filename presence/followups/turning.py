@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.backoff import backoff_s, jittered
+from presence.common.backoff import backoff_s, jittered
 from presence.rules import Rule
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.followup_keys import TOLD_MAX, packed_rules, turn_call
@@ -57,7 +57,7 @@ class Turner:
     """Calls turns when it is time. Used from one thread at a time.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
         rules: what follows offline events. Whoever turns should have the same. None: those stand that the
             last one with rules brought; there are none before.
         shards: how many; None: what a server has stored.

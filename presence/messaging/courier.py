@@ -24,15 +24,15 @@ import structlog
 import trio
 
 import protocol
-from presence.backoff import jittered
-from presence.clock import Clock
-from presence.faults import Faults
+from presence.common.backoff import jittered
+from presence.common.circuit_breaker import Reach
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.runtime import Runtime
 from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
 from presence.messaging.waiting import Bounds, Pending, Waiting
-from presence.reach import Reach
 from presence.registry import Registry, Session
 from presence.requests import Message
-from presence.runtime import Runtime
 from presence.store.batches import StoreInterrupted
 from presence.store.keys import Keys
 from protocol import Code, Packet

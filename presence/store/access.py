@@ -31,7 +31,7 @@ class Access:
     Calls may be made from any thread; they raise `RedisError`.
 
     Args:
-        url: as `presence.store.address` takes it; `ValueError` if not.
+        url: as `presence.common.redis_url` takes it; `ValueError` if not.
         call_timeout_s: how long one call may wait for its answer.
         reconnects: whether a connection that was closed between two calls is made again without a word. If
             not, the next call fails: what its caller has read so far, Redis may not hold any more.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from presence.backoff import backoff_s
+from presence.common.backoff import backoff_s
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.failures import as_failure, passes
@@ -44,7 +44,7 @@ class Expiries:
     Methods may be called from one thread at a time.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url: as `presence.common.redis_url` takes it.
         prefix: of the keys.
         heard_max: how many names may wait to be taken; more are dropped, which counts as missed.
     """

@@ -104,9 +104,10 @@ def online_state(text: bytes | None) -> State | None:
     """Return the state that a record tells; None: there is no record, or it is damaged.
 
     He is away if all his sessions are. `since_ms` is since when that stands, `id` the entry id of the event
-    that led to what is shown, `last_seen_ms` None. `meta` is a JSON text, see `presence.meta`: of those of
-    his sessions that have the status, that of the latest login. `sessions` is a list of ``{device, session,
-    node, login_ms}`` by device; one that is away has ``away: True``, and one that has it, its own `meta`.
+    that led to what is shown, `last_seen_ms` None. `meta` is a JSON text, see `presence.common.meta_json`: of
+    those of his sessions that have the status, that of the latest login. `sessions` is a list of
+    ``{device, session, node, login_ms}`` by device; one that is away has ``away: True``, and one that has
+    it, its own `meta`.
     """
     try:
         record = json.loads(text or b"null")

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
+from presence.common.redis_url import redacted
 from presence.messaging.letters import Found, Letter
-from presence.store.address import redacted
 from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.interface import LeaseRow

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, RedisError
 
-from presence.store.address import parse
+from presence.common.redis_url import parse
 from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.failures import passes
 
@@ -57,7 +57,7 @@ class Routes:
     `RedisError` if of a cluster it cannot be found out.
 
     Args:
-        url: as `presence.store.address` takes it; `ValueError` if not.
+        url: as `presence.common.redis_url` takes it; `ValueError` if not.
         connect: makes the client of a server from its plain URL.
 
     Attributes:

@@ -96,7 +96,7 @@ class Scripting:
     Calls that fail or are refused raise `StoreUnavailable` or `StoreError`.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url: as `presence.common.redis_url` takes it.
         connect: makes the client of one server.
     """
 

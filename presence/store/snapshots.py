@@ -32,7 +32,7 @@ class StoredStates:
     """The states of users in Redis, for queries: see `presence.watching.queries.States`.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
         keys: how keys are called.
     """
 

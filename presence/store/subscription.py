@@ -45,7 +45,7 @@ class Subscription:
     any, and never wait. What blocks raises `StoreUnavailable` or `StoreError`.
 
     Args:
-        url: as `presence.store.address` takes it; nothing is sent yet.
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
         connect: makes the client of one server.
     """
 

@@ -88,7 +88,7 @@ def subscribe(
 
     Args:
         url: of the server's Redis: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, see
-            `presence.store.address`.
+            `presence.common.redis_url`.
         group: the consumer group to share events with; without one, every subscriber gets all of them.
         consumer: this consumer's name in the group: its own among those that live at once, and best the
             same again after a restart.

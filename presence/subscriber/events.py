@@ -6,7 +6,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from presence.meta import from_text
+from presence.common.meta_json import from_text
 from protocol import Code
 
 Status = Literal["online", "away"]

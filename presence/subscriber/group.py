@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from presence.redaction import redact_text
+from presence.common.redaction import redact_text
 from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.failures import code_of

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from presence.backoff import backoff_s, jittered
+from presence.common.backoff import backoff_s, jittered
+from presence.common.redis_url import is_cluster, redacted
 from presence.store.access import Access
-from presence.store.address import is_cluster, redacted
 from presence.store.client import CALL_TIMEOUT_S, RedisError
 from presence.store.failures import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys

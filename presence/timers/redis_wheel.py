@@ -33,7 +33,7 @@ capped. `python -m loadtest.compare` measures it, and what a touch costs.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from presence.store.address import CLUSTER_SHARDS, is_cluster
+from presence.common.redis_url import CLUSTER_SHARDS, is_cluster
 from presence.store.keys import Keys
 from presence.store.scripting import Call, Scripting
 from presence.timers.interface import TimerError
@@ -73,7 +73,7 @@ class RedisWheel:
     As a timer: `touch` schedules or reschedules a user's silence, `forget` cancels it, `due` hands it out.
 
     Args:
-        url: as `presence.store.address` takes it.
+        url: as `presence.common.redis_url` takes it.
         name: of the wheel; all that work with it give the same.
         idle_timeout_s: silence after which a user is offline. Callers may differ: the last touch counts.
         tick_s: how exact that is. The same for all callers; the first one sets it.

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 import trio
 
+from presence.common.runtime import Caller, TrioBell
 from presence.outages import Outage
-from presence.runtime import Caller, TrioBell
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers.interface import Due, LeasedTimer, TimerError
 

@@ -29,12 +29,12 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from presence import logs
-from presence.backoff import jittered
+from presence.common import logs
+from presence.common.backoff import jittered
+from presence.common.redis_url import redacted
+from presence.common.runtime import Caller, TrioBell, TrioCaller
 from presence.orders import Orders
 from presence.outages import Outage
-from presence.runtime import Caller, TrioBell, TrioCaller
-from presence.store.address import redacted
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers import handlers
 from presence.timers.handing import Leasing
@@ -292,7 +292,7 @@ class Job(NamedTuple):
         place: of the timer.
         handler: its name, see `handlers.load`.
         terms: how events are handled.
-        log_format, log_level: as `presence.logs.configure` takes them.
+        log_format, log_level: as `presence.common.logs.configure` takes them.
     """
 
     place: Place

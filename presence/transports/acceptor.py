@@ -23,12 +23,12 @@ from contextlib import contextmanager, suppress
 import structlog
 import trio
 
-from presence import networks
 from presence.admission import FULL_RETRY_S, Admission, Refusal
-from presence.buckets import RETRY_MIN_S, spread
-from presence.clock import Clock
+from presence.common import networks
+from presence.common.clock import Clock
+from presence.common.logs import RateLimited
+from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core import Core
-from presence.logs import RateLimited
 from presence.registry import Guest, Link
 from presence.transports import tcp
 from presence.transports.connections import READ, Connections

@@ -22,9 +22,9 @@ from typing import TypeAlias
 
 import trio
 
-from presence import networks
 from presence.admission import Admission, Refusal
-from presence.clock import Clock
+from presence.common import networks
+from presence.common.clock import Clock
 from presence.core import Core
 from presence.registry import Guest, Peer, Session
 from presence.transports import tcp

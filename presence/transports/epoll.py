@@ -24,9 +24,9 @@ from dataclasses import replace
 
 import trio
 
-from presence import networks
 from presence.admission import Admission
-from presence.clock import Clock
+from presence.common import networks
+from presence.common.clock import Clock
 from presence.core import Core
 from presence.registry import Connected, Guest, Session
 from presence.transports import tcp

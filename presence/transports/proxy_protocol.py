@@ -18,8 +18,8 @@ from ipaddress import IPv4Address, IPv6Address
 import structlog
 import trio
 
-from presence import networks
-from presence.logs import RateLimited
+from presence.common import networks
+from presence.common.logs import RateLimited
 from presence.transports.limits import TURN_LOGINS, TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"

@@ -13,8 +13,8 @@ from time import perf_counter
 import structlog
 import trio
 
+from presence.common.logs import RateLimited
 from presence.core import Core
-from presence.logs import RateLimited
 from presence.registry import Peer, Session
 from presence.transports.connections import (
     ATTENTIVE,

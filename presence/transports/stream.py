@@ -14,10 +14,10 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
-from presence import networks
 from presence.admission import Admission, Refusal
+from presence.common import networks
+from presence.common.logs import RateLimited
 from presence.core import Core
-from presence.logs import RateLimited
 from presence.registry import Connected, Guest, Peer, Session
 from presence.transports import tcp
 from presence.transports.limits import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import trio
 
-from presence.clock import Clock
+from presence.common.clock import Clock
 
 BACKLOG = 4096  # connections that may wait to be accepted; Linux cuts it to net.core.somaxconn
 _TCP_INFO_BYTES = 104

@@ -16,7 +16,7 @@ from pathlib import Path
 from socket import socket
 from typing import NamedTuple
 
-from presence import files
+from presence.common import files
 
 TICKETS = 1
 HANDSHAKES = 2000  # at once

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import trio
 
 import protocol
-from presence.faults import Faults
+from presence.common.faults import Faults
 from presence.registry import Session
 from presence.watching.answers import sound
 from presence.watching.states import REASON_CHARS, Entry, State

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 import trio
 
 from presence import requests
-from presence.faults import Faults
+from presence.common.faults import Faults
+from presence.common.runtime import Runtime
 from presence.registry import Session
 from presence.requests import Query
-from presence.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.states import State

@@ -22,11 +22,11 @@ from typing import Any, Final
 import trio
 
 from presence import requests
-from presence.buckets import Buckets
-from presence.faults import Faults
+from presence.common.faults import Faults
+from presence.common.rate_limit import Buckets
+from presence.common.runtime import Runtime, TrioBell, TrioRuntime
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
-from presence.runtime import Runtime, TrioBell, TrioRuntime
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes

@@ -20,10 +20,10 @@ from typing import Final
 import structlog
 import trio
 
-from presence.backoff import backoff_s, jittered
-from presence.faults import Faults
-from presence.reach import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
-from presence.runtime import Runtime
+from presence.common.backoff import backoff_s, jittered
+from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
+from presence.common.faults import Faults
+from presence.common.runtime import Runtime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.channel import Channel, Confirmed, Heard, Left, Pong
 from presence.watching.states import Entry, EntryId, Snapshot

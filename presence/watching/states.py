@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from presence import meta
+from presence.common import meta_json
 from protocol import Code
 
 EntryId: TypeAlias = tuple[int, int]
@@ -115,6 +115,6 @@ def _reason(fields: Mapping[str, Any]) -> str:
 def _meta(text: str) -> dict[str, Any]:
     """Return what a client said of itself; a text that no server wrote counts as nothing."""
     try:
-        return meta.from_text(text)
+        return meta_json.from_text(text)
     except (ValueError, RecursionError):
         return {}

@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from presence.faults import Faults
+from presence.common.faults import Faults
+from presence.common.runtime import TrioBell
 from presence.registry import Session
-from presence.runtime import TrioBell
 
 
 class Waits(Protocol):

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from presence.admin import app, guard, views
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.kicking import Kicked
 from presence.server import Server

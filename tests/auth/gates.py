@@ -10,7 +10,7 @@ from presence.auth.keys import Keyring
 from presence.auth.making import Signer, key_set, make_key
 from presence.auth.tokens import Terms
 from presence.auth.verdicts import Denied, Granted, Verdict
-from presence.buckets import TokenBucket
+from presence.common.rate_limit import TokenBucket
 from protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")

@@ -11,8 +11,8 @@ from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
 from presence.auth.making import key_set
 from presence.auth.verdicts import Denied, Granted
-from presence.buckets import TokenBucket
-from presence.clock import Clock
+from presence.common.clock import Clock
+from presence.common.rate_limit import TokenBucket
 from presence.settings import Settings
 from protocol import Code
 from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token

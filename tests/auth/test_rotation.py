@@ -9,13 +9,13 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence import runtime
 from presence.auth import key_file, rotation
 from presence.auth.key_file import load
 from presence.auth.keys import Keyring
 from presence.auth.making import key_set
 from presence.auth.rotation import Rotation, RotationStatistics
-from presence.faults import Faults
+from presence.common import runtime
+from presence.common.faults import Faults
 from tests.auth.gates import entry
 
 PATIENCE_S = 30.0

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from presence.auth import gate
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.settings import Settings
 from protocol import Code
 from tests.client.network import Network

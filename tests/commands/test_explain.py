@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import protocol
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
 from presence.server import Server

@@ -8,7 +8,7 @@ import pytest
 import structlog
 import trio
 
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.settings import Settings

@@ -35,7 +35,7 @@ CONSTANTS = {
     "presence.transports.epoll.ANSWER_WINDOW_S": "seconds between two batches while clients wait for answers",
     "presence.ticks.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
     "presence.outbox.CHANGE_BYTES": "bytes of a change in the outbox, beside its texts",
-    "presence.runtime.CALL_PATIENCE_S": "seconds after which a file that hangs is given up",
+    "presence.common.runtime.CALL_PATIENCE_S": "seconds after which a file that hangs is given up",
     "presence.subscriber.link.RETRY_MAX_S": "seconds at most between a subscriber's attempts to reach Redis",
     "presence.subscriber.link.LOOK_MAX_S": "seconds between two reads of a subscriber at rest, in a cluster",
     "presence.subscriber.group.DEAD_LETTERS_MAX": "dead letters kept per shard",

@@ -12,7 +12,7 @@ from presence.auth.key_file import key_of
 from presence.auth.keys import Keyring
 from presence.auth.making import make_token
 from presence.auth.tokens import Terms
-from presence.clock import Clock
+from presence.common.clock import Clock
 
 WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
 AUDIENCE: Final = "presence"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from presence import core
 from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.changes import Change, Op
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.registry import Link, Peer, Registry, Session

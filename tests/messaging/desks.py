@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 import trio
 
 import protocol
-from presence.clock import Clock
-from presence.faults import Faults
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.runtime import TrioRuntime
 from presence.messaging.courier import Courier
 from presence.messaging.letters import Found, Letter
 from presence.messaging.waiting import Bounds
 from presence.registry import Guest, Registry, Session
 from presence.requests import Message
-from presence.runtime import TrioRuntime
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.keys import Keys
 from protocol import Packet

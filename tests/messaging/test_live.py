@@ -13,7 +13,7 @@ import trio
 
 import protocol
 from presence.client import RecipientDisconnected, connect
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.settings import Settings

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from loadtest.checker.comparison import Left, differences, last_events
-from presence import meta
 from presence.changes import Profile
+from presence.common import meta_json
 from presence.registry import Session
 from presence.store.records import online_state
 from tests.simulation.fake.values import Hash, Members, Stream
@@ -151,7 +151,7 @@ def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> N
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         is_away = silent_s > settings.away_after
-    wanted = Profile(is_away, meta.to_text({"text": said.meta}) if said.meta else "")
+    wanted = Profile(is_away, meta_json.to_text({"text": said.meta}) if said.meta else "")
     if profile != wanted:
         judge.broken("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 

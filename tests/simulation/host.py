@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import protocol
 from presence.changes import Change, Op
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.inquiries import Readiness
 from presence.node import Node, Stores
 from presence.store.batches import StoreUnavailable

@@ -1,4 +1,4 @@
-"""`presence.runtime.Runtime` in virtual time: a node's tasks, one step at a time.
+"""`presence.common.runtime.Runtime` in virtual time: a node's tasks, one step at a time.
 
 Whatever a task waits for is a `_Trap`. A blocking call runs in a greenlet, so that each of its round trips
 can take its time, and the store's own code stands still meanwhile as a thread would.
@@ -62,7 +62,7 @@ class Task:
 
 
 class VirtualRuntime:
-    """See `presence.runtime.Runtime`."""
+    """See `presence.common.runtime.Runtime`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -82,7 +82,7 @@ class VirtualRuntime:
 
 
 class VirtualBell:
-    """See `presence.runtime.Bell`."""
+    """See `presence.common.runtime.Bell`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -114,7 +114,7 @@ class VirtualBell:
 
 
 class VirtualCaller:
-    """See `presence.runtime.Caller`."""
+    """See `presence.common.runtime.Caller`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

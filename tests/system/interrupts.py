@@ -21,8 +21,8 @@ import trio
 
 from loadtest.outcome import spread_ms
 from presence.changes import Change, Op
+from presence.common.runtime import Caller, TrioRuntime
 from presence.embedded import embedded_redis
-from presence.runtime import Caller, TrioRuntime
 from presence.store.access import Access
 from presence.store.batches import Batch, Counter, Item, Opening, Step, StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client

@@ -10,11 +10,11 @@ import trio
 from trio.abc import Stream
 
 import protocol
-from presence import networks
 from presence.admission import Admission, AdmissionLimits, PacketRate
 from presence.auth.verdicts import Gate
 from presence.changes import Change, Op
-from presence.clock import Clock
+from presence.common import networks
+from presence.common.clock import Clock
 from presence.core import Core
 from presence.flapping import Flapping
 from presence.registry import Registry, Session, SessionKey

@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 
 import protocol
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.registry import Connected, Peer
 from presence.session import ARRIVAL_ERROR_S, Outcome, SessionProtocol
 from presence.transports import connections, stream, tcp

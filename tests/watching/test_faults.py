@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from presence.faults import Faults
+from presence.common.faults import Faults
 from presence.requests import Query
 from presence.watching.service import PATIENCE_S
 from presence.watching.states import Snapshot, State

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import protocol
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.settings import Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.faults import Faults
+from presence.common.faults import Faults
 from presence.registry import Session
 from presence.watching import pushes as module
 from presence.watching.pushes import Pushes

@@ -10,10 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from presence.faults import Faults
+from presence.common.faults import Faults
+from presence.common.runtime import TrioBell
 from presence.registry import Session
 from presence.requests import Query, Unwatch, Watch
-from presence.runtime import TrioBell
 from presence.store.batches import StoreUnavailable
 from presence.watching import service
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S

@@ -18,7 +18,7 @@ import trio
 from loadtest.servers import free_port
 from presence.auth import gate
 from presence.auth.verdicts import Gate
-from presence.clock import Clock
+from presence.common.clock import Clock
 from presence.embedded import EmbeddedRedis
 from presence.settings import Settings
 from tests.credentials import SECRET, token, write_keys

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from presence import runtime
-from presence.histograms import QUICK_S, Histogram
-from presence.runtime import Aside, Hanging, T, Timed
+from presence.common import runtime
+from presence.common.histogram import QUICK_S, Histogram
+from presence.common.runtime import Aside, Hanging, T, Timed
 
 PATIENCE_S = 30.0
 

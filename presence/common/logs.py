@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, Self
 
-from presence.redaction import plain
-from presence.rendering import console_line, json_event
+from presence.common.redaction import plain
+from presence.common.text import console_line, json_event
 
 QUEUE_LINES = 10_000  # a few MB of text; seconds of a very noisy server
 CLOSE_TIMEOUT_S = 1.0  # a live reader takes the whole queue in far less

@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.store.address import database, is_cluster, parse, redacted
+from presence.common.redis_url import database, is_cluster, parse, redacted
 
 
 @pytest.mark.parametrize(

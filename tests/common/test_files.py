@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from presence import files, footprint
-from presence.files import opened
+from presence import footprint
+from presence.common import files
+from presence.common.files import opened
 from presence.footprint import Footprint
 
 

@@ -3,9 +3,8 @@
 import pytest
 from structlog.testing import CapturingLogger
 
-from presence.backoff import backoff_s, jittered
-from presence.outages import Outage
-from presence.reach import (
+from presence.common.backoff import backoff_s, jittered
+from presence.common.circuit_breaker import (
     BACKOFF_BRIEF_S,
     BACKOFF_FIRST_S,
     BACKOFF_LIMIT_S,
@@ -16,6 +15,7 @@ from presence.reach import (
     SLOW_CALL_S,
     Reach,
 )
+from presence.outages import Outage
 from presence.relay import PROBE_INTERVAL_S
 from presence.store.batches import StoreError, StoreUnavailable
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from presence.logs import RateLimited
+from presence.common.logs import RateLimited
 
 LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 

@@ -6,7 +6,7 @@ Shards may be on several servers, of which one is away while the others work.
 import math
 from typing import Final
 
-from presence.backoff import backoff_s
+from presence.common.backoff import backoff_s
 
 OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
 SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung

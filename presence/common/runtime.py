@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from presence.histograms import Histogram
+from presence.common.histogram import Histogram
 
 CALL_PATIENCE_S: Final = 10.0  # a key file takes some milliseconds, a hundred keys of RS256 a second
 

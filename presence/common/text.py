@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from presence import meta
+from presence.common import meta_json
 
 _EVENT_WIDTH = 28
 _NEEDS_QUOTES = frozenset(" =\"'")
@@ -25,11 +25,11 @@ def json_line(values: Mapping[str, Any]) -> str:
 
 
 def plain_state(value: Any) -> Any:
-    """Return states in which what clients say of themselves is as JSON can tell it; see `presence.meta`."""
+    """Return states whose metadata, a text in Redis, is plain data; see `presence.common.meta_json`."""
     match value:
         case dict():
             return {
-                key: json.loads(meta.to_text(each)) if key == "meta" else plain_state(each)
+                key: json.loads(meta_json.to_text(each)) if key == "meta" else plain_state(each)
                 for key, each in value.items()
             }
         case list():

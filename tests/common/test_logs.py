@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from presence.logs import LogWriter, RateLimited, configure
-from presence.redaction import redact_text
+from presence.common.logs import LogWriter, RateLimited, configure
+from presence.common.redaction import redact_text
 
 CANARY = "canary-3f9c"
 PATIENCE_S = 10.0
@@ -111,7 +111,7 @@ def test_stuck_reader_does_not_hold_up_who_logs(pipe: Pipe) -> None:
 
 def test_process_ends_with_a_stuck_reader(pipe: Pipe) -> None:
     pipe.fill()
-    program = "from presence.logs import LogWriter\nwith LogWriter() as w: w.line('x')"
+    program = "from presence.common.logs import LogWriter\nwith LogWriter() as w: w.line('x')"
     done = subprocess.run([sys.executable, "-c", program], check=False, stderr=pipe.write_fd, timeout=20)
     assert done.returncode == 0
 

@@ -1,0 +1,1 @@
+"""Small tools that know nothing of presence: time, rate limits, logs, text, URLs."""
