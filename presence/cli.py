@@ -12,7 +12,7 @@ from typing import Any, Final
 from presence import __version__
 from presence.commands.options import Parser, UsageError
 from presence.commands.outcome import FAILED, OK, USAGE, abandon_output, complain
-from presence.config import SPECS, ConfigError, Loaded, load
+from presence.config.loading import SPECS, ConfigError, Loaded, load
 
 COMMANDS: Final = {
     "serve": "run the server",

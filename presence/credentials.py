@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from presence.common.clock import Clock
-from presence.settings import Settings
+from presence.config.settings import Settings
 
 if TYPE_CHECKING:
     from presence.auth.gate import TokenGate

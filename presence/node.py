@@ -25,6 +25,7 @@ from presence.common.histogram import Delays
 from presence.common.runtime import Runtime
 from presence.common.text import printable
 from presence.comparison import Memory
+from presence.config.settings import Settings
 from presence.core import Core
 from presence.explaining import LatelyEnded
 from presence.flapping import Flapping
@@ -33,7 +34,6 @@ from presence.outbox import Ages, Outbox
 from presence.registry import Registry, Session, SessionKey
 from presence.relay import Relay, Verdicts
 from presence.session import SessionLimit, SessionProtocol
-from presence.settings import Settings
 from presence.store.interface import LeaseTable, Store
 from presence.store.replies import Erasure, News, NewsKind, Superseded
 from presence.ticker import Ticker

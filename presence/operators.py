@@ -3,7 +3,8 @@
 The address is bound here, so that it is known before anything is ready, and that a process which is started
 anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
 asking ends of the lines (see `presence.inquiries`) and a control line, whose end is its order to end.
-`Operators.tend` starts another when it has ended, or was silent for too long (`presence.orders`).
+`Operators.tend` starts another when it has ended, or was silent for too long: see
+`presence.prefork.control_pipe`.
 """
 
 import math
@@ -20,11 +21,11 @@ import structlog
 
 from presence.admin.startup import RELOAD, Start
 from presence.common.backoff import backoff_s
+from presence.config.settings import Settings, admin_host, admin_port
 from presence.inquiries import line_pair
-from presence.orders import SilenceWatch
 from presence.ports import Address, CannotListen
-from presence.processes import ended
-from presence.settings import Settings, admin_host, admin_port
+from presence.prefork.arbiter import ended
+from presence.prefork.control_pipe import SilenceWatch
 from presence.transports import tcp
 
 END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from presence.settings import Settings
+from presence.config.settings import Settings
 from presence.transports import tcp
 
 

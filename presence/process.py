@@ -17,12 +17,12 @@ from presence.common import files
 from presence.common.clock import Clock
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
+from presence.config.settings import Settings
 from presence.credentials import CredentialsError
-from presence.notifying import SILENT, Notifier, Pulse
-from presence.orders import STOPS
 from presence.ports import CannotListen
+from presence.prefork.control_pipe import STOPS
+from presence.prefork.systemd import SILENT, Notifier, Pulse
 from presence.server import Server
-from presence.settings import Settings
 from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 
 FAILED = 1

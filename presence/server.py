@@ -27,6 +27,7 @@ from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.redis_url import redacted
 from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
 from presence.control import Control
 from presence.credentials import Credentials
 from presence.explaining import Explaining
@@ -38,7 +39,6 @@ from presence.messaging.courier import Courier
 from presence.node import Node, Stores
 from presence.registry import Connected, Session
 from presence.requests import Message, Request
-from presence.settings import Settings
 from presence.store import privileges
 from presence.store.batches import StoreUnavailable
 from presence.store.inquiring import AnswerKeys

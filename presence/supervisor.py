@@ -15,10 +15,10 @@ import structlog
 from presence import credentials, ports, process
 from presence.common import logs
 from presence.common.logs import DirectWriter
-from presence.notifying import SILENT, Notifier
-from presence.orders import Orders
-from presence.processes import Processes
-from presence.settings import Settings
+from presence.config.settings import Settings
+from presence.prefork.arbiter import Processes
+from presence.prefork.control_pipe import Orders
+from presence.prefork.systemd import SILENT, Notifier
 
 if TYPE_CHECKING:  # nothing of it is loaded where nobody serves operators
     from presence.operators import Operators

@@ -14,7 +14,7 @@ import pytest
 
 from presence import __main__, __version__, cli
 from presence.cli import COMMANDS, main
-from presence.config import SPECS
+from presence.config.loading import SPECS
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"

@@ -13,12 +13,12 @@ import trio
 from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
 from presence.control import DELIVERIES_A_TURN, Control
 from presence.embedded import EmbeddedRedis
 from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.server import Server
-from presence.settings import Settings
 from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys

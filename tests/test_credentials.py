@@ -13,8 +13,8 @@ from presence.auth import key_file
 from presence.auth.verdicts import Granted
 from presence.common import runtime
 from presence.common.clock import Clock
+from presence.config.settings import Settings
 from presence.credentials import Credentials, CredentialsError
-from presence.settings import Settings
 from presence.transports import tls
 from protocol import Code
 from tests.credentials import SECRET, token, write_keys

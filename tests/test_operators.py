@@ -17,10 +17,10 @@ from presence import operators
 from presence.admin import startup
 from presence.admin.__main__ import IGNORED
 from presence.common.logs import DirectWriter
+from presence.config.settings import Settings
 from presence.operators import Operators
 from presence.ports import Address, CannotListen
-from presence.processes import Processes
-from presence.settings import Settings
+from presence.prefork.arbiter import Processes
 
 PATIENCE_S = 10.0
 POPEN = subprocess.Popen

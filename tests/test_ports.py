@@ -9,8 +9,8 @@ import pytest
 
 from presence import ports
 from presence.common import networks
+from presence.config.settings import Settings
 from presence.ports import CannotListen, Ports
-from presence.settings import Settings
 
 CERT = Path("cert.pem")
 PLAIN, BOTH, ALONE = (

@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
 from presence.inquiries import ANSWER_BYTES, Readiness
 from presence.node import Node, Stores
 from presence.server import Server
-from presence.settings import Settings
 from presence.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.store.batches import Batch, Item
 from presence.store.replies import Opened, Reply, Status

@@ -9,8 +9,8 @@ import presence.node
 import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
 from presence.registry import Session
-from presence.settings import Settings
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore

@@ -23,7 +23,7 @@ from presence.admin.tidings import Tidings
 from presence.admin.token_file import TokenFileError, Tokens
 from presence.admin.views import Views
 from presence.admin.workers import Workers
-from presence.orders import ALIVE, interval_s
+from presence.prefork.control_pipe import ALIVE, interval_s
 
 TOKENS_S: Final = 30.0  # between two looks at a file that could not be used
 

@@ -24,9 +24,9 @@ from presence.admin.streaming import EVENTS_SHOWN, EventStream, Mailbox, message
 from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+from presence.config.settings import Settings
 from presence.event_lines import entry_values
 from presence.inquiries import Readiness
-from presence.settings import Settings
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)

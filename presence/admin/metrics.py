@@ -23,8 +23,8 @@ from presence import __version__
 from presence.admin.http_figures import OTHER, HttpFigures
 from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Place
 from presence.admin.workers import Answer
+from presence.config.settings import Settings
 from presence.inquiries import Readiness
-from presence.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus
 
 Sample = Mapping[str, Any]

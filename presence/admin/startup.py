@@ -2,7 +2,7 @@
 
 Nothing secret is in arguments or in the environment so, where others could read it. The end of the input is
 the order to end: it comes however the server at the other end has died. The other way come heartbeats
-(`presence.orders`).
+(`presence.prefork.control_pipe`).
 """
 
 import pickle
@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from presence.config.settings import Settings
 from presence.ports import Address
-from presence.settings import Settings
 
 RELOAD: Final = b"h"  # files are to be read again
 NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts

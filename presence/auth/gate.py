@@ -23,7 +23,7 @@ from presence.auth.tokens import Reason, Terms, TokenRefused
 from presence.auth.verdicts import Denied, Granted, Verdict
 from presence.common.clock import Clock
 from presence.common.rate_limit import Buckets, TokenBucket
-from presence.settings import Settings
+from presence.config.settings import Settings
 from protocol import Code
 
 # At once: as many logins as `login_burst` lets in by default, each checked with the dearest algorithm.

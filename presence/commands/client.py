@@ -32,7 +32,7 @@ from presence.client.shell import why
 from presence.commands.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.commands.outcome import FAILED, OK, USAGE, complain
 from presence.common.text import printable
-from presence.config import DEFAULT_SOURCE, TOKEN_VARIABLE
+from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
 
 STDIN = 0
 READ_BYTES = 65_536

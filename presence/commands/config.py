@@ -7,7 +7,7 @@ from presence.commands.options import Load, add_json, add_settings
 from presence.commands.outcome import OK
 from presence.commands.serve import check_files
 from presence.common.text import printable
-from presence.config import RULES, SPECS, Loaded, shown
+from presence.config.loading import RULES, SPECS, Loaded, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from presence.commands.options import Load, add_json, add_settings
 from presence.commands.outcome import FAILED, OK
 from presence.common.redaction import redact_text
 from presence.common.text import printable
+from presence.config.settings import SPECS
 from presence.doctor.examination import Patient, examine
 from presence.doctor.findings import CHECKS, Finding, Status, worst
-from presence.settings import SPECS
 
 _WIDTH = max(len(status.value) for status in Status)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from presence.commands.outcome import USAGE, complain
-from presence.config import SPECS, Loaded, Settings, Spec, nearest
+from presence.config.loading import SPECS, Loaded, Settings, Spec, nearest
 
 Load = Callable[[], Loaded]
 """Loads the settings in effect; raises `ConfigError` with all problems."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from presence.commands.options import Load, add_settings
 from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
-from presence.config import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
+from presence.config.loading import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedError, embedded_redis
-from presence.notifying import Notifier, from_environment
-from presence.settings import Settings
+from presence.prefork.systemd import Notifier, from_environment
 
 if TYPE_CHECKING:  # a server without operators does without all that it loads
     from presence.operators import Operators
@@ -118,7 +118,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
     import structlog  # noqa: PLC0415 - as above
 
-    log = structlog.get_logger("presence.settings")
+    log = structlog.get_logger("presence.config.settings")
     try:
         now = load_again().settings
     except ConfigError as error:

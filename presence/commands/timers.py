@@ -20,7 +20,7 @@ from presence.commands.outcome import FAILED, OK, USAGE, complain, sigterm_inter
 from presence.commands.reaching import reaching
 from presence.common.logs import configure_directly
 from presence.common.text import json_line, printable
-from presence.config import Settings
+from presence.config.loading import Settings
 from presence.timers.handing import DeadLetter, Leasing, SharedTimer
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, Place
@@ -123,7 +123,7 @@ def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
     with sigterm_interrupts():
         try:
             writer = configure_directly(settings.log_format, settings.log_level)
-            from presence.processes import Processes  # noqa: PLC0415 - what only this action needs
+            from presence.prefork.arbiter import Processes  # noqa: PLC0415 - what only this action needs
             from presence.timers import runner  # noqa: PLC0415 - trio, once for all that are forked
 
             terms = runner.Terms(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)

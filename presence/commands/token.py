@@ -25,7 +25,7 @@ from presence.auth.tokens import Terms, TokenRefused
 from presence.commands.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
 from presence.commands.outcome import FAILED, OK, complain
 from presence.common.text import json_line, printable
-from presence.settings import Settings
+from presence.config.settings import Settings
 
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644

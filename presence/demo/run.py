@@ -15,7 +15,7 @@ from rich.console import Console
 import protocol
 from presence.common import files
 from presence.common.clock import Clock
-from presence.config import Settings
+from presence.config.loading import Settings
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.operators import Operators, serving

@@ -6,10 +6,10 @@ from typing import Final
 
 from presence import credentials
 from presence.common.clock import Clock
-from presence.config import exposures
+from presence.config.loading import exposures
+from presence.config.settings import SPECS, Settings
 from presence.credentials import CredentialsError
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn
-from presence.settings import SPECS, Settings
 from presence.timers.handlers import HandlerError, load
 
 RENEWED_BEFORE: Final = timedelta(days=14)  # what renews certificates by itself does it earlier
@@ -19,7 +19,7 @@ def settings(problems: Sequence[str]) -> list[Finding]:
     """Say what is wrong with flags, variables and file: all at once.
 
     Args:
-        problems: as `presence.config.ConfigError` has them: what, and where it came from.
+        problems: as `presence.config.loading.ConfigError` has them: what, and where it came from.
     """
     check, need = "settings", "each known and sound, none against another"
     mend = "put it right where it came from; presence config check says whether that was all"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from presence.config import ConfigError, Loaded
+from presence.config.loading import ConfigError, Loaded
+from presence.config.settings import Settings
 from presence.doctor import configuration, machine, redis_checks, redis_facts
 from presence.doctor.findings import CHECKS, Finding
-from presence.settings import Settings
 
 _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 

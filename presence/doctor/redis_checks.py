@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from presence import __version__
+from presence.config.settings import Settings
 from presence.doctor.findings import (
     CHECKS,
     Finding,
@@ -22,7 +23,6 @@ from presence.doctor.findings import (
 )
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
-from presence.settings import Settings
 from presence.store.nodes import NodeState
 from presence.store.redis_store import DATA_VERSION
 

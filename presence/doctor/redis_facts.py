@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from presence.common.redis_url import redacted
+from presence.config.settings import Settings
 from presence.doctor.findings import Unknown
-from presence.settings import Settings
 from presence.store import privileges
 from presence.store.access import Access
 from presence.store.batches import StoreError, StoreUnavailable

@@ -1,15 +1,15 @@
 """Follow-ups: so many seconds after a user went offline, unless he came back, do this.
 
-Rules are in the settings (see `presence.rules`); servers, or ``presence followups run``, turn the wheel. What
-is due comes out of a stream, at least once to each group (`due`, `due_sync`), and each follow-up has an id by
-which to know it. `FollowUps` adds and cancels those of single users.
+Rules are in the settings (see `presence.config.followup_rules`); servers, or ``presence followups run``, turn
+the wheel. What is due comes out of a stream, at least once to each group (`due`, `due_sync`), and each
+follow-up has an id by which to know it. `FollowUps` adds and cancels those of single users.
 
 The page is `presence/docs/followups.md`.
 """
 
+from presence.config.followup_rules import Rule
 from presence.followups.planned import Added, FollowUps, Pending
 from presence.followups.reading import FollowUp, due, due_sync
-from presence.rules import Rule
 from presence.subscriber.events import Gap
 
 __all__ = ["Added", "FollowUp", "FollowUps", "Gap", "Pending", "Rule", "due", "due_sync"]

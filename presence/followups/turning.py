@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgpack
 
 from presence.common.backoff import backoff_s, jittered
-from presence.rules import Rule
+from presence.config.followup_rules import Rule
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.followup_keys import TOLD_MAX, packed_rules, turn_call
 from presence.store.keys import Keys

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.rules import Rule
+from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
 from presence.store.scripting import Call
 

@@ -38,7 +38,7 @@ class NodeState:
     connections: int | None = None
     outbox: int | None = None  # changes that wait for Redis
     left_ms: int | None = None  # Unix milliseconds at which it has drained and ended
-    settings: str | None = None  # what nodes had better have alike, see `presence.settings.Settings.shared`
+    settings: str | None = None  # those that nodes should have in common, see `Settings.shared`
 
 
 _TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}

@@ -33,8 +33,8 @@ from presence.common import logs
 from presence.common.backoff import jittered
 from presence.common.redis_url import redacted
 from presence.common.runtime import Caller, TrioBell, TrioCaller
-from presence.orders import Orders
 from presence.outages import Outage
+from presence.prefork.control_pipe import Orders
 from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers import handlers
 from presence.timers.handing import Leasing

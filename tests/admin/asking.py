@@ -13,8 +13,8 @@ import trio
 
 from presence.admin.app import App
 from presence.admin.handlers import Context
+from presence.config.settings import Settings
 from presence.inquiries import Inquiries, line_pair
-from presence.settings import Settings
 from tests.admin.scrapes import sample
 
 HOST = "127.0.0.1:7480"

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape
 from presence.admin.workers import Answer
-from presence.settings import Settings
+from presence.config.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus
 
 REDIS = {

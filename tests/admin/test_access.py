@@ -15,10 +15,10 @@ from starlette.responses import Response
 
 from presence.admin import app, guard, views
 from presence.common.clock import Clock
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
 from presence.kicking import Kicked
 from presence.server import Server
-from presence.settings import Settings
 from presence.store.client import open_client
 from protocol import Code
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of

@@ -13,8 +13,8 @@ from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
 from presence.admin.workers import Answer
 from presence.auth.tokens import Reason
+from presence.config.followup_rules import Rule
 from presence.embedded import EmbeddedRedis
-from presence.rules import Rule
 from tests.admin.scrapes import REDIS, Found, parsed, sample, scrape, value
 from tests.credentials import SECRET, write_keys
 from tests.test_server import served

@@ -13,7 +13,7 @@ from presence.auth.making import key_set
 from presence.auth.verdicts import Denied, Granted
 from presence.common.clock import Clock
 from presence.common.rate_limit import TokenBucket
-from presence.settings import Settings
+from presence.config.settings import Settings
 from protocol import Code
 from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from presence.auth import gate
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
-from presence.settings import Settings
+from presence.config.settings import Settings
 from protocol import Code
 from tests.client.network import Network
 from tests.credentials import AUDIENCE, SECRET, write_keys

@@ -8,7 +8,7 @@ import pytest
 from presence.client import Delivered, UserState, WatchEnded
 from presence.commands import client as command
 from presence.commands.client import push_lines, state_line
-from presence.config import load
+from presence.config.loading import load
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

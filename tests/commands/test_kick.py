@@ -9,9 +9,9 @@ import structlog
 import trio
 
 from presence.common.clock import Clock
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
-from presence.settings import Settings
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.operator import Operator

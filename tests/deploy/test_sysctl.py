@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from presence.settings import Settings, admin_port
+from presence.config.settings import Settings, admin_port
 from presence.transports.tcp import BACKLOG
 from tests.deploy.units import DEPLOY, value
 

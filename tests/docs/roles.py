@@ -15,13 +15,13 @@ import trio
 import presence
 from presence.admin.backlog_pages import BacklogPages
 from presence.changes import PLAIN, Op, Profile, SessionName
+from presence.config.followup_rules import Rule
 from presence.explanation import Explainer
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox import Gap as Skipped
 from presence.reader import PresenceReader
-from presence.rules import Rule
 from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
 from presence.store.expiries import SETTING

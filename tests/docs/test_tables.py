@@ -12,7 +12,7 @@ import presence
 import presence.client
 from presence import subscriber
 from presence.admin.metric_table import TABLE
-from presence.config import SPECS
+from presence.config.loading import SPECS
 from protocol import Code
 from tests.docs.pages import ROOT, pages, prose
 from tests.docs.roles import ask
@@ -42,7 +42,7 @@ CONSTANTS = {
     "presence.store.followup_keys.PENDING_MAX": "follow-ups that may wait per shard",
     "presence.store.followup_keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
     "presence.store.followup_keys.TOLD_A_TURN": "follow-ups told per shard in one call",
-    "presence.rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
+    "presence.config.followup_rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
 }
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from presence.config.followup_rules import Rule
+from presence.config.settings import Settings
 from presence.doctor import configuration
 from presence.doctor.findings import Finding, Status
-from presence.rules import Rule
-from presence.settings import Settings
 from tests.transports import certificates
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from presence.cli import main
-from presence.config import ConfigError, Loaded
+from presence.config.loading import ConfigError, Loaded
+from presence.config.settings import Settings
 from presence.doctor.examination import Patient, examine
 from presence.doctor.findings import CHECKS, Finding, Status, worst
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
-from presence.settings import Settings
 from tests.doctor.patients import NODE, SERVER, cluster
 
 

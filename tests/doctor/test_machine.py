@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from presence.config.settings import Settings
 from presence.doctor import machine
 from presence.doctor.findings import Finding, Status
 from presence.doctor.machine import Machine, Port, needed_memory, wanted
-from presence.settings import Settings
 from tests.doctor.patients import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
 from presence.doctor.findings import Finding, Status, Unknown
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_facts import RedisFacts, RedisServer
-from presence.settings import Settings
 from tests.doctor.patients import INFO, NODE, REFUSED, SERVER, cluster
 
 WANTED = Wanted(19_000, 19_000, is_asked=False)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
+from presence.config.followup_rules import Rule
 from presence.followups.turning import Turner
-from presence.rules import Rule
 from presence.store.client import Redis
 from presence.store.keys import Keys
 

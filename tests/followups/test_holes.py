@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
+from presence.config.followup_rules import Rule
 from presence.followups import FollowUps
-from presence.rules import Rule
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from presence.config.followup_rules import Rule
 from presence.followups.turning import Turner
-from presence.rules import Rule
 from presence.store import followup_keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from presence.rules import Rule
+from presence.config.followup_rules import Rule
 from presence.store import followup_keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard

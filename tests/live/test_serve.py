@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import protocol
-from presence.config import SPECS
+from presence.config.loading import SPECS
 from presence.embedded import EmbeddedRedis, find_binary
 from protocol import Code, Kind
 from tests.live.events import of_type, read_events

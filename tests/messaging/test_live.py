@@ -14,9 +14,9 @@ import trio
 import protocol
 from presence.client import RecipientDisconnected, connect
 from presence.common.clock import Clock
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
 from presence.server import Server
-from presence.settings import Settings
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.scripting import digest

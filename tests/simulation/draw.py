@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from presence.settings import Settings
+from presence.config.settings import Settings
 from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan, Saying
 
 FOREVER: Final = float("inf")

@@ -7,7 +7,7 @@ that leaving out one of them changes little for the others: a failing plan can b
 from dataclasses import dataclass
 from enum import Enum
 
-from presence.settings import Settings
+from presence.config.settings import Settings
 
 
 class Deed(Enum):

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import protocol
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis, embedded_redis
-from presence.settings import Settings
 from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY

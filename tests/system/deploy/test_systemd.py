@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from presence.processes import STOP_MARGIN_S
-from presence.settings import Settings
+from presence.config.settings import Settings
+from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
 from tests.live.server_process import ServerProcess
 from tests.live.swarm import Swarm

@@ -2,9 +2,9 @@
 
 from loadtest.bench.redis_cost import measure
 from presence.cluster import BEATS_A_LEASE
+from presence.config.settings import Settings
 from presence.embedded import embedded_redis
 from presence.relay import PROBE_INTERVAL_S
-from presence.settings import Settings
 from presence.store.keys import Keys
 
 

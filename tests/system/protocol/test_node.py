@@ -19,8 +19,8 @@ from loadtest.servers import free_port
 from presence.auth import gate
 from presence.auth.verdicts import Gate
 from presence.common.clock import Clock
+from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
-from presence.settings import Settings
 from tests.credentials import SECRET, token, write_keys
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server

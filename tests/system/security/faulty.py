@@ -7,7 +7,7 @@ may say.
 import sys
 
 from presence.cli import main
-from presence.settings import Settings
+from presence.config.settings import Settings
 
 WISH_S = 66.6
 SECRET = "kAnAry-5ecret"

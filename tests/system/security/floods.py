@@ -13,7 +13,7 @@ from loadtest import usage
 from loadtest.outcome import Outcome, faults, percentile, say, spread_ms
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, Setup, running, wait_for
-from presence.settings import Settings
+from presence.config.settings import Settings
 from presence.watching.service import OWN_WATCHES
 from protocol import UIDS_MAX, Code, Kind, Packet
 from tests.system.security.credentials import login, spoilt

@@ -3,7 +3,7 @@
 ``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
 wins over a variable, a variable over the file, the file over the default. What is not known or not
 sound refuses to start: all problems are reported together, each names its key and where it came from. The
-tables ``[[followups]]``, see `presence.rules`, are of the file only.
+tables ``[[followups]]``, see `presence.config.followup_rules`, are of the file only.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from presence.common import networks, redis_url
-from presence.rules import Rule, read_rules
-from presence.settings import SPECS, VARIABLE_PREFIX, Settings, Spec, admin_host, admin_port
+from presence.config.followup_rules import Rule, read_rules
+from presence.config.settings import SPECS, VARIABLE_PREFIX, Settings, Spec, admin_host, admin_port
 
 
 def exposures(s: Settings) -> Iterator[str]:

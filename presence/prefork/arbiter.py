@@ -4,11 +4,11 @@ Workers are forked, not started anew: everything is loaded once, and what is loa
 copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
 
 A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
-One whose event loop stands still is ended, and so replaced: see `presence.orders`.
+One whose event loop stands still is ended, and so replaced: see `presence.prefork.control_pipe`.
 SIGUSR2 renews the workers, one after the other: a successor is started, and once it is at work the worker
 before it drains. A successor that does not come to work ends the renewal, and the workers stay as they are.
 SIGHUP, where it means anything, has all of them read their files again. What is said between a worker and
-this process is in `presence.orders`.
+this process is in `presence.prefork.control_pipe`.
 """
 
 import math
@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from presence import orders
 from presence.common.backoff import backoff_s
 from presence.common.logs import DirectWriter
-from presence.notifying import SILENT, Notifier, Pulse
-from presence.orders import ALIVE, SilenceWatch, interval_s
+from presence.prefork import control_pipe
+from presence.prefork.control_pipe import ALIVE, SilenceWatch, interval_s
+from presence.prefork.systemd import SILENT, Notifier, Pulse
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
@@ -302,7 +302,7 @@ class Processes:
             self._hang_up(each)  # it ends; the process is reaped when it has
         if ALIVE in said:
             each.watch.heard()
-        if orders.READY in said:
+        if control_pipe.READY in said:
             each.is_ready = True
             if each is self._successor:
                 self._hand_over(each)
@@ -410,7 +410,7 @@ class Processes:
         successor.kill_at = math.inf
         if before.pid:
             before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
-            before.tell(orders.RETIRE)
+            before.tell(control_pipe.RETIRE)
             self._leaving.append(before)
 
     def _end_renewal(self, **why: object) -> None:
@@ -424,7 +424,7 @@ class Processes:
                 self.notifier.reloading()
             self.reread()
             for each in self._everybody:
-                each.tell(orders.RELOAD)
+                each.tell(control_pipe.RELOAD)
             if self._told_ready:
                 self.notifier.ready(self.ready_line)
 
@@ -432,7 +432,7 @@ class Processes:
 
     def _stop(self) -> None:
         """Drain at the first call, end at once at the second."""
-        order = orders.END if self._stopping else orders.DRAIN
+        order = control_pipe.END if self._stopping else control_pipe.DRAIN
         if not self._stopping:
             self._stopping = True
             self._kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S

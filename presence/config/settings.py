@@ -1,7 +1,7 @@
 """The fields of the settings: each with its unit, its bounds and one line of help.
 
-Flags, variables and file keys are derived from the names here; `presence.config` loads the values. The rules
-of follow-ups are in the file only: see `presence.rules`.
+Flags, variables and file keys are derived from the names here; `presence.config.loading` loads the values.
+The rules of follow-ups are in the file only: see `presence.config.followup_rules`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from presence.common import networks, redis_url
-from presence.rules import Rule
+from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
 
 VARIABLE_PREFIX = "PRESENCE_"
@@ -186,7 +186,7 @@ _log = partial(_setting, group="log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an operator may set. `presence.config.load` checks values; the constructor takes any."""
+    """What an operator may set. `presence.config.loading.load` checks values; the constructor takes any."""
 
     host: str = _server("127.0.0.1", "address to listen on", form=_host)
     port: int = _server(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))

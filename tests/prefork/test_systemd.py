@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.notifying import SILENT, Notifier, Pulse, from_environment
+from presence.prefork.systemd import SILENT, Notifier, Pulse, from_environment
 from tests.managers import Manager
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence import orders, processes
-from presence.orders import FIRST_TIMEOUT_S, Orders, SilenceWatch, interval_s
+from presence.prefork import arbiter, control_pipe
+from presence.prefork.control_pipe import FIRST_TIMEOUT_S, Orders, SilenceWatch, interval_s
 
 PATIENCE_S = 20.0
 
@@ -42,9 +42,9 @@ def line() -> Iterator[Line]:
 
 async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line: Line) -> None:
     async with line.worker.orders(line.reload) as told:
-        line.ours.send(orders.RELOAD + orders.RELOAD)
+        line.ours.send(control_pipe.RELOAD + control_pipe.RELOAD)
         await line.reloaded(2)
-        line.ours.send(orders.DRAIN + orders.RELOAD + orders.END)
+        line.ours.send(control_pipe.DRAIN + control_pipe.RELOAD + control_pipe.END)
         with trio.fail_after(PATIENCE_S):
             await anext(told)
             await anext(told)
@@ -54,7 +54,7 @@ async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line
 async def test_a_worker_whose_successor_is_at_work_is_told_so_before_it_drains(line: Line) -> None:
     retired: list[None] = []
     async with line.worker.orders(line.reload, lambda: retired.append(None)) as told:
-        line.ours.send(orders.RETIRE)
+        line.ours.send(control_pipe.RETIRE)
         with trio.fail_after(PATIENCE_S):
             await anext(told)
     assert retired
@@ -73,7 +73,7 @@ async def test_who_has_no_files_leaves_the_hangup_signal_alone(line: Line) -> No
     before = signal.getsignal(signal.SIGHUP)
     async with line.worker.orders():
         assert signal.getsignal(signal.SIGHUP) is before
-        line.ours.send(orders.RELOAD + orders.DRAIN)
+        line.ours.send(control_pipe.RELOAD + control_pipe.DRAIN)
 
 
 # Silence
@@ -115,16 +115,16 @@ def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
 
 
 def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = processes.Taken
+    whole = arbiter.Taken
 
-    def interrupted(*counts: int) -> processes.Taken:
+    def interrupted(*counts: int) -> arbiter.Taken:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGHUP)
         return whole(*counts)
 
-    with selectors.DefaultSelector() as selector, processes.Wakeups(selector, reloads=True) as wakeups:
+    with selectors.DefaultSelector() as selector, arbiter.Wakeups(selector, reloads=True) as wakeups:
         signal.raise_signal(signal.SIGHUP)
-        monkeypatch.setattr(processes, "Taken", interrupted)
+        monkeypatch.setattr(arbiter, "Taken", interrupted)
         assert [wakeups.take_orders().reloads, bool(selector.select(0)), wakeups.take_orders().reloads] == [
             1,
             True,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from presence.commands import config as command
-from presence.config import RULES, SPECS, ConfigError, Loaded, Settings, exposures, load, shown
-from presence.rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
+from presence.config.followup_rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
+from presence.config.loading import RULES, SPECS, ConfigError, Loaded, Settings, exposures, load, shown
 
 
 def written(tmp_path: Path, text: str) -> str:

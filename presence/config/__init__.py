@@ -1,0 +1,1 @@
+"""Settings: their fields, where values come from, and what contradicts what."""
